@@ -1,6 +1,6 @@
 """Dependencies between tiles, and what they are worth: everything that is computed from a trace alone."""
 
-from tileprof.analysis.blocks import EdgeBlock
-from tileprof.analysis.graph import TileGraph, build_graph
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.graph import TileGraph, build_graph
 
 __all__ = ["EdgeBlock", "TileGraph", "build_graph"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import compiled
+from tileprof.analysis.bounds.compiled import compiled, inlined
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds.problem import Problem
@@ -82,8 +82,7 @@ def _run(
     wait_inside: bool,
 ) -> NDArray[np.float64]:
     ends = np.zeros(p.tile_base[-1])
-    # When a set's parents allow a consumer that needs them at its start, and the largest part of them that scales with
-    # its life.
+    # When a set's parents let a consumer begin that needs them at its start; NaN: not asked yet.
     begin_of = np.full(states[-1], np.nan)
     running = [(0.0, 0)]
     free = capacity
@@ -103,30 +102,48 @@ def _run(
         begin = max(now, floor)
         local = tile - p.tile_base[launch]
         life = p.ns[p.ns_at[launch] + local]
-        end = begin + life
-        for link in range(p.links_at[launch], p.links_at[launch + 1]):
-            relation = p.relation[link]
-            which = p.set_of[p.tile_at[relation] + local]
-            if which < 0:
-                continue
-            low = p.entry_at[relation] + p.indptr[p.set_at[relation] + which]
-            high = p.entry_at[relation] + p.indptr[p.set_at[relation] + which + 1]
-            base = p.tile_base[p.producer[link]]
-            if wait_inside:
-                for entry in range(low, high):
-                    ready = ends[base + p.parent[entry]] + wait_ns
-                    end = max(end, ready + (1.0 - p.first[entry]) * life)
-            else:
-                state = states[link] + which
-                if np.isnan(begin_of[state]):
-                    ready = 0.0
-                    for entry in range(low, high):
-                        ready = max(ready, ends[base + p.parent[entry]])
-                    begin_of[state] = ready + wait_ns
-                end = max(end, begin_of[state] + life)
+        end = _end(p, launch, local, begin, life, ends, states, begin_of, wait_ns, wait_inside)
         if posts[launch]:
             end += post_ns
         ends[tile] = end
         free -= units[launch]
         heapq.heappush(running, (end, units[launch]))
     return ends
+
+
+@inlined
+def _end(
+    p: Problem,
+    launch: int,
+    local: int,
+    begin: float,
+    life: float,
+    ends: NDArray[np.float64],
+    states: NDArray[np.int64],
+    begin_of: NDArray[np.float64],
+    wait_ns: float,
+    wait_inside: bool,
+) -> float:
+    """Return the end of a tile that has a slot from ``begin`` on, once its parents have let it work for ``life``."""
+    end = begin + life
+    for link in range(p.links_at[launch], p.links_at[launch + 1]):
+        relation = p.relation[link]
+        which = p.set_of[p.tile_at[relation] + local]
+        if which < 0:
+            continue
+        low = p.entry_at[relation] + p.indptr[p.set_at[relation] + which]
+        high = p.entry_at[relation] + p.indptr[p.set_at[relation] + which + 1]
+        base = p.tile_base[p.producer[link]]
+        if wait_inside:
+            for entry in range(low, high):
+                ready = ends[base + p.parent[entry]] + wait_ns
+                end = max(end, ready + (1.0 - p.first[entry]) * life)
+        else:
+            state = states[link] + which
+            if np.isnan(begin_of[state]):
+                ready = 0.0
+                for entry in range(low, high):
+                    ready = max(ready, ends[base + p.parent[entry]])
+                begin_of[state] = ready + wait_ns
+            end = max(end, begin_of[state] + life)
+    return end

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tileprof.analysis import TileGraph
     from tileprof.analysis.guidance import Guidance
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
     from tileprof.loaded_graph import LoadedGraph
 
 
@@ -49,7 +49,7 @@ class Summary:
 
     def _repr_html_(self) -> str:
         """Return verdict, actions and ladder, for notebooks."""
-        from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - heavy
+        from tileprof.analysis.times_and_counts import duration, signed_percent  # noqa: PLC0415 - heavy
 
         actions = [
             (a.title, f"{a.saving} ({signed_percent(a.saves_share)})", a.basis, a.effort, a.command)
@@ -78,7 +78,7 @@ class LoadedTrace(Trace):
 
     @cached_property
     def _report(self) -> Report:
-        from tileprof.analysis.report import build_report  # noqa: PLC0415 - heavy
+        from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - heavy
 
         return build_report(self._tiles)
 

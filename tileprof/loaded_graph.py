@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
 
 
 _MOST_ROWS: Final = 10
@@ -40,9 +40,9 @@ class LoadedGraph(TileGraph):
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
-        """One row per ordered pair of dependent launches (`tileprof.analysis.pairs`) with ``gain_ns``, what overlap of
-        the two alone could save at most, and ``early``, the share of the consumer's tiles that could start before the
-        producer ends (`tileprof.analysis.gains.pair_gains`).
+        """One row per ordered pair of dependent launches (`tileprof.analysis.dependencies.pairs`) with
+        ``gain_ns``, what overlap of the two alone could save at most, and ``early``, the share of the consumer's tiles
+        that could start before the producer ends (`tileprof.analysis.reporting.gains.pair_gains`).
         """
         plain = super().pairs
         gains = self.report().pairs[["producer", "consumer", "gain_ns", "early"]]
@@ -50,7 +50,7 @@ class LoadedGraph(TileGraph):
 
     def _repr_html_(self) -> str:
         """Return the pairs that gain most, for notebooks."""
-        from tileprof.analysis.words import duration  # noqa: PLC0415 - heavy
+        from tileprof.analysis.times_and_counts import duration  # noqa: PLC0415 - heavy
 
         names = self.launches["op"].where(self.launches["op"] != "", self.launches["kernel"]).astype(str)
         best = self.pairs.sort_values("gain_ns", ascending=False, kind="stable").head(_MOST_ROWS)

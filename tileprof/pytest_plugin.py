@@ -51,8 +51,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 def _broken(path: Path, limits: dict[str, Any]) -> list[str]:
     """Return sentences about limits that the trace breaks."""
-    from tileprof.analysis.comparison import facts  # noqa: PLC0415 - heavy, and only for marked tests
-    from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
+    from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - heavy, and only for marked tests
+    from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.api import load  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
 

@@ -31,7 +31,7 @@ from tileprof.viz.variants import Variant, variant_tables
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.guidance import Guidance
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
 
 PAGE_BYTES = 18_000_000
 """Bytes of data in a page, so that with its own code it can be mailed (20 MB)."""

@@ -14,7 +14,7 @@ from tileprof.viz.page_values import inert_json
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.guidance import Guidance
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
     from tileprof.viz.overlay import Overlay
     from tileprof.viz.study import Study
     from tileprof.viz.variants import Variant

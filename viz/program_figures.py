@@ -68,7 +68,7 @@ def gains(groups: pd.DataFrame, *, title: str, most: int = 12) -> go.Figure:
     """Return bars of the pairs that gain most from overlap, copies in repeated layers summed: at most, and by list
     scheduling.
 
-    ``groups`` as `tileprof.analysis.gains.fold` has them; the first ``most`` that gain anything are shown.
+    ``groups`` as `tileprof.analysis.reporting.gains.fold` has them; the first ``most`` that gain anything are shown.
     """
     rows = groups[groups["gain_ns"] > 0].head(most)
     names = [_pair_name(row) for row in rows.to_dict("records")]

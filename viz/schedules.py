@@ -14,7 +14,7 @@ from tileprof.viz.study import finite, plain
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
     from tileprof.analysis.simulate import Schedule
     from tileprof.viz.study import Study
 

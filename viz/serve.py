@@ -33,7 +33,7 @@ from tileprof.viz.variants import variant_value
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.guidance import Guidance
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
     from tileprof.viz.overlay import Overlay
     from tileprof.viz.study import Study
     from tileprof.viz.variants import Variant

@@ -22,7 +22,7 @@ from tileprof.analysis.bounds.traffic import Traffic
 from tileprof.analysis.waves import launch_waves
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 MOST_LISTED_TILES: Final = 100_000_000
 """Longest program that is list-scheduled whole: half a minute and 4 GB."""

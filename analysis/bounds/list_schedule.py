@@ -8,10 +8,12 @@ one pool over the GPU: that blocks of different kernels may not fit together on 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import compiled, without_allocation
+from tileprof.analysis.bounds.compiled import compiled, inlined, internal, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors, successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
@@ -30,13 +32,26 @@ def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArra
     s = successors(p)
     parents, waits = initial_counters(p, s)
     room = np.bincount(size_of, tiles, len(sizes)).astype(np.int64)
-    running = min(p.tiles, capacity // int(sizes[0])) + 1
-    _loop(
-        p, s, sizes, size_of.astype(np.int64), np.repeat(np.arange(len(tiles), dtype=np.int32), tiles), parents, waits,
-        np.empty(p.tiles, np.int64), np.concatenate([[0], np.cumsum(room)]), np.zeros(len(sizes), np.int64),
-        np.empty(running), np.empty(running, np.int64), ends, capacity,
+    queue = _Ready(
+        sizes, size_of.astype(np.int64), np.empty(p.tiles, np.int64), np.concatenate([[0], np.cumsum(room)]),
+        np.zeros(len(sizes), np.int64),
     )  # fmt: skip
+    launch_of = np.repeat(np.arange(len(tiles), dtype=np.int32), tiles)
+    running = min(p.tiles, capacity // int(sizes[0])) + 1
+    _loop(p, s, queue, launch_of, parents, waits, np.empty(running), np.empty(running, np.int64), ends, capacity)
     return ends
+
+
+class _Ready(NamedTuple):
+    """Ready tiles: one heap per size, so that small tiles can pass a large one. ``sizes``: slots of a tile, ascending;
+    ``size_of`` ``[launches]`` is an index of it. ``heap[heap_at[k]:][:waiting[k]]`` are the ready tiles of size k.
+    """
+
+    sizes: NDArray[np.int64]
+    size_of: NDArray[np.int64]
+    heap: NDArray[np.int64]
+    heap_at: NDArray[np.int64]
+    waiting: NDArray[np.int64]
 
 
 @compiled
@@ -81,41 +96,32 @@ def initial_counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDAr
 def _loop(
     p: Problem,
     s: Successors,
-    sizes: NDArray[np.int64],
-    size_of: NDArray[np.int64],
+    queue: _Ready,
     launch_of: NDArray[np.int32],
     parents: NDArray[np.int32],
     waits: NDArray[np.int32],
-    ready: NDArray[np.int64],
-    heap_at: NDArray[np.int64],
-    waiting: NDArray[np.int64],
     keys: NDArray[np.float64],
     items: NDArray[np.int64],
     ends: NDArray[np.float64],
     capacity: int,
 ) -> None:
-    """``ready`` holds one heap of ready tiles a size (at ``heap_at``), so that small tiles can pass a large one."""
-    tiles = p.tile_base[-1]
+    """Set ``ends``. ``keys`` and ``items``: a heap of the running tiles by their end."""
     busy, free, now = 0, capacity, 0.0
-    for t in range(tiles):
+    for t in range(p.tile_base[-1]):
         if waits[t] == 0:
-            k = size_of[launch_of[t]]
-            push_tile(ready[heap_at[k] : heap_at[k + 1]], waiting[k], t)
-            waiting[k] += 1
+            _put(queue, launch_of[t], t)
     while True:
         while True:  # dispatch
-            best, of = tiles, -1
-            for k in range(len(sizes)):
-                if waiting[k] > 0 and sizes[k] <= free and ready[heap_at[k]] < best:
-                    best, of = ready[heap_at[k]], k
-            if of < 0:
+            size = _first_that_fits(queue, free, p.tile_base[-1])
+            if size < 0:
                 break
-            pop_tile(ready[heap_at[of] : heap_at[of + 1]], waiting[of])
-            waiting[of] -= 1
-            free -= sizes[of]
-            i = launch_of[best]
-            ends[best] = now + p.ns[p.ns_at[i] + best - p.tile_base[i]]
-            push(keys, items, busy, ends[best], best)
+            t = queue.heap[queue.heap_at[size]]
+            pop_tile(queue.heap[queue.heap_at[size] : queue.heap_at[size + 1]], queue.waiting[size])
+            queue.waiting[size] -= 1
+            free -= queue.sizes[size]
+            i = launch_of[t]
+            ends[t] = now + p.ns[p.ns_at[i] + t - p.tile_base[i]]
+            push(keys, items, busy, ends[t], t)
             busy += 1
         if busy == 0:
             return
@@ -124,23 +130,51 @@ def _loop(
             t = items[0]
             pop(keys, items, busy)
             busy -= 1
-            i = launch_of[t]
-            free += sizes[size_of[i]]
-            for o in range(s.out_at[i], s.out_at[i + 1]):
-                link = s.out[o]
-                r, c = p.relation[link], p.consumer[link]
-                at = s.parent_at[r] + t - p.tile_base[i]
-                if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
-                    continue  # a last tile without children
-                for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
-                    k = s.parent_set[p.entry_at[r] + e]
-                    parents[s.state_at[link] + k] -= 1
-                    if parents[s.state_at[link] + k] > 0:
-                        continue
-                    for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
-                        child = p.tile_base[c] + s.member[s.member_at[r] + m]
-                        waits[child] -= 1
-                        if waits[child] == 0:
-                            size = size_of[c]
-                            push_tile(ready[heap_at[size] : heap_at[size + 1]], waiting[size], child)
-                            waiting[size] += 1
+            free += queue.sizes[queue.size_of[launch_of[t]]]
+            _tell_children(p, s, queue, launch_of[t], t, parents, waits)
+
+
+@internal
+def _put(queue: _Ready, launch: int, tile: int) -> None:
+    size = queue.size_of[launch]
+    push_tile(queue.heap[queue.heap_at[size] : queue.heap_at[size + 1]], queue.waiting[size], tile)
+    queue.waiting[size] += 1
+
+
+@internal
+def _first_that_fits(queue: _Ready, free: int, tiles: int) -> int:
+    """Return the size whose first ready tile is the first in issue order that ``free`` slots hold; -1: none."""
+    best, size = tiles, -1
+    for k in range(len(queue.sizes)):
+        if queue.waiting[k] > 0 and queue.sizes[k] <= free and queue.heap[queue.heap_at[k]] < best:
+            best, size = queue.heap[queue.heap_at[k]], k
+    return size
+
+
+@inlined
+def _tell_children(
+    p: Problem,
+    s: Successors,
+    queue: _Ready,
+    launch: int,
+    tile: int,
+    parents: NDArray[np.int32],
+    waits: NDArray[np.int32],
+) -> None:
+    """Count a tile's end in all sets that have it; tiles whose sets are complete become ready."""
+    for o in range(s.out_at[launch], s.out_at[launch + 1]):
+        link = s.out[o]
+        r, c = p.relation[link], p.consumer[link]
+        at = s.parent_at[r] + tile - p.tile_base[launch]
+        if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
+            continue  # a last tile without children
+        for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
+            k = s.parent_set[p.entry_at[r] + e]
+            parents[s.state_at[link] + k] -= 1
+            if parents[s.state_at[link] + k] > 0:
+                continue
+            for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
+                child = p.tile_base[c] + s.member[s.member_at[r] + m]
+                waits[child] -= 1
+                if waits[child] == 0:
+                    _put(queue, c, child)

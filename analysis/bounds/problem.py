@@ -21,7 +21,7 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds.durations import Durations
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 
 class Problem(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.touch import MOST_RUNS, too_many_runs
+from tileprof.analysis.dependencies.touched_bytes import MOST_RUNS, too_many_runs
 from tileprof.arrays import boxes, intervals
 from tileprof.trace.footprint import READ, WRITE, Boxes
 from tileprof.trace.schema import NEVER

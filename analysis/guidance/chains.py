@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tileprof.analysis.gains import common_name
+from tileprof.analysis.reporting.gains import common_name
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 _MOST_NAMED = 4
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.analysis.gains import direct_and_known
 from tileprof.analysis.guidance.chains import Chain, chains
 from tileprof.analysis.guidance.ladder import APART, SPREAD, in_a_graph, ladder, meaningful, simulated_times
 from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
-from tileprof.analysis.independence import independence
-from tileprof.analysis.opportunities import pair_opportunity
-from tileprof.analysis.words import counted, duration, signed_percent
+from tileprof.analysis.reporting.gains import direct_and_known
+from tileprof.analysis.reporting.independence import independence
+from tileprof.analysis.reporting.opportunities import pair_opportunity
+from tileprof.analysis.times_and_counts import counted, duration, signed_percent
 from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
     from tileprof.analysis.simulate import Simulator
 
 WORTH: Final = 0.005

@@ -13,7 +13,7 @@ from tileprof.analysis.simulate import scheduler
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
     from tileprof.analysis.simulate import Simulator
 
 MOST_TILES = 4_000_000

@@ -11,7 +11,7 @@ from tileprof.analysis.guidance.values import Share
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
 
 _NO_MODULE = "(no module)"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tileprof.analysis.words import duration
+from tileprof.analysis.times_and_counts import duration
 
 Basis = Literal["simulated", "estimated", "at most"]
 Effort = Literal["minutes", "hours", "days"]

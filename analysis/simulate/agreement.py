@@ -12,7 +12,7 @@ from tileprof.analysis.simulate.simulator import Schedule, covered_ns
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds.durations import Durations
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 CLOSE = 0.05
 """A launch is reproduced when its simulated time is this close to its recorded one."""

@@ -18,7 +18,7 @@ from tileprof.analysis.simulate.ranges import range_hazards
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
     from tileprof.analysis.simulate.engine import Outcome, Room
     from tileprof.devices import Device
 

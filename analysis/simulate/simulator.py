@@ -18,16 +18,16 @@ from tileprof.analysis.bounds.problem import Links, Problem, Successors, problem
 from tileprof.analysis.simulate.deadlock import deadlock
 from tileprof.analysis.simulate.duration_models import RECORDED, LifeModel
 from tileprof.analysis.simulate.engine import Outcome, Room, run
-from tileprof.analysis.simulate.plan import Plan
+from tileprof.analysis.simulate.plan import Draft, Plan
 from tileprof.analysis.simulate.scheduler import Chooses, Program, Rewires, RunsAlone, Scheduler, program_of
-from tileprof.analysis.words import counted
+from tileprof.analysis.times_and_counts import counted
 from tileprof.arrays.intervals import union
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,9 @@ class Simulator:
         """Simulate one scheduler on all launches, or on some (ascending) in isolation; ``name`` is what the
         result is called.
         """
+        name = name or scheduler.name
         if isinstance(scheduler, Chooses) and (choices := scheduler.choices()):
-            ways = {label: self.run(way, name or scheduler.name, launches) for label, way in choices.items()}
+            ways = {label: self.run(way, name, launches) for label, way in choices.items()}
             fastest = min(ways, key=lambda label: ways[label].time_ns)
             return replace(
                 ways[fastest], notes=(*ways[fastest].notes, f"Of its ways it takes the fastest here: {fastest}.")
@@ -167,18 +168,7 @@ class Simulator:
             in_the_loop_ns = float((launch_lives(p) - launch_lives(as_was)).sum())
             notes += remarks
         plan = draft.plan()
-        sms = self.machine.sms - draft.reserved_sms
-        name = name or scheduler.name
-        if sms < 1:
-            raise UserError(
-                f"{name} reserves {draft.reserved_sms} SMs, but the GPU has {self.machine.sms}; reserve fewer"
-            )
-        self._refuse_what_never_fits(p.launch, sms)
-        room = Room(
-            sms, self._demand[p.launch], self._cluster[p.launch], self.machine.capacity, self._at_most[p.launch]
-        )
-        if draft.one_kernel:
-            room = room.of_one_kernel()
+        room = self._room(name, draft, p)
         if isinstance(scheduler, RunsAlone):
             if self.lives.name != RECORDED.name:
                 raise UserError(
@@ -193,20 +183,29 @@ class Simulator:
             notes.append(f"{outcome.spilled:,} tiles were noted in memory: the buffer of pending updates was full.")
         if outcome.swaps:
             notes.append(f"{counted(outcome.swaps, 'time')} a queue gave its place in the hardware to another.")
+        return self._schedule(name, p, plan, outcome, tuple(notes), in_the_loop_ns)
+
+    def _room(self, name: str, draft: Draft, p: Problem) -> Room:
+        """Return the SMs that a scheduler leaves for tiles. Raises `UserError` where a launch does not fit there."""
+        sms = self.machine.sms - draft.reserved_sms
+        if sms < 1:
+            raise UserError(
+                f"{name} reserves {draft.reserved_sms} SMs, but the GPU has {self.machine.sms}; reserve fewer"
+            )
+        self._refuse_what_never_fits(p.launch, sms)
+        room = Room(
+            sms, self._demand[p.launch], self._cluster[p.launch], self.machine.capacity, self._at_most[p.launch]
+        )
+        return room.of_one_kernel() if draft.one_kernel else room
+
+    def _schedule(
+        self, name: str, p: Problem, plan: Plan, outcome: Outcome, notes: tuple[str, ...], in_the_loop_ns: float
+    ) -> Schedule:
+        """Return where the time of a run went; ``in_the_loop_ns``: what the scheduler added to tiles' lives."""
         if outcome.ended < p.tiles:
             stuck = deadlock(p, plan, outcome)
-            return Schedule(
-                name,
-                np.inf,
-                np.inf,
-                np.inf,
-                0.0,
-                stuck,
-                outcome.begin_ns,
-                outcome.end_ns,
-                outcome.sm,
-                notes=tuple(notes),
-            )
+            begin, end, never = outcome.begin_ns, outcome.end_ns, np.inf
+            return Schedule(name, never, never, never, 0.0, stuck, begin, end, outcome.sm, notes=notes)
         time_ns = float(outcome.end_ns.max(initial=0.0))
         lives = outcome.end_ns - outcome.begin_ns
         counts = np.diff(p.tile_base)
@@ -228,7 +227,7 @@ class Simulator:
             sm=outcome.sm,
             boundary_ns=boundary_ns(p.tile_base, outcome, self._units[p.launch], self._pool),
             overheads_ns=_overheads(plan, counts, outcome, in_the_loop_ns, slowed_ns),
-            notes=tuple(notes),
+            notes=notes,
         )
 
 

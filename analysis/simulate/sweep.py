@@ -22,7 +22,7 @@ from tileprof.analysis.simulate.workers import in_processes
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 SMS = "sms"
 MOST_POINTS = 10_000
@@ -54,7 +54,7 @@ class Source:
 
     def simulator(self, sms: int = 0, graph: TileGraph | None = None) -> Simulator:
         from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - processes import this module before they need it
-        from tileprof.analysis.graph import build_graph  # noqa: PLC0415 - as above
+        from tileprof.analysis.dependencies.graph import build_graph  # noqa: PLC0415 - as above
         from tileprof.devices import get  # noqa: PLC0415 - as above
         from tileprof.trace import load  # noqa: PLC0415 - as above
 

@@ -23,7 +23,7 @@ from tileprof.analysis.simulate.schedulers import SCHEDULERS
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
 
 if TYPE_CHECKING:
-    from tileprof.analysis.blocks import EdgeBlock
+    from tileprof.analysis.dependencies.blocks import EdgeBlock
     from tileprof.analysis.simulate.simulator import Simulator
 
 MOST_KINDS = 200

@@ -32,10 +32,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.bounds import Durations
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.relations import graph_of_relations
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.relations import graph_of_relations
 from tileprof.analysis.simulate.clocks import FULL, Sharing, alone
 from tileprof.analysis.simulate.engine import Room, run
 from tileprof.analysis.simulate.plan import FREE, INSIDE, Draft

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from tileprof.analysis.bounds import Machine
-from tileprof.analysis.graph import TileGraph, build_graph
+from tileprof.analysis.dependencies.graph import TileGraph, build_graph
 from tileprof.analysis.simulate.duration_models import life_model
 from tileprof.analysis.simulate.schedulers import scheduler
 from tileprof.analysis.simulate.simulator import Simulator

@@ -20,8 +20,8 @@ from pathlib import Path
 from measuring import ROOT, tileprof
 
 from tileprof.analysis import build_graph
-from tileprof.analysis.blocks import merge_blocks
-from tileprof.analysis.relations import graph_of_relations, relation
+from tileprof.analysis.dependencies.blocks import merge_blocks
+from tileprof.analysis.dependencies.relations import graph_of_relations, relation
 from tileprof.policy.format import PolicyError
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 from tileprof.policy.synthesis.search import synthesise

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from tileprof.record import Options
-from tileprof.record.cuda import gpu, recording, selftest
+from tileprof.record.cuda import recording
+from tileprof.record.cuda.installation import gpu, selftest
 from tileprof.record.cuda.settings import Settings
 
 LATER = "later/"

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "measuring"))  # what tests share
 sys.path.insert(0, str(Path(__file__).parent / "runtime"))
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import gpu, locate
+from tileprof.record.cuda.installation import gpu, locate
 
 # As in tests/conftest.py, which is not read where these tests run alone.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def no_verdicts(monkeypatch):
     """Races are run again in each test, whatever an earlier run of the tests has decided."""
-    verdicts = pytest.importorskip("tileprof.runtime.compile.verdict_cache")  # imports PyTorch
+    verdicts = pytest.importorskip("tileprof.runtime.compile.racing.verdict_cache")  # imports PyTorch
 
     monkeypatch.setattr(verdicts, "recall", lambda _: None)
 

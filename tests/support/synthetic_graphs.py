@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
 
-from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.bounds import Durations
-from tileprof.analysis.pairs import pair_frame
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.pairs import pair_frame
 from tileprof.trace import schema
 from tileprof.trace.footprint import Boxes, Footprint
 

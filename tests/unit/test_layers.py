@@ -125,7 +125,7 @@ def test_helpers_of_tests_are_imported_by_their_full_names_and_no_test_imports_a
     ("name", "source"),
     [
         ("tileprof.trace.reader", "from tileprof.analysis import build_graph"),
-        ("tileprof.analysis.graph", "def f():\n    import tileprof.viz.page"),
+        ("tileprof.analysis.dependencies.graph", "def f():\n    import tileprof.viz.page"),
         ("tileprof.record.model.recorder", "from tileprof import analysis"),
         ("tileprof.record.model.recorder", "from ...analysis import graph"),
         ("tileprof.devices.__init__", "from ..trace import load"),
@@ -134,7 +134,7 @@ def test_helpers_of_tests_are_imported_by_their_full_names_and_no_test_imports_a
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tileprof.cli.verbs.view",
         ),
         ("tileprof.cli.verbs.view", "import viz.page"),
-        ("tileprof.analysis.graph", "from analysis import patterns"),
+        ("tileprof.analysis.dependencies.graph", "from analysis import patterns"),
     ],
 )
 def test_a_forbidden_import_is_found_wherever_it_stands(name, source):
@@ -144,7 +144,10 @@ def test_a_forbidden_import_is_found_wherever_it_stands(name, source):
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("tileprof.analysis.graph", "from tileprof.analysis.patterns import find\nimport numpy.typing"),
+        (
+            "tileprof.analysis.dependencies.graph",
+            "from tileprof.analysis.dependencies.patterns import find\nimport numpy.typing",
+        ),
         (
             "tileprof.trace.writer",
             "from tileprof import __version__\nfrom . import schema\nfrom ..errors import UserError",

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: c90b1920d24f32f68bbc1494c9fe4fa92b36804a5299d1240d79ceb00ca5b4f3
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 0b0135117c92a548b132f518d62747ccfddc22988361187f5805146b19411637
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -534,7 +534,7 @@ function showWords(title, content, dialog = document.getElementById("words")) {
   dialog.showModal();
 }
 
-// viz/scripts/sizes.js
+// viz/scripts/what_if.js
 var whatIf = { scheduler: "", options: {}, sms: doc.summary.sms, occupancy: 0, moved: "sms", problem: "" };
 var IN_SIZES = { stream: "stream_ns", graph: "graph_ns", list: "list_ns" };
 var LINES = {
@@ -1373,296 +1373,481 @@ function keep(name, value) {
   }
 }
 
-// viz/scripts/axes.js
-function drawLaneAxes(c) {
-  const { view: v, margin: m, width, height } = lanesView;
-  c.font = `11px ${FONT}`;
-  c.fillStyle = INK.soft;
-  c.strokeStyle = INK.line;
-  c.lineWidth = 1;
-  c.textBaseline = "alphabetic";
-  c.textAlign = "left";
-  const step = niceStep(90 / v.kx);
-  c.beginPath();
-  for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
-    const x2 = m.left + v.x + t * v.kx;
-    c.moveTo(x2, 0);
-    c.lineTo(x2, 17);
-    const words = tickTime(t, step, (width - m.left - v.x) / v.kx);
-    if (x2 + 4 + c.measureText(words).width <= width) c.fillText(words, x2 + 4, 13);
+// viz/scripts/layout.js
+var GAP = { node: 22, bend: 9, rank: 38, side: 16, head: 32, foot: 14, port: 14 };
+function layOut(drawing2) {
+  prepare(drawing2.root);
+  for (const box of drawing2.boxes) prepare(box);
+  for (const edge of drawing2.edges) spread(edge);
+  layOutBox(drawing2.root);
+  place(drawing2.root, 0, 0);
+  for (const edge of drawing2.edges) edge.path = joinRoutes(edge);
+  drawing2.width = drawing2.root.w;
+  drawing2.height = drawing2.root.h;
+}
+var prepare = (box) => Object.assign(box, { links: [], exits: /* @__PURE__ */ new Map(), entries: /* @__PURE__ */ new Map() });
+function ancestors(node) {
+  const chain2 = [];
+  for (let at = node; at.parent; at = at.parent) chain2.push({ box: at.parent, child: at });
+  return chain2;
+}
+function spread(edge) {
+  const [up, down] = [ancestors(edge.a), ancestors(edge.b)];
+  const shared = new Set(down.map((s) => s.box));
+  const meeting = edge.around ?? up.find((s) => shared.has(s.box)).box;
+  const passes = (chain2) => {
+    const at = chain2.findIndex((s) => s.box === meeting);
+    return chain2.slice(0, edge.around ? at + 1 : at);
+  };
+  edge.leaves = passes(up);
+  edge.arrives = passes(down);
+  edge.meeting = meeting;
+  for (const { box, child } of edge.leaves) box.exits.set(edge.a, child);
+  for (const { box, child } of edge.arrives) box.entries.set(edge.b, child);
+  if (!edge.around) {
+    const child = (chain2) => chain2.find((s) => s.box === meeting).child;
+    meeting.links.push({ from: child(up), to: child(down), a: edge.a, b: edge.b });
   }
-  c.stroke();
-  c.font = `11px ${FONT}`;
-  c.fillStyle = INK.soft;
-  c.textAlign = "right";
-  c.textBaseline = "middle";
-  const rows = Math.max(niceStep(22 / v.ky), 1);
-  const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
-  for (const first of state.beside ? [0, simulatedRow()] : [0]) {
-    if (first && aggregation.simulated) {
-      drawShareAxis(c, first, height);
-      continue;
+}
+function layOutBox(box) {
+  for (const child of box.children) if (child.boxed) layOutBox(child);
+  const ranks = rankChildren(box);
+  const net = new Net(box, ranks);
+  net.order();
+  net.assign();
+  measure(box, net);
+}
+function rankChildren(box) {
+  const before = new Map(box.children.map((c) => [c, []]));
+  const after = new Map(box.children.map((c) => [c, []]));
+  for (const { from, to } of box.links) {
+    before.get(to).push(from);
+    after.get(from).push(to);
+  }
+  const rank = /* @__PURE__ */ new Map();
+  for (const child of box.children) rank.set(child, Math.max(0, ...before.get(child).map((p) => rank.get(p) + 1)));
+  const fed = new Set(box.entries.values());
+  for (const child of [...box.children].reverse()) {
+    const next = after.get(child).map((c) => rank.get(c));
+    if (!before.get(child).length && !fed.has(child) && next.length) rank.set(child, Math.min(...next) - 1);
+  }
+  return rank;
+}
+var Net = class {
+  constructor(box, rank) {
+    this.last = Math.max(-1, ...rank.values()) + 1;
+    this.layers = Array.from({ length: this.last + 2 }, () => []);
+    this.routes = { link: /* @__PURE__ */ new Map(), exit: /* @__PURE__ */ new Map(), entry: /* @__PURE__ */ new Map() };
+    const at = /* @__PURE__ */ new Map();
+    for (const child of box.children) at.set(child, this.vertex(rank.get(child), child.w, child));
+    const trunks = /* @__PURE__ */ new Map();
+    const trunk = (a, child, depth) => {
+      if (!trunks.has(a)) trunks.set(a, [at.get(child)]);
+      const chain2 = trunks.get(a);
+      while (chain2[0].rank + chain2.length <= depth) this.extend(chain2, a, child);
+      return chain2.slice(0, depth - chain2[0].rank + 1);
+    };
+    for (const { from, to, a, b } of box.links) {
+      const chain2 = trunk(a, from, rank.get(to) - 1);
+      this.join(chain2.at(-1), at.get(to), chain2.length === 1 ? offsetOut(from, a) : 0, offsetIn(to, b));
+      this.routes.link.set(routeKey(a, b), { from, a, to, b, chain: [...chain2, at.get(to)] });
     }
-    for (let row2 = 0; row2 < rowCount; row2 += rows) {
-      const y = lanesView.toScreen(0, first + row2 + 0.5)[1];
-      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText(`SM ${row2}`, m.left - 7, y);
+    for (const [a, child] of box.exits) {
+      const chain2 = trunk(a, child, this.last - 1);
+      const port = this.vertex(this.last, 1);
+      this.join(chain2.at(-1), port, chain2.length === 1 ? offsetOut(child, a) : 0, 0);
+      this.routes.exit.set(a, { from: child, a, chain: [...chain2, port] });
+    }
+    for (const [b, child] of box.entries) {
+      const chain2 = [this.vertex(-1, 1)];
+      while (chain2[0].rank + chain2.length < rank.get(child)) this.extend(chain2);
+      this.join(chain2.at(-1), at.get(child), 0, offsetIn(child, b));
+      this.routes.entry.set(b, { to: child, b, chain: [...chain2, at.get(child)] });
     }
   }
-  if (state.time === null) return;
-  const x = lanesView.toScreen(state.time, 0)[0];
-  if (x < m.left) return;
-  c.fillStyle = INK.arrow;
-  c.beginPath();
-  c.moveTo(x, m.top);
-  c.lineTo(x - 5, m.top - 8);
-  c.lineTo(x + 5, m.top - 8);
-  c.fill();
-}
-function drawShareAxis(c, first, end) {
-  const { margin: m } = lanesView;
-  const roomy = rowCount * lanesView.view.ky > 90;
-  for (const share2 of roomy ? [0, 50, 100] : [0, 100]) {
-    const y2 = lanesView.toScreen(0, first + rowCount * (1 - share2 / 100))[1];
-    if (y2 < m.top - 2 || y2 > end + 2) continue;
-    c.textBaseline = share2 === 0 ? "bottom" : share2 === 100 ? "top" : "middle";
-    c.fillText(`${share2}%`, m.left - 7, y2);
+  vertex(rank, width, item = null) {
+    const layer = this.layers[rank + 1];
+    const made = { rank, width, item, x: 0, up: [], down: [], place: layer.length };
+    layer.push(made);
+    return made;
   }
-  const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
-  if (!roomy || y < m.top || y > end) return;
-  c.textBaseline = "middle";
-  c.fillText("busy", m.left - 7, y - 6);
-  c.fillText("slots", m.left - 7, y + 6);
-}
-
-// viz/scripts/modules.js
-function namesOf(path) {
-  const names = [];
-  for (const part of path ? path.split(".") : []) {
-    if (/^\d+$/.test(part) && names.length) names[names.length - 1] += `.${part}`;
-    else names.push(part);
+  extend(chain2, a = null, child = null) {
+    const end = chain2.at(-1);
+    const bend = this.vertex(end.rank + 1, 1);
+    this.join(end, bend, end.item && child ? offsetOut(child, a) : 0, 0);
+    chain2.push(bend);
   }
-  return names;
-}
-var moduleLevels = (() => {
-  const levels = [];
-  let before = [];
-  for (let i = 0; i < launchCount; i++) {
-    const names = namesOf(text(launches.module, i));
-    let shared = 0;
-    while (shared < names.length && names[shared] === before[shared]) shared++;
-    names.forEach((name, level) => {
-      if (level < shared) levels[level].at(-1).last = i;
-      else {
-        levels[level] ??= [];
-        levels[level].push({ name, path: names.slice(0, level + 1).join("."), first: i, last: i });
+  join(above, below, offsetAbove, offsetBelow) {
+    const weight = (above.item ? 1 : 3) * (below.item ? 1 : 3);
+    above.down.push({ to: below, shift: offsetBelow - offsetAbove, weight });
+    below.up.push({ to: above, shift: offsetAbove - offsetBelow, weight });
+  }
+  order() {
+    for (let round = 0; round < 8; round++) {
+      const side = round % 2 ? "down" : "up";
+      const layers = round % 2 ? [...this.layers].reverse() : this.layers;
+      for (const layer of layers) {
+        for (const v of layer) {
+          const near = v[side];
+          v.wish = near.length ? near.reduce((s, e) => s + e.to.place, 0) / near.length : v.place;
+        }
+        layer.sort((p, q) => p.wish - q.wish || p.place - q.place);
+        for (const [i, v] of layer.entries()) v.place = i;
       }
-    });
-    before = names;
+    }
   }
-  while (levels.length > 1 && levels[0].length === 1 && levels[0][0].first === 0 && levels[0][0].last === launchCount - 1)
-    levels.shift();
-  return levels;
-})();
-var FILLS = 0.9;
-function levelsIn(rows, from, to, startOf2, endOf2) {
-  const fills = ({ first, last }) => Math.min(endOf2(last), to) - Math.max(startOf2(first), from) >= FILLS * (to - from);
-  let skipped = 0;
-  while (moduleLevels.length - skipped > rows && moduleLevels[skipped].some(fills)) skipped++;
-  return moduleLevels.slice(skipped, skipped + rows);
+  assign() {
+    for (const layer of this.layers)
+      settle(
+        layer,
+        layer.map(() => 0),
+        layer.map(() => 1)
+      );
+    for (let round = 0; round < 14; round++) {
+      const sides = round >= 12 ? ["up", "down"] : [round % 2 ? "down" : "up"];
+      for (const layer of round % 2 ? [...this.layers].reverse() : this.layers) {
+        const near = layer.map((v) => sides.flatMap((s) => v[s]));
+        const total = near.map((edges) => edges.reduce((s, e) => s + e.weight, 0));
+        const wish = near.map(
+          (edges, i) => edges.length ? edges.reduce((s, e) => s + e.weight * (e.to.x + e.shift), 0) / total[i] : layer[i].x
+        );
+        settle(
+          layer,
+          wish,
+          total.map((t) => t || 0.2)
+        );
+      }
+    }
+  }
+};
+var routeKey = (a, b) => `${a.index},${b.index}`;
+var offsetOut = (child, a) => child.boxed ? child.exitX.get(a) - child.w / 2 : 0;
+var offsetIn = (child, b) => child.boxed ? child.entryX.get(b) - child.w / 2 : 0;
+function settle(layer, wish, weight) {
+  const offset = [];
+  layer.forEach((v, i2) => {
+    const before = layer[i2 - 1];
+    const gap = before?.item || v.item ? GAP.node : GAP.bend;
+    offset.push(i2 ? offset[i2 - 1] + before.width / 2 + gap + v.width / 2 : 0);
+  });
+  const pools = [];
+  wish.forEach((w, i2) => {
+    let pool = { sum: (w - offset[i2]) * weight[i2], weight: weight[i2], size: 1 };
+    while (pools.length && pools.at(-1).sum / pools.at(-1).weight > pool.sum / pool.weight) {
+      const last = pools.pop();
+      pool = { sum: last.sum + pool.sum, weight: last.weight + pool.weight, size: last.size + pool.size };
+    }
+    pools.push(pool);
+  });
+  let i = 0;
+  for (const pool of pools) for (let k = 0; k < pool.size; k++, i++) layer[i].x = pool.sum / pool.weight + offset[i];
 }
+function measure(box, net) {
+  const isRoot = !box.parent;
+  const all = net.layers.flat();
+  const left = all.length ? Math.min(...all.map((v) => v.x - v.width / 2)) : 0;
+  const right = all.length ? Math.max(...all.map((v) => v.x + v.width / 2)) : 0;
+  const shift = GAP.side - left;
+  const [head, foot] = isRoot ? [GAP.side, GAP.side] : [GAP.head, GAP.foot];
+  let y = head + (box.entries.size ? GAP.port : 0);
+  const top = /* @__PURE__ */ new Map();
+  const bottom = /* @__PURE__ */ new Map();
+  for (let rank = 0; rank < net.last; rank++) {
+    const height = Math.max(0, ...net.layers[rank + 1].map((v) => v.item?.h ?? 0));
+    top.set(rank, y);
+    bottom.set(rank, y + height);
+    y += height + GAP.rank;
+  }
+  y += (net.last ? -GAP.rank : 0) + foot + (box.exits.size ? GAP.port : 0);
+  top.set(net.last, y);
+  for (const v of all) {
+    v.x += shift;
+    if (v.item) Object.assign(v.item, { x: v.x - v.item.w / 2, y: top.get(v.rank) });
+  }
+  Object.assign(box, { w: right - left + 2 * GAP.side, h: Math.max(y, head + foot) });
+  const ends = (route) => route.chain.flatMap((v, i) => {
+    if (v.item && i === 0) {
+      const x = v.x + offsetOut(route.from, route.a);
+      return [
+        [x, v.item.y + v.item.h],
+        [x, bottom.get(v.rank)]
+      ];
+    }
+    if (v.item) return [[v.x + offsetIn(route.to, route.b), v.item.y]];
+    if (v.rank === -1) return [[v.x, 0]];
+    if (v.rank === net.last) return [[v.x, y]];
+    return [
+      [v.x, top.get(v.rank)],
+      [v.x, bottom.get(v.rank)]
+    ];
+  });
+  const points = (routes) => new Map([...routes].map(([key, route]) => [key, ends(route)]));
+  box.linkRoutes = points(net.routes.link);
+  box.exitRoutes = points(net.routes.exit);
+  box.entryRoutes = points(net.routes.entry);
+  box.exitX = new Map([...box.exitRoutes].map(([a, route]) => [a, route.at(-1)[0]]));
+  box.entryX = new Map([...box.entryRoutes].map(([b, route]) => [b, route[0][0]]));
+}
+function place(box, x, y) {
+  Object.assign(box, { ax: x, ay: y });
+  for (const child of box.children) {
+    if (child.boxed) place(child, x + child.x, y + child.y);
+    else Object.assign(child, { ax: x + child.x, ay: y + child.y });
+  }
+}
+function joinRoutes(edge) {
+  const from = (box2, route) => route.map(([x, y]) => [x + box2.ax, y + box2.ay]);
+  const out = edge.leaves.flatMap(({ box: box2 }) => from(box2, box2.exitRoutes.get(edge.a)));
+  const into = [...edge.arrives].reverse().flatMap(({ box: box2 }) => from(box2, box2.entryRoutes.get(edge.b)));
+  if (!edge.around)
+    return trace([...out, ...from(edge.meeting, edge.meeting.linkRoutes.get(routeKey(edge.a, edge.b))), ...into]);
+  const box = edge.around;
+  const side = box.ax + box.w + 12 + edge.a.index % 4 * 5;
+  const [first, last] = [out.at(-1), into[0]];
+  return trace(out, into, [
+    [first, [first[0], first[1] + 26], [side, first[1] + 26], [side, first[1] - 14]],
+    [[side, last[1] + 14], [side, last[1] - 26], [last[0], last[1] - 26], last]
+  ]);
+}
+function trace(points, more = [], bows = []) {
+  const path = new Path2D();
+  const samples = [];
+  const run = (list) => list.forEach(([x, y], i) => {
+    if (i === 0) {
+      samples.push([x, y]);
+      return;
+    }
+    const [px, py] = list[i - 1];
+    if (px === x) path.lineTo(x, y);
+    else path.bezierCurveTo(px, (py + y) / 2, x, (py + y) / 2, x, y);
+    for (let t = 0.125; t <= 1; t += 0.125)
+      samples.push([px + (x - px) * t * t * (3 - 2 * t), bezier(t, py, (py + y) / 2, (py + y) / 2, y)]);
+  });
+  const bow = ([p, q, r, s]) => {
+    path.bezierCurveTo(...q, ...r, ...s);
+    for (let t = 0.125; t <= 1; t += 0.125)
+      samples.push([bezier(t, p[0], q[0], r[0], s[0]), bezier(t, p[1], q[1], r[1], s[1])]);
+  };
+  path.moveTo(...points[0]);
+  run(points);
+  if (bows.length) {
+    bow(bows[0]);
+    path.lineTo(...bows[1][0]);
+    samples.push(bows[1][0]);
+    bow(bows[1]);
+    run(more);
+  }
+  const xs = samples.map((p) => p[0]);
+  const ys = samples.map((p) => p[1]);
+  return {
+    path,
+    samples,
+    end: samples.at(-1),
+    left: Math.min(...xs),
+    right: Math.max(...xs),
+    top: Math.min(...ys),
+    bottom: Math.max(...ys)
+  };
+}
+var bezier = (t, p, q, r, s) => (1 - t) ** 3 * p + 3 * (1 - t) ** 2 * t * q + 3 * (1 - t) * t * t * r + t ** 3 * s;
 
-// viz/scripts/overview.js
-var AXIS = 20;
-var ROW = 14;
-var MOST_SHARE = 0.5;
-var shownRows = 0;
-var range = { from: null, to: null };
-function arrangeOverview() {
-  const room = Math.floor((lanesView.height * MOST_SHARE * (state.beside ? 0.7 : 1) - AXIS) / ROW) - 2;
-  shownRows = Math.min(moduleLevels.length, Math.max(room, 2));
-  lanesView.margin.top = AXIS + (shownRows + 2) * ROW + 2;
+// viz/scripts/minimap.js
+var MARGIN = 8;
+var MOST = { width: 150, height: 170, share: 0.25 };
+function mapOf(view, drawing2) {
+  if (!drawing2?.nodes.length || !view.width) return null;
+  const { x, y, kx } = view.view;
+  const all = x >= -1 && y >= -1 && x + drawing2.width * kx <= view.width + 1 && y + drawing2.height * kx <= view.height + 1;
+  if (all) return null;
+  const wide = Math.min(MOST.width, view.width * MOST.share);
+  const high = Math.min(MOST.height, view.height * MOST.share);
+  const k = Math.min(wide / drawing2.width, high / drawing2.height);
+  const [w, h] = [Math.max(drawing2.width * k, 24), Math.max(drawing2.height * k, 24)];
+  return { x: view.width - w - MARGIN, y: view.height - h - MARGIN, w, h, k };
 }
-var onAxis = (y) => y < AXIS;
-var overviewRows = () => [
-  ...levelsNow().map((spans, row2) => ({ names: spans.map((span) => span.name), y: topOf(row2) + ROW / 2 })),
-  { names: ["launches"], y: topOf(shownRows) + ROW / 2 }
-];
-var topOf = (row2) => AXIS + row2 * ROW;
-var levelsNow = () => levelsIn(
-  shownRows,
-  Math.max(timeAt(lanesView.margin.left), 0),
-  Math.min(timeAt(lanesView.width), lastEnd()),
-  startOf,
-  endOf
-);
-var filledOf = (i) => Math.min(launches.tiles[i] / (Math.max(Math.ceil(waves(i)), 1) * Math.max(deviceSlots(i), 1)), 1);
-function drawOverview(c) {
-  const { margin: m, width } = lanesView;
+function drawMap(c, view, drawing2) {
+  const map = mapOf(view, drawing2);
+  if (!map) return;
   c.save();
   c.beginPath();
-  c.rect(m.left, 0, width - m.left, m.top);
+  c.rect(map.x, map.y, map.w, map.h);
+  c.fillStyle = INK.page;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.fill();
+  c.stroke();
   c.clip();
-  c.textBaseline = "middle";
-  c.textAlign = "left";
-  levelsNow().forEach((spans, row2) => {
-    spans.forEach((span, k) => {
-      drawBar(c, row2, [startOf(span.first), endOf(span.last)], k % 2 ? INK.line : INK.box, span.name);
-    });
-  });
-  for (let i = 0; i < launchCount; i++) {
-    const chosen = i === state.launch || state.pair?.includes(i);
-    drawBar(c, shownRows, [startOf(i), endOf(i)], launchColour(i), launchName(i), chosen);
+  c.fillStyle = INK.box;
+  for (const b of drawing2.boxes) c.fillRect(map.x + b.ax * map.k, map.y + b.ay * map.k, b.w * map.k, b.h * map.k);
+  c.fillStyle = INK.excess;
+  for (const n of drawing2.nodes) {
+    c.fillRect(map.x + n.ax * map.k, map.y + n.ay * map.k, Math.max(n.w * map.k, 1), Math.max(n.h * map.k, 1));
   }
-  drawFilled(c);
+  const { x, y, kx } = view.view;
+  const k = map.k / kx;
+  c.strokeStyle = INK.focus;
+  c.lineWidth = 1.5;
+  c.strokeRect(map.x - x * k, map.y - y * k, view.width * k, view.height * k);
   c.restore();
-  c.fillStyle = INK.soft;
-  c.font = `11px ${FONT}`;
-  c.textAlign = "right";
-  c.textBaseline = "middle";
-  const rows = [shownRows > 1 ? "modules" : "module", ...Array(Math.max(shownRows - 1, 0)).fill("")];
-  [...rows.slice(0, shownRows), "launches", "filled"].forEach((word, row2) => {
-    c.fillText(word, m.left - 6, topOf(row2) + ROW / 2 - 1);
-  });
 }
-function drawBar(c, row2, [begin, end], colour, name, chosen = false) {
-  const { margin: m, width, view: v } = lanesView;
-  const from = Math.max(m.left + v.x + begin * v.kx, m.left);
-  const to = Math.min(m.left + v.x + end * v.kx, width);
-  if (to <= from) return;
-  c.fillStyle = colour;
-  c.fillRect(from, topOf(row2), Math.max(to - from - (to - from > 3 ? 1 : 0), 0.5), ROW - 1);
-  if (to - from < 14) return;
-  c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
-  c.fillStyle = chosen ? INK.page : INK.ink;
-  const room = to - from - 5;
-  const last = name.split(".").at(-1);
-  const shown = c.measureText(name).width > room && c.measureText(last).width <= room ? last : fitted(c, name, room);
-  if (shown.length > 2 || shown === name || shown === last) c.fillText(shown, from + 2, topOf(row2) + ROW / 2 - 0.5);
-}
-function drawFilled(c) {
-  const { margin: m, width, view: v } = lanesView;
-  const columns = new Float64Array(Math.ceil(width - m.left) + 1);
-  for (let i = 0; i < launchCount; i++) {
-    const [from, to] = [v.x + startOf(i) * v.kx, v.x + endOf(i) * v.kx];
-    const share2 = filledOf(i);
-    for (let x = Math.max(Math.floor(from), 0); x < Math.min(to, columns.length); x++)
-      columns[x] += share2 * (Math.min(to, x + 1) - Math.max(from, x));
-  }
-  c.fillStyle = INK.focus;
-  c.globalAlpha = 0.7;
-  columns.forEach((share2, x) => {
-    const high = Math.min(share2, 1) * (ROW - 2);
-    if (high > 0) c.fillRect(m.left + x, topOf(shownRows + 2) - 2 - high, 1, high);
-  });
-}
-function barAt(x, y) {
-  const row2 = Math.floor((y - AXIS) / ROW);
-  if (x < lanesView.margin.left || row2 < 0 || row2 > shownRows) return null;
-  const time = timeAt(x);
-  const under = (first, last) => startOf(first) <= time && time < endOf(last);
-  if (row2 < shownRows) return levelsNow()[row2]?.find(({ first, last }) => under(first, last)) ?? null;
-  for (let i = 0; i < launchCount; i++) if (under(i, i)) return { launch: i };
-  return null;
-}
-function hoverOverview(x, y) {
-  const bar = barAt(x, y);
-  if (!bar) return null;
-  if (!("launch" in bar))
-    return [bar.path, ...wordsBetween(startOf(bar.first), endOf(bar.last)), "click: fill the view"];
-  const i = bar.launch;
-  return [launchName(i), `launch ${i} · ${launchPlace(i)}`, duration(launches.duration_ns[i])];
-}
-function clickOverview(x, y) {
-  const bar = barAt(x, y);
-  if (!bar) return;
-  if ("launch" in bar) return select({ launch: bar.launch });
-  const [from, to] = [startOf(bar.first), endOf(bar.last)];
-  const kx = (lanesView.plotWidth - 8) / (to - from);
-  Object.assign(lanesView.view, { kx, x: 4 - from * kx });
-  lanesView.moved();
-}
-function beginRange(x) {
-  range.from = range.to = timeAt(x);
-}
-function moveRange(x) {
-  range.to = timeAt(x);
-  lanesView.redraw();
-}
-var timeAt = (x) => Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd());
-function clearRange() {
-  range.from = range.to = null;
-  lanesView.redraw();
-}
-function drawRange(c) {
-  if (range.from === null) return;
-  const [from, to] = [range.from, range.to].sort((a, b) => a - b).map((t) => lanesView.toScreen(t, 0)[0]);
-  c.fillStyle = INK.focus;
-  c.globalAlpha = 0.16;
-  c.fillRect(from, lanesView.margin.top, Math.max(to - from, 1), lanesView.plotHeight);
-  c.globalAlpha = 1;
-}
-function rangeWords() {
-  const [from, to] = [range.from, range.to].sort((a, b) => a - b);
-  return to > from ? `range of ${wordsBetween(from, to).join(", ")}` : "";
-}
-function wordsBetween(from, to) {
-  let [covered, filled, count, reached] = [0, 0, 0, from];
-  const spent = /* @__PURE__ */ new Map();
-  const inside = Array.from({ length: launchCount }, (_, i) => i).filter((i) => startOf(i) < to && endOf(i) > from).sort((a, b) => startOf(a) - startOf(b));
-  for (const i of inside) {
-    const [a, b] = [Math.max(startOf(i), from), Math.min(endOf(i), to)];
-    count++;
-    filled += (b - a) * filledOf(i);
-    spent.set(launchName(i), (spent.get(launchName(i)) ?? 0) + b - a);
-    if (b > reached) {
-      covered += b - Math.max(a, reached);
-      reached = b;
-    }
-  }
-  const percent = (share2) => `${Math.round(100 * share2)}%`;
-  const most = [...spent].sort((p, q) => q[1] - p[1]).slice(0, 3).map(([name, ns]) => `${name} ${percent(ns / (to - from))}`);
-  return [
-    `${duration(to - from)}: ${plural(count, "launch", "launches")}`,
-    `a kernel runs ${percent(covered / (to - from))} of it`,
-    `slots ${percent(Math.min(filled / (to - from), 1))} filled; ${most.join(", ")}`
-  ];
-}
-function kernelLabels(places) {
-  const operators = places.map((place2) => {
-    const launch = launches.kernel.indexOf(place2);
-    return text(launches.op, launch) && launchName(launch);
-  });
-  const kernels = places.map((place2) => shortName(doc.strings[place2]) || "kernel");
-  return kernels.map((kernel, at) => {
-    const rivals = kernels.filter((_, k) => k !== at && operators[k] === operators[at]);
-    if (operators[at] && !rivals.length) return operators[at];
-    let shared = 0;
-    for (const rival of rivals) {
-      let same = 0;
-      while (same < kernel.length && kernel[same] === rival[same]) same++;
-      shared = Math.max(shared, same);
-    }
-    const cut = Math.max(kernel.lastIndexOf("_", shared - 1), kernel.lastIndexOf("<", shared - 1)) + 1;
-    return `${operators[at]} ${kernel.slice(cut).replace(/^([^<]*)>$/, "$1")}`.trim();
-  });
-}
-function showKernelLegend() {
-  const box = document.getElementById("lanes-legend");
-  if (!box || !launchCount) return;
-  const names = [...kernelColour].filter(([, rank]) => rank < 5).sort((a, b) => a[1] - b[1]);
-  const labels = kernelLabels(names.map(([place2]) => place2));
-  const entry = (rank, label, title) => {
-    const svg = svgOf("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
-    svg.append(svgOf("rect", { width: 10, height: 10, rx: 2, fill: INK.kernels[rank] }));
-    return make("span", [svg, document.createTextNode(label)], { title, ...label.length < 16 && { class: "whole" } });
-  };
-  const entries = names.map(([place2, rank]) => entry(rank, labels[rank], doc.strings[place2]));
-  if (kernelColour.size > 5)
-    entries.push(entry(5, plural(kernelColour.size - 5, "other kernel"), "kernels with less time"));
-  box.replaceChildren(...entries);
+function moveByMapOf(view, drawing2, sx, sy) {
+  const map = mapOf(view, drawing2);
+  if (!map || sx < map.x || sy < map.y || sx > map.x + map.w || sy > map.y + map.h) return false;
+  const { kx } = view.view;
+  view.view.x = view.width / 2 - (sx - map.x) / map.k * kx;
+  view.view.y = view.height / 2 - (sy - map.y) / map.k * kx;
+  view.moved();
+  return true;
 }
 
-// viz/scripts/matrix.js
+// viz/scripts/ranking.js
+var MOST_RANKED = 100;
+var order = { column: "", down: true };
+function rankedEdges() {
+  const { nodes, nodeOf } = drawing.flat;
+  const near = (edge) => state.launch === null || [edge.a, edge.b].includes(nodes[nodeOf[state.launch]]);
+  const wanted2 = (edge) => !state.search || edge.pairs.some((i) => found.has(pairs.producer[i]) || found.has(pairs.consumer[i]));
+  const direct = (e) => pairs.direct[e.pair];
+  const inPolicy = (e) => overlayOf.size && e.pairs.some((i) => overlayOf.has(i)) ? 1 : 0;
+  const inReport = (e) => Math.min(...e.pairs.map((i) => pairs.group?.[i] >= 0 ? pairs.group[i] : pairCount));
+  const edges = drawing.flat.edges.filter((e) => near(e) && wanted2(e)).sort(
+    (p, q) => inPolicy(q) - inPolicy(p) || inReport(p) - inReport(q) || direct(q) - direct(p) || q.gain - p.gain || q.bytes - p.bytes
+  );
+  const value = SORTS[order.column];
+  if (!value) return edges;
+  const sign = order.down ? -1 : 1;
+  return edges.sort((p, q) => {
+    const [x, y] = [value(p), value(q)];
+    return sign * (typeof x === "string" ? x.localeCompare(y) : (Number.isNaN(x) ? -1 : x) - (Number.isNaN(y) ? -1 : y));
+  });
+}
+var SORTS = {
+  pattern: (e) => doc.strings[pairs.pattern[e.pair]],
+  producer: (e) => launchName(pairs.producer[e.pair]),
+  consumer: (e) => launchName(pairs.consumer[e.pair]),
+  "start early": (e) => pairs.early[e.pair],
+  "gain each": (e) => pairs.gain_ns[e.pair],
+  "gain in all": (e) => e.gain,
+  edges: (e) => shownEdges(e.pair),
+  bytes: (e) => pairs.bytes[e.pair],
+  copies: (e) => e.pairs.length
+};
+function sortHead(name, k) {
+  const chosen = order.column === name;
+  const button = make("button", name, { type: "button" });
+  button.addEventListener("click", () => {
+    Object.assign(
+      order,
+      !chosen ? { column: name, down: k > 2 } : order.down === k > 2 ? { down: !order.down } : { column: "", down: true }
+    );
+    rankPairs();
+    document.querySelector(`#ranking th:nth-child(${k + 1}) button`)?.focus();
+  });
+  const attributes = { scope: "col", "aria-sort": chosen ? order.down ? "descending" : "ascending" : "none" };
+  if (k > 2) attributes.class = "number";
+  if (HEAD_TITLES[name]) attributes.title = HEAD_TITLES[name];
+  return make("th", [button], attributes);
+}
+function rankPairs() {
+  const rows = rankedEdges();
+  const title = state.launch === null ? "Top pairs" : `Pairs of launch ${state.launch}`;
+  document.getElementById("matrix-title").textContent = title;
+  const by = order.column ? `by ${order.column}` : `by ${anyGain ? "what overlap could gain while all else stays ordered" : "dependent bytes"}`;
+  document.getElementById("matrix-says").textContent = rows.length ? `${overlayOf.size && !order.column ? "the policy's, then " : ""}${by} · choose one to see its tiles` : "";
+  const list = document.getElementById("ranking");
+  if (!rows.length) return list.replaceChildren(make("p", noPairs()));
+  const head = [
+    "pattern",
+    "producer",
+    "consumer",
+    ...anyGain ? ["start early", "gain each", "gain in all"] : ["edges", "bytes"],
+    "copies"
+  ];
+  const table = make("table", [
+    make("thead", [make("tr", head.map(sortHead))]),
+    make("tbody", rows.slice(0, MOST_RANKED).map(rankRow))
+  ]);
+  table.querySelector("tbody tr").tabIndex = 0;
+  table.addEventListener("keydown", walkRows);
+  if (anyGain) table.querySelector("th:nth-child(4)").append(info("pairs"));
+  const more = rows.length > MOST_RANKED ? [make("p", `and ${number(rows.length - MOST_RANKED)} more, in the graph`)] : [];
+  list.replaceChildren(table, ...more);
+}
+function walkRows(event) {
+  const rows = [...document.querySelectorAll("#ranking tbody tr")];
+  const step = { ArrowDown: 1, ArrowUp: -1, Home: -rows.length, End: rows.length }[event.key];
+  const at = rows.indexOf(document.activeElement);
+  if (!step || at < 0) return;
+  const next = rows[Math.min(Math.max(at + step, 0), rows.length - 1)];
+  rows[at].tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+  event.preventDefault();
+  event.stopPropagation();
+}
+var HEAD_TITLES = {
+  "start early": "Share of the consumer's tiles whose producers all end before the producer launch does, in stream order: they could start early",
+  "gain each": "Recorded time of the two launches and the gap between them, less the bound on both: no overlap of the two saves more. Of one copy",
+  "gain in all": "The same for all copies together: what the pairs are ordered by",
+  copies: "Pairs of repeated layers in this row"
+};
+var oneWave = (i) => !(pairs.early[i] > 0) && waves(pairs.producer[i]) <= 1;
+function earlyWords(i) {
+  if (!Number.isFinite(pairs.early[i])) return "–";
+  return oneWave(i) ? "one wave" : `${Math.round(100 * pairs.early[i])}%`;
+}
+function earlyTitle(i) {
+  if (!Number.isFinite(pairs.early[i])) return "not known";
+  if (oneWave(i))
+    return "The producer's tiles run in one wave and end together, so no consumer tile can start before that. What overlap gains here is the launch gap and the slots that the wave leaves idle.";
+  if (!(pairs.early[i] > 0)) return "Every consumer tile needs a tile of the producer's last wave.";
+  return HEAD_TITLES["start early"];
+}
+function noPairs() {
+  if (launchCount < 2)
+    return launchCount ? "One launch: there is nothing that it could depend on." : "The trace holds no launches.";
+  if (!doc.summary.accesses)
+    return "The trace holds no accesses, so nothing is known about dependencies between its launches.";
+  if (!pairCount) return "No launch depends on another one.";
+  if (state.search) return "No pair of the launches found.";
+  return "No pair is shown; patterns may be hidden in the legend.";
+}
+function rankRow(edge) {
+  const i = edge.pairs.find((p) => overlayOf.has(p)) ?? edge.pair;
+  const launch = (l, ...more) => make("td", [make("span", launchName(l)), ...more, make("span", launchPlace(l), { class: "module" })], {
+    title: text(launches.kernel, l)
+  });
+  const facts = anyGain ? [
+    earlyWords(i),
+    pairs.gain_ns[i] > 0 ? duration(pairs.gain_ns[i]) : "–",
+    edge.gain > 0 ? duration(edge.gain) : "–"
+  ] : [number(shownEdges(i)), size(pairs.bytes[i])];
+  const numbers = [...facts, edge.pairs.length > 1 ? `×${edge.pairs.length}` : ""];
+  const name = doc.strings[pairs.pattern[i]];
+  const verdict2 = edge.pairs.some(missesSome) ? [make("span", "waits missing", { class: "bad" })] : [];
+  const row2 = make(
+    "tr",
+    [
+      make("td", [patternMark(name), document.createTextNode(name), ...verdict2]),
+      launch(pairs.producer[i], make("span", `→ ${launchName(pairs.consumer[i])}`, { class: "narrow" })),
+      launch(pairs.consumer[i]),
+      ...numbers.map(
+        (n, k) => make("td", n, {
+          class: "number",
+          ...anyGain && k === 0 && { title: earlyTitle(i) },
+          ...!anyGain && k === 1 && edge.pairs.length > 1 && { title: `one copy; ${size(edge.bytes)} in all ${edge.pairs.length}` }
+        })
+      )
+    ],
+    { tabindex: "-1" }
+  );
+  const choose2 = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
+  row2.addEventListener("click", choose2);
+  row2.addEventListener("keydown", (e) => e.key === "Enter" && choose2());
+  return row2;
+}
+
+// viz/scripts/pairs.js
 var matrix = { key: "", parts: [], hidden: /* @__PURE__ */ new Set(), order: "dispatch", awaited: null, missing: null };
 var overlays = keeper((doc.policy?.pairs ?? []).flatMap((p) => [p.awaited ?? {}, p.missing ?? {}]));
 var overlayOf = new Map(
@@ -2133,154 +2318,392 @@ function orderChoice() {
   return choice;
 }
 
-// viz/scripts/ranking.js
-var MOST_RANKED = 100;
-var order = { column: "", down: true };
-function rankedEdges() {
-  const { nodes, nodeOf } = drawing.flat;
-  const near = (edge) => state.launch === null || [edge.a, edge.b].includes(nodes[nodeOf[state.launch]]);
-  const wanted2 = (edge) => !state.search || edge.pairs.some((i) => found.has(pairs.producer[i]) || found.has(pairs.consumer[i]));
-  const direct = (e) => pairs.direct[e.pair];
-  const inPolicy = (e) => overlayOf.size && e.pairs.some((i) => overlayOf.has(i)) ? 1 : 0;
-  const inReport = (e) => Math.min(...e.pairs.map((i) => pairs.group?.[i] >= 0 ? pairs.group[i] : pairCount));
-  const edges = drawing.flat.edges.filter((e) => near(e) && wanted2(e)).sort(
-    (p, q) => inPolicy(q) - inPolicy(p) || inReport(p) - inReport(q) || direct(q) - direct(p) || q.gain - p.gain || q.bytes - p.bytes
-  );
-  const value = SORTS[order.column];
-  if (!value) return edges;
-  const sign = order.down ? -1 : 1;
-  return edges.sort((p, q) => {
-    const [x, y] = [value(p), value(q)];
-    return sign * (typeof x === "string" ? x.localeCompare(y) : (Number.isNaN(x) ? -1 : x) - (Number.isNaN(y) ? -1 : y));
-  });
+// viz/scripts/ranges.js
+var MOST_RANGES = 5e4;
+var MOST_CELLS = 512;
+function ordered({ shape, strides }) {
+  const axes = shape.map((size2, axis) => ({ axis, size: size2, stride: strides[axis] })).filter((a) => a.size > 1);
+  return axes.filter((a) => a.stride > 0).sort((p, q) => q.stride - p.stride);
 }
-var SORTS = {
-  pattern: (e) => doc.strings[pairs.pattern[e.pair]],
-  producer: (e) => launchName(pairs.producer[e.pair]),
-  consumer: (e) => launchName(pairs.consumer[e.pair]),
-  "start early": (e) => pairs.early[e.pair],
-  "gain each": (e) => pairs.gain_ns[e.pair],
-  "gain in all": (e) => e.gain,
-  edges: (e) => shownEdges(e.pair),
-  bytes: (e) => pairs.bytes[e.pair],
-  copies: (e) => e.pairs.length
-};
-function sortHead(name, k) {
-  const chosen = order.column === name;
-  const button = make("button", name, { type: "button" });
-  button.addEventListener("click", () => {
-    Object.assign(
-      order,
-      !chosen ? { column: name, down: k > 2 } : order.down === k > 2 ? { down: !order.down } : { column: "", down: true }
-    );
-    rankPairs();
-    document.querySelector(`#ranking th:nth-child(${k + 1}) button`)?.focus();
-  });
-  const attributes = { scope: "col", "aria-sort": chosen ? order.down ? "descending" : "ascending" : "none" };
-  if (k > 2) attributes.class = "number";
-  if (HEAD_TITLES[name]) attributes.title = HEAD_TITLES[name];
-  return make("th", [button], attributes);
+function rangesOfRun(begin, length, axes, shape) {
+  const whole = () => shape.map((size2) => [0, size2]);
+  const split = (from, count, k) => {
+    if (count <= 0) return [];
+    if (k === axes.length) return [shape.map(() => [0, 1])];
+    const { axis, size: size2, stride } = axes[k];
+    const [first, last] = [Math.floor(from / stride), Math.floor((from + count - 1) / stride)];
+    if (first >= size2 || last < 0) return [];
+    const at = (low2, high2, inner2) => inner2.map((range2) => range2.map((r, a) => a === axis ? [low2, high2] : r));
+    if (first === last) return at(first, first + 1, split(from - first * stride, count, k + 1));
+    const parts = [];
+    let [low, high] = [first, last + 1];
+    const inner = k + 1 < axes.length;
+    if (inner && from > first * stride) {
+      parts.push(...at(first, first + 1, split(from - first * stride, (first + 1) * stride - from, k + 1)));
+      low++;
+    }
+    const left = from + count - last * stride;
+    if (inner && left < stride) {
+      parts.push(...at(last, last + 1, split(0, left, k + 1)));
+      high--;
+    }
+    if (high > low) parts.push(...at(Math.max(low, 0), Math.min(high, size2), [tail(k + 1)]));
+    return parts.filter((range2) => range2[axis][0] < size2 && range2[axis][1] > 0);
+  };
+  const tail = (k) => {
+    const range2 = whole();
+    for (const { axis } of axes.slice(0, k)) range2[axis] = [0, 1];
+    return range2;
+  };
+  const fixed = new Set(axes.map((a) => a.axis));
+  return split(begin, length, 0).map((range2) => range2.map((r, axis) => fixed.has(axis) ? r : [0, shape[axis]]));
 }
-function rankPairs() {
-  const rows = rankedEdges();
-  const title = state.launch === null ? "Top pairs" : `Pairs of launch ${state.launch}`;
-  document.getElementById("matrix-title").textContent = title;
-  const by = order.column ? `by ${order.column}` : `by ${anyGain ? "what overlap could gain while all else stays ordered" : "dependent bytes"}`;
-  document.getElementById("matrix-says").textContent = rows.length ? `${overlayOf.size && !order.column ? "the policy's, then " : ""}${by} · choose one to see its tiles` : "";
-  const list = document.getElementById("ranking");
-  if (!rows.length) return list.replaceChildren(make("p", noPairs()));
-  const head = [
-    "pattern",
-    "producer",
-    "consumer",
-    ...anyGain ? ["start early", "gain each", "gain in all"] : ["edges", "bytes"],
-    "copies"
-  ];
-  const table = make("table", [
-    make("thead", [make("tr", head.map(sortHead))]),
-    make("tbody", rows.slice(0, MOST_RANKED).map(rankRow))
+function rangesOfBox({ offset, length, levels }, tensor) {
+  const axes = ordered(tensor);
+  const element = (bytes) => Math.floor(bytes / tensor.item);
+  const begin = element(offset - tensor.offset);
+  const run = Math.max(Math.ceil(length / tensor.item), 1);
+  const repeats = levels.filter(([count]) => count > 1).map(([count, stride]) => [count, element(stride)]);
+  const expand = (from, k) => {
+    if (k < 0) return rangesOfRun(from, run, axes, tensor.shape);
+    const [count, stride] = repeats[k];
+    const inner = expand(from, k - 1);
+    const along = axes.find((a) => a.stride === stride);
+    const fits = ([low, high], size2) => high - low === 1 && low + count <= size2;
+    if (along && inner.length && inner.every((range2) => fits(range2[along.axis], along.size))) {
+      return inner.map((range2) => range2.map((r, a) => a === along.axis ? [r[0], r[0] + count] : r));
+    }
+    const all = [];
+    for (let i = 0; i < count && all.length < MOST_RANGES; i++) all.push(...expand(from + i * stride, k - 1));
+    return all;
+  };
+  return expand(begin, repeats.length - 1);
+}
+function hull(ranges) {
+  if (!ranges.length) return null;
+  return ranges[0].map((_, axis) => [
+    Math.min(...ranges.map((r) => r[axis][0])),
+    Math.max(...ranges.map((r) => r[axis][1]))
   ]);
-  table.querySelector("tbody tr").tabIndex = 0;
-  table.addEventListener("keydown", walkRows);
-  if (anyGain) table.querySelector("th:nth-child(4)").append(info("pairs"));
-  const more = rows.length > MOST_RANKED ? [make("p", `and ${number(rows.length - MOST_RANKED)} more, in the graph`)] : [];
-  list.replaceChildren(table, ...more);
 }
-function walkRows(event) {
-  const rows = [...document.querySelectorAll("#ranking tbody tr")];
-  const step = { ArrowDown: 1, ArrowUp: -1, Home: -rows.length, End: rows.length }[event.key];
-  const at = rows.indexOf(document.activeElement);
-  if (!step || at < 0) return;
-  const next = rows[Math.min(Math.max(at + step, 0), rows.length - 1)];
-  rows[at].tabIndex = -1;
-  next.tabIndex = 0;
-  next.focus();
-  event.preventDefault();
-  event.stopPropagation();
-}
-var HEAD_TITLES = {
-  "start early": "Share of the consumer's tiles whose producers all end before the producer launch does, in stream order: they could start early",
-  "gain each": "Recorded time of the two launches and the gap between them, less the bound on both: no overlap of the two saves more. Of one copy",
-  "gain in all": "The same for all copies together: what the pairs are ordered by",
-  copies: "Pairs of repeated layers in this row"
-};
-var oneWave = (i) => !(pairs.early[i] > 0) && waves(pairs.producer[i]) <= 1;
-function earlyWords(i) {
-  if (!Number.isFinite(pairs.early[i])) return "–";
-  return oneWave(i) ? "one wave" : `${Math.round(100 * pairs.early[i])}%`;
-}
-function earlyTitle(i) {
-  if (!Number.isFinite(pairs.early[i])) return "not known";
-  if (oneWave(i))
-    return "The producer's tiles run in one wave and end together, so no consumer tile can start before that. What overlap gains here is the launch gap and the slots that the wave leaves idle.";
-  if (!(pairs.early[i] > 0)) return "Every consumer tile needs a tile of the producer's last wave.";
-  return HEAD_TITLES["start early"];
-}
-function noPairs() {
-  if (launchCount < 2)
-    return launchCount ? "One launch: there is nothing that it could depend on." : "The trace holds no launches.";
-  if (!doc.summary.accesses)
-    return "The trace holds no accesses, so nothing is known about dependencies between its launches.";
-  if (!pairCount) return "No launch depends on another one.";
-  if (state.search) return "No pair of the launches found.";
-  return "No pair is shown; patterns may be hidden in the legend.";
-}
-function rankRow(edge) {
-  const i = edge.pairs.find((p) => overlayOf.has(p)) ?? edge.pair;
-  const launch = (l, ...more) => make("td", [make("span", launchName(l)), ...more, make("span", launchPlace(l), { class: "module" })], {
-    title: text(launches.kernel, l)
-  });
-  const facts = anyGain ? [
-    earlyWords(i),
-    pairs.gain_ns[i] > 0 ? duration(pairs.gain_ns[i]) : "–",
-    edge.gain > 0 ? duration(edge.gain) : "–"
-  ] : [number(shownEdges(i)), size(pairs.bytes[i])];
-  const numbers = [...facts, edge.pairs.length > 1 ? `×${edge.pairs.length}` : ""];
-  const name = doc.strings[pairs.pattern[i]];
-  const verdict2 = edge.pairs.some(missesSome) ? [make("span", "waits missing", { class: "bad" })] : [];
-  const row2 = make(
-    "tr",
-    [
-      make("td", [patternMark(name), document.createTextNode(name), ...verdict2]),
-      launch(pairs.producer[i], make("span", `→ ${launchName(pairs.consumer[i])}`, { class: "narrow" })),
-      launch(pairs.consumer[i]),
-      ...numbers.map(
-        (n, k) => make("td", n, {
-          class: "number",
-          ...anyGain && k === 0 && { title: earlyTitle(i) },
-          ...!anyGain && k === 1 && edge.pairs.length > 1 && { title: `one copy; ${size(edge.bytes)} in all ${edge.pairs.length}` }
-        })
-      )
-    ],
-    { tabindex: "-1" }
-  );
-  const choose2 = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
-  row2.addEventListener("click", choose2);
-  row2.addEventListener("keydown", (e) => e.key === "Enter" && choose2());
-  return row2;
+function cellsOf(ranges, shape, [down, across]) {
+  const step = [down, across].map((axis) => Math.ceil(shape[axis] / MOST_CELLS));
+  const [high, wide] = [down, across].map((axis, k) => Math.ceil(shape[axis] / step[k]));
+  const sums = new Float64Array((high + 1) * (wide + 1));
+  const behind = shape.reduce((n, size2, axis) => axis === down || axis === across ? n : n * size2, 1);
+  for (const range2 of ranges) {
+    const weight = range2.reduce((n, [a, b], axis) => axis === down || axis === across ? n : n * (b - a), 1) / behind;
+    const [y0, y1] = [Math.floor(range2[down][0] / step[0]), Math.ceil(range2[down][1] / step[0])];
+    const [x0, x1] = [Math.floor(range2[across][0] / step[1]), Math.ceil(range2[across][1] / step[1])];
+    sums[y0 * (wide + 1) + x0] += weight;
+    sums[y0 * (wide + 1) + x1] -= weight;
+    sums[y1 * (wide + 1) + x0] -= weight;
+    sums[y1 * (wide + 1) + x1] += weight;
+  }
+  for (let y = 0; y <= high; y++) {
+    for (let x = 1; x <= wide; x++) sums[y * (wide + 1) + x] += sums[y * (wide + 1) + x - 1];
+  }
+  const share2 = new Float32Array(high * wide);
+  for (let x = 0; x < wide; x++) {
+    let sum = 0;
+    for (let y = 0; y < high; y++) {
+      sum += sums[y * (wide + 1) + x];
+      share2[y * wide + x] = sum < 1e-9 ? 0 : Math.min(sum, 1);
+    }
+  }
+  return { share: share2, high, wide, step };
 }
 
-// viz/scripts/tiles.js
+// viz/scripts/axes.js
+function drawLaneAxes(c) {
+  const { view: v, margin: m, width, height } = lanesView;
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.textBaseline = "alphabetic";
+  c.textAlign = "left";
+  const step = niceStep(90 / v.kx);
+  c.beginPath();
+  for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
+    const x2 = m.left + v.x + t * v.kx;
+    c.moveTo(x2, 0);
+    c.lineTo(x2, 17);
+    const words = tickTime(t, step, (width - m.left - v.x) / v.kx);
+    if (x2 + 4 + c.measureText(words).width <= width) c.fillText(words, x2 + 4, 13);
+  }
+  c.stroke();
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const rows = Math.max(niceStep(22 / v.ky), 1);
+  const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
+  for (const first of state.beside ? [0, simulatedRow()] : [0]) {
+    if (first && aggregation.simulated) {
+      drawShareAxis(c, first, height);
+      continue;
+    }
+    for (let row2 = 0; row2 < rowCount; row2 += rows) {
+      const y = lanesView.toScreen(0, first + row2 + 0.5)[1];
+      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText(`SM ${row2}`, m.left - 7, y);
+    }
+  }
+  if (state.time === null) return;
+  const x = lanesView.toScreen(state.time, 0)[0];
+  if (x < m.left) return;
+  c.fillStyle = INK.arrow;
+  c.beginPath();
+  c.moveTo(x, m.top);
+  c.lineTo(x - 5, m.top - 8);
+  c.lineTo(x + 5, m.top - 8);
+  c.fill();
+}
+function drawShareAxis(c, first, end) {
+  const { margin: m } = lanesView;
+  const roomy = rowCount * lanesView.view.ky > 90;
+  for (const share2 of roomy ? [0, 50, 100] : [0, 100]) {
+    const y2 = lanesView.toScreen(0, first + rowCount * (1 - share2 / 100))[1];
+    if (y2 < m.top - 2 || y2 > end + 2) continue;
+    c.textBaseline = share2 === 0 ? "bottom" : share2 === 100 ? "top" : "middle";
+    c.fillText(`${share2}%`, m.left - 7, y2);
+  }
+  const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
+  if (!roomy || y < m.top || y > end) return;
+  c.textBaseline = "middle";
+  c.fillText("busy", m.left - 7, y - 6);
+  c.fillText("slots", m.left - 7, y + 6);
+}
+
+// viz/scripts/modules.js
+function namesOf(path) {
+  const names = [];
+  for (const part of path ? path.split(".") : []) {
+    if (/^\d+$/.test(part) && names.length) names[names.length - 1] += `.${part}`;
+    else names.push(part);
+  }
+  return names;
+}
+var moduleLevels = (() => {
+  const levels = [];
+  let before = [];
+  for (let i = 0; i < launchCount; i++) {
+    const names = namesOf(text(launches.module, i));
+    let shared = 0;
+    while (shared < names.length && names[shared] === before[shared]) shared++;
+    names.forEach((name, level) => {
+      if (level < shared) levels[level].at(-1).last = i;
+      else {
+        levels[level] ??= [];
+        levels[level].push({ name, path: names.slice(0, level + 1).join("."), first: i, last: i });
+      }
+    });
+    before = names;
+  }
+  while (levels.length > 1 && levels[0].length === 1 && levels[0][0].first === 0 && levels[0][0].last === launchCount - 1)
+    levels.shift();
+  return levels;
+})();
+var FILLS = 0.9;
+function levelsIn(rows, from, to, startOf2, endOf2) {
+  const fills = ({ first, last }) => Math.min(endOf2(last), to) - Math.max(startOf2(first), from) >= FILLS * (to - from);
+  let skipped = 0;
+  while (moduleLevels.length - skipped > rows && moduleLevels[skipped].some(fills)) skipped++;
+  return moduleLevels.slice(skipped, skipped + rows);
+}
+
+// viz/scripts/overview.js
+var AXIS = 20;
+var ROW = 14;
+var MOST_SHARE = 0.5;
+var shownRows = 0;
+var range = { from: null, to: null };
+function arrangeOverview() {
+  const room = Math.floor((lanesView.height * MOST_SHARE * (state.beside ? 0.7 : 1) - AXIS) / ROW) - 2;
+  shownRows = Math.min(moduleLevels.length, Math.max(room, 2));
+  lanesView.margin.top = AXIS + (shownRows + 2) * ROW + 2;
+}
+var onAxis = (y) => y < AXIS;
+var overviewRows = () => [
+  ...levelsNow().map((spans, row2) => ({ names: spans.map((span) => span.name), y: topOf(row2) + ROW / 2 })),
+  { names: ["launches"], y: topOf(shownRows) + ROW / 2 }
+];
+var topOf = (row2) => AXIS + row2 * ROW;
+var levelsNow = () => levelsIn(
+  shownRows,
+  Math.max(timeAt(lanesView.margin.left), 0),
+  Math.min(timeAt(lanesView.width), lastEnd()),
+  startOf,
+  endOf
+);
+var filledOf = (i) => Math.min(launches.tiles[i] / (Math.max(Math.ceil(waves(i)), 1) * Math.max(deviceSlots(i), 1)), 1);
+function drawOverview(c) {
+  const { margin: m, width } = lanesView;
+  c.save();
+  c.beginPath();
+  c.rect(m.left, 0, width - m.left, m.top);
+  c.clip();
+  c.textBaseline = "middle";
+  c.textAlign = "left";
+  levelsNow().forEach((spans, row2) => {
+    spans.forEach((span, k) => {
+      drawBar(c, row2, [startOf(span.first), endOf(span.last)], k % 2 ? INK.line : INK.box, span.name);
+    });
+  });
+  for (let i = 0; i < launchCount; i++) {
+    const chosen = i === state.launch || state.pair?.includes(i);
+    drawBar(c, shownRows, [startOf(i), endOf(i)], launchColour(i), launchName(i), chosen);
+  }
+  drawFilled(c);
+  c.restore();
+  c.fillStyle = INK.soft;
+  c.font = `11px ${FONT}`;
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const rows = [shownRows > 1 ? "modules" : "module", ...Array(Math.max(shownRows - 1, 0)).fill("")];
+  [...rows.slice(0, shownRows), "launches", "filled"].forEach((word, row2) => {
+    c.fillText(word, m.left - 6, topOf(row2) + ROW / 2 - 1);
+  });
+}
+function drawBar(c, row2, [begin, end], colour, name, chosen = false) {
+  const { margin: m, width, view: v } = lanesView;
+  const from = Math.max(m.left + v.x + begin * v.kx, m.left);
+  const to = Math.min(m.left + v.x + end * v.kx, width);
+  if (to <= from) return;
+  c.fillStyle = colour;
+  c.fillRect(from, topOf(row2), Math.max(to - from - (to - from > 3 ? 1 : 0), 0.5), ROW - 1);
+  if (to - from < 14) return;
+  c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
+  c.fillStyle = chosen ? INK.page : INK.ink;
+  const room = to - from - 5;
+  const last = name.split(".").at(-1);
+  const shown = c.measureText(name).width > room && c.measureText(last).width <= room ? last : fitted(c, name, room);
+  if (shown.length > 2 || shown === name || shown === last) c.fillText(shown, from + 2, topOf(row2) + ROW / 2 - 0.5);
+}
+function drawFilled(c) {
+  const { margin: m, width, view: v } = lanesView;
+  const columns = new Float64Array(Math.ceil(width - m.left) + 1);
+  for (let i = 0; i < launchCount; i++) {
+    const [from, to] = [v.x + startOf(i) * v.kx, v.x + endOf(i) * v.kx];
+    const share2 = filledOf(i);
+    for (let x = Math.max(Math.floor(from), 0); x < Math.min(to, columns.length); x++)
+      columns[x] += share2 * (Math.min(to, x + 1) - Math.max(from, x));
+  }
+  c.fillStyle = INK.focus;
+  c.globalAlpha = 0.7;
+  columns.forEach((share2, x) => {
+    const high = Math.min(share2, 1) * (ROW - 2);
+    if (high > 0) c.fillRect(m.left + x, topOf(shownRows + 2) - 2 - high, 1, high);
+  });
+}
+function barAt(x, y) {
+  const row2 = Math.floor((y - AXIS) / ROW);
+  if (x < lanesView.margin.left || row2 < 0 || row2 > shownRows) return null;
+  const time = timeAt(x);
+  const under = (first, last) => startOf(first) <= time && time < endOf(last);
+  if (row2 < shownRows) return levelsNow()[row2]?.find(({ first, last }) => under(first, last)) ?? null;
+  for (let i = 0; i < launchCount; i++) if (under(i, i)) return { launch: i };
+  return null;
+}
+function hoverOverview(x, y) {
+  const bar = barAt(x, y);
+  if (!bar) return null;
+  if (!("launch" in bar))
+    return [bar.path, ...wordsBetween(startOf(bar.first), endOf(bar.last)), "click: fill the view"];
+  const i = bar.launch;
+  return [launchName(i), `launch ${i} · ${launchPlace(i)}`, duration(launches.duration_ns[i])];
+}
+function clickOverview(x, y) {
+  const bar = barAt(x, y);
+  if (!bar) return;
+  if ("launch" in bar) return select({ launch: bar.launch });
+  const [from, to] = [startOf(bar.first), endOf(bar.last)];
+  const kx = (lanesView.plotWidth - 8) / (to - from);
+  Object.assign(lanesView.view, { kx, x: 4 - from * kx });
+  lanesView.moved();
+}
+function beginRange(x) {
+  range.from = range.to = timeAt(x);
+}
+function moveRange(x) {
+  range.to = timeAt(x);
+  lanesView.redraw();
+}
+var timeAt = (x) => Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd());
+function clearRange() {
+  range.from = range.to = null;
+  lanesView.redraw();
+}
+function drawRange(c) {
+  if (range.from === null) return;
+  const [from, to] = [range.from, range.to].sort((a, b) => a - b).map((t) => lanesView.toScreen(t, 0)[0]);
+  c.fillStyle = INK.focus;
+  c.globalAlpha = 0.16;
+  c.fillRect(from, lanesView.margin.top, Math.max(to - from, 1), lanesView.plotHeight);
+  c.globalAlpha = 1;
+}
+function rangeWords() {
+  const [from, to] = [range.from, range.to].sort((a, b) => a - b);
+  return to > from ? `range of ${wordsBetween(from, to).join(", ")}` : "";
+}
+function wordsBetween(from, to) {
+  let [covered, filled, count, reached] = [0, 0, 0, from];
+  const spent = /* @__PURE__ */ new Map();
+  const inside = Array.from({ length: launchCount }, (_, i) => i).filter((i) => startOf(i) < to && endOf(i) > from).sort((a, b) => startOf(a) - startOf(b));
+  for (const i of inside) {
+    const [a, b] = [Math.max(startOf(i), from), Math.min(endOf(i), to)];
+    count++;
+    filled += (b - a) * filledOf(i);
+    spent.set(launchName(i), (spent.get(launchName(i)) ?? 0) + b - a);
+    if (b > reached) {
+      covered += b - Math.max(a, reached);
+      reached = b;
+    }
+  }
+  const percent = (share2) => `${Math.round(100 * share2)}%`;
+  const most = [...spent].sort((p, q) => q[1] - p[1]).slice(0, 3).map(([name, ns]) => `${name} ${percent(ns / (to - from))}`);
+  return [
+    `${duration(to - from)}: ${plural(count, "launch", "launches")}`,
+    `a kernel runs ${percent(covered / (to - from))} of it`,
+    `slots ${percent(Math.min(filled / (to - from), 1))} filled; ${most.join(", ")}`
+  ];
+}
+function kernelLabels(places) {
+  const operators = places.map((place2) => {
+    const launch = launches.kernel.indexOf(place2);
+    return text(launches.op, launch) && launchName(launch);
+  });
+  const kernels = places.map((place2) => shortName(doc.strings[place2]) || "kernel");
+  return kernels.map((kernel, at) => {
+    const rivals = kernels.filter((_, k) => k !== at && operators[k] === operators[at]);
+    if (operators[at] && !rivals.length) return operators[at];
+    let shared = 0;
+    for (const rival of rivals) {
+      let same = 0;
+      while (same < kernel.length && kernel[same] === rival[same]) same++;
+      shared = Math.max(shared, same);
+    }
+    const cut = Math.max(kernel.lastIndexOf("_", shared - 1), kernel.lastIndexOf("<", shared - 1)) + 1;
+    return `${operators[at]} ${kernel.slice(cut).replace(/^([^<]*)>$/, "$1")}`.trim();
+  });
+}
+function showKernelLegend() {
+  const box = document.getElementById("lanes-legend");
+  if (!box || !launchCount) return;
+  const names = [...kernelColour].filter(([, rank]) => rank < 5).sort((a, b) => a[1] - b[1]);
+  const labels = kernelLabels(names.map(([place2]) => place2));
+  const entry = (rank, label, title) => {
+    const svg = svgOf("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
+    svg.append(svgOf("rect", { width: 10, height: 10, rx: 2, fill: INK.kernels[rank] }));
+    return make("span", [svg, document.createTextNode(label)], { title, ...label.length < 16 && { class: "whole" } });
+  };
+  const entries = names.map(([place2, rank]) => entry(rank, labels[rank], doc.strings[place2]));
+  if (kernelColour.size > 5)
+    entries.push(entry(5, plural(kernelColour.size - 5, "other kernel"), "kernels with less time"));
+  box.replaceChildren(...entries);
+}
+
+// viz/scripts/tile_graph.js
 var MOST_NODES = 4e3;
 var MOST_LINES = 3e4;
 var chain = {
@@ -2809,7 +3232,7 @@ function fillBeside() {
   );
 }
 
-// viz/scripts/lanes.js
+// viz/scripts/timeline.js
 var lanesView = new Surface(document.querySelector("#lanes canvas"), {
   axes: "x",
   draw: drawLanes,
@@ -3240,429 +3663,6 @@ function clickLanes(x, y) {
   select({ launch: hit.launch, tile });
 }
 
-// viz/scripts/layout.js
-var GAP = { node: 22, bend: 9, rank: 38, side: 16, head: 32, foot: 14, port: 14 };
-function layOut(drawing2) {
-  prepare(drawing2.root);
-  for (const box of drawing2.boxes) prepare(box);
-  for (const edge of drawing2.edges) spread(edge);
-  layOutBox(drawing2.root);
-  place(drawing2.root, 0, 0);
-  for (const edge of drawing2.edges) edge.path = joinRoutes(edge);
-  drawing2.width = drawing2.root.w;
-  drawing2.height = drawing2.root.h;
-}
-var prepare = (box) => Object.assign(box, { links: [], exits: /* @__PURE__ */ new Map(), entries: /* @__PURE__ */ new Map() });
-function ancestors(node) {
-  const chain2 = [];
-  for (let at = node; at.parent; at = at.parent) chain2.push({ box: at.parent, child: at });
-  return chain2;
-}
-function spread(edge) {
-  const [up, down] = [ancestors(edge.a), ancestors(edge.b)];
-  const shared = new Set(down.map((s) => s.box));
-  const meeting = edge.around ?? up.find((s) => shared.has(s.box)).box;
-  const passes = (chain2) => {
-    const at = chain2.findIndex((s) => s.box === meeting);
-    return chain2.slice(0, edge.around ? at + 1 : at);
-  };
-  edge.leaves = passes(up);
-  edge.arrives = passes(down);
-  edge.meeting = meeting;
-  for (const { box, child } of edge.leaves) box.exits.set(edge.a, child);
-  for (const { box, child } of edge.arrives) box.entries.set(edge.b, child);
-  if (!edge.around) {
-    const child = (chain2) => chain2.find((s) => s.box === meeting).child;
-    meeting.links.push({ from: child(up), to: child(down), a: edge.a, b: edge.b });
-  }
-}
-function layOutBox(box) {
-  for (const child of box.children) if (child.boxed) layOutBox(child);
-  const ranks = rankChildren(box);
-  const net = new Net(box, ranks);
-  net.order();
-  net.assign();
-  measure(box, net);
-}
-function rankChildren(box) {
-  const before = new Map(box.children.map((c) => [c, []]));
-  const after = new Map(box.children.map((c) => [c, []]));
-  for (const { from, to } of box.links) {
-    before.get(to).push(from);
-    after.get(from).push(to);
-  }
-  const rank = /* @__PURE__ */ new Map();
-  for (const child of box.children) rank.set(child, Math.max(0, ...before.get(child).map((p) => rank.get(p) + 1)));
-  const fed = new Set(box.entries.values());
-  for (const child of [...box.children].reverse()) {
-    const next = after.get(child).map((c) => rank.get(c));
-    if (!before.get(child).length && !fed.has(child) && next.length) rank.set(child, Math.min(...next) - 1);
-  }
-  return rank;
-}
-var Net = class {
-  constructor(box, rank) {
-    this.last = Math.max(-1, ...rank.values()) + 1;
-    this.layers = Array.from({ length: this.last + 2 }, () => []);
-    this.routes = { link: /* @__PURE__ */ new Map(), exit: /* @__PURE__ */ new Map(), entry: /* @__PURE__ */ new Map() };
-    const at = /* @__PURE__ */ new Map();
-    for (const child of box.children) at.set(child, this.vertex(rank.get(child), child.w, child));
-    const trunks = /* @__PURE__ */ new Map();
-    const trunk = (a, child, depth) => {
-      if (!trunks.has(a)) trunks.set(a, [at.get(child)]);
-      const chain2 = trunks.get(a);
-      while (chain2[0].rank + chain2.length <= depth) this.extend(chain2, a, child);
-      return chain2.slice(0, depth - chain2[0].rank + 1);
-    };
-    for (const { from, to, a, b } of box.links) {
-      const chain2 = trunk(a, from, rank.get(to) - 1);
-      this.join(chain2.at(-1), at.get(to), chain2.length === 1 ? offsetOut(from, a) : 0, offsetIn(to, b));
-      this.routes.link.set(routeKey(a, b), { from, a, to, b, chain: [...chain2, at.get(to)] });
-    }
-    for (const [a, child] of box.exits) {
-      const chain2 = trunk(a, child, this.last - 1);
-      const port = this.vertex(this.last, 1);
-      this.join(chain2.at(-1), port, chain2.length === 1 ? offsetOut(child, a) : 0, 0);
-      this.routes.exit.set(a, { from: child, a, chain: [...chain2, port] });
-    }
-    for (const [b, child] of box.entries) {
-      const chain2 = [this.vertex(-1, 1)];
-      while (chain2[0].rank + chain2.length < rank.get(child)) this.extend(chain2);
-      this.join(chain2.at(-1), at.get(child), 0, offsetIn(child, b));
-      this.routes.entry.set(b, { to: child, b, chain: [...chain2, at.get(child)] });
-    }
-  }
-  vertex(rank, width, item = null) {
-    const layer = this.layers[rank + 1];
-    const made = { rank, width, item, x: 0, up: [], down: [], place: layer.length };
-    layer.push(made);
-    return made;
-  }
-  extend(chain2, a = null, child = null) {
-    const end = chain2.at(-1);
-    const bend = this.vertex(end.rank + 1, 1);
-    this.join(end, bend, end.item && child ? offsetOut(child, a) : 0, 0);
-    chain2.push(bend);
-  }
-  join(above, below, offsetAbove, offsetBelow) {
-    const weight = (above.item ? 1 : 3) * (below.item ? 1 : 3);
-    above.down.push({ to: below, shift: offsetBelow - offsetAbove, weight });
-    below.up.push({ to: above, shift: offsetAbove - offsetBelow, weight });
-  }
-  order() {
-    for (let round = 0; round < 8; round++) {
-      const side = round % 2 ? "down" : "up";
-      const layers = round % 2 ? [...this.layers].reverse() : this.layers;
-      for (const layer of layers) {
-        for (const v of layer) {
-          const near = v[side];
-          v.wish = near.length ? near.reduce((s, e) => s + e.to.place, 0) / near.length : v.place;
-        }
-        layer.sort((p, q) => p.wish - q.wish || p.place - q.place);
-        for (const [i, v] of layer.entries()) v.place = i;
-      }
-    }
-  }
-  assign() {
-    for (const layer of this.layers)
-      settle(
-        layer,
-        layer.map(() => 0),
-        layer.map(() => 1)
-      );
-    for (let round = 0; round < 14; round++) {
-      const sides = round >= 12 ? ["up", "down"] : [round % 2 ? "down" : "up"];
-      for (const layer of round % 2 ? [...this.layers].reverse() : this.layers) {
-        const near = layer.map((v) => sides.flatMap((s) => v[s]));
-        const total = near.map((edges) => edges.reduce((s, e) => s + e.weight, 0));
-        const wish = near.map(
-          (edges, i) => edges.length ? edges.reduce((s, e) => s + e.weight * (e.to.x + e.shift), 0) / total[i] : layer[i].x
-        );
-        settle(
-          layer,
-          wish,
-          total.map((t) => t || 0.2)
-        );
-      }
-    }
-  }
-};
-var routeKey = (a, b) => `${a.index},${b.index}`;
-var offsetOut = (child, a) => child.boxed ? child.exitX.get(a) - child.w / 2 : 0;
-var offsetIn = (child, b) => child.boxed ? child.entryX.get(b) - child.w / 2 : 0;
-function settle(layer, wish, weight) {
-  const offset = [];
-  layer.forEach((v, i2) => {
-    const before = layer[i2 - 1];
-    const gap = before?.item || v.item ? GAP.node : GAP.bend;
-    offset.push(i2 ? offset[i2 - 1] + before.width / 2 + gap + v.width / 2 : 0);
-  });
-  const pools = [];
-  wish.forEach((w, i2) => {
-    let pool = { sum: (w - offset[i2]) * weight[i2], weight: weight[i2], size: 1 };
-    while (pools.length && pools.at(-1).sum / pools.at(-1).weight > pool.sum / pool.weight) {
-      const last = pools.pop();
-      pool = { sum: last.sum + pool.sum, weight: last.weight + pool.weight, size: last.size + pool.size };
-    }
-    pools.push(pool);
-  });
-  let i = 0;
-  for (const pool of pools) for (let k = 0; k < pool.size; k++, i++) layer[i].x = pool.sum / pool.weight + offset[i];
-}
-function measure(box, net) {
-  const isRoot = !box.parent;
-  const all = net.layers.flat();
-  const left = all.length ? Math.min(...all.map((v) => v.x - v.width / 2)) : 0;
-  const right = all.length ? Math.max(...all.map((v) => v.x + v.width / 2)) : 0;
-  const shift = GAP.side - left;
-  const [head, foot] = isRoot ? [GAP.side, GAP.side] : [GAP.head, GAP.foot];
-  let y = head + (box.entries.size ? GAP.port : 0);
-  const top = /* @__PURE__ */ new Map();
-  const bottom = /* @__PURE__ */ new Map();
-  for (let rank = 0; rank < net.last; rank++) {
-    const height = Math.max(0, ...net.layers[rank + 1].map((v) => v.item?.h ?? 0));
-    top.set(rank, y);
-    bottom.set(rank, y + height);
-    y += height + GAP.rank;
-  }
-  y += (net.last ? -GAP.rank : 0) + foot + (box.exits.size ? GAP.port : 0);
-  top.set(net.last, y);
-  for (const v of all) {
-    v.x += shift;
-    if (v.item) Object.assign(v.item, { x: v.x - v.item.w / 2, y: top.get(v.rank) });
-  }
-  Object.assign(box, { w: right - left + 2 * GAP.side, h: Math.max(y, head + foot) });
-  const ends = (route) => route.chain.flatMap((v, i) => {
-    if (v.item && i === 0) {
-      const x = v.x + offsetOut(route.from, route.a);
-      return [
-        [x, v.item.y + v.item.h],
-        [x, bottom.get(v.rank)]
-      ];
-    }
-    if (v.item) return [[v.x + offsetIn(route.to, route.b), v.item.y]];
-    if (v.rank === -1) return [[v.x, 0]];
-    if (v.rank === net.last) return [[v.x, y]];
-    return [
-      [v.x, top.get(v.rank)],
-      [v.x, bottom.get(v.rank)]
-    ];
-  });
-  const points = (routes) => new Map([...routes].map(([key, route]) => [key, ends(route)]));
-  box.linkRoutes = points(net.routes.link);
-  box.exitRoutes = points(net.routes.exit);
-  box.entryRoutes = points(net.routes.entry);
-  box.exitX = new Map([...box.exitRoutes].map(([a, route]) => [a, route.at(-1)[0]]));
-  box.entryX = new Map([...box.entryRoutes].map(([b, route]) => [b, route[0][0]]));
-}
-function place(box, x, y) {
-  Object.assign(box, { ax: x, ay: y });
-  for (const child of box.children) {
-    if (child.boxed) place(child, x + child.x, y + child.y);
-    else Object.assign(child, { ax: x + child.x, ay: y + child.y });
-  }
-}
-function joinRoutes(edge) {
-  const from = (box2, route) => route.map(([x, y]) => [x + box2.ax, y + box2.ay]);
-  const out = edge.leaves.flatMap(({ box: box2 }) => from(box2, box2.exitRoutes.get(edge.a)));
-  const into = [...edge.arrives].reverse().flatMap(({ box: box2 }) => from(box2, box2.entryRoutes.get(edge.b)));
-  if (!edge.around)
-    return trace([...out, ...from(edge.meeting, edge.meeting.linkRoutes.get(routeKey(edge.a, edge.b))), ...into]);
-  const box = edge.around;
-  const side = box.ax + box.w + 12 + edge.a.index % 4 * 5;
-  const [first, last] = [out.at(-1), into[0]];
-  return trace(out, into, [
-    [first, [first[0], first[1] + 26], [side, first[1] + 26], [side, first[1] - 14]],
-    [[side, last[1] + 14], [side, last[1] - 26], [last[0], last[1] - 26], last]
-  ]);
-}
-function trace(points, more = [], bows = []) {
-  const path = new Path2D();
-  const samples = [];
-  const run = (list) => list.forEach(([x, y], i) => {
-    if (i === 0) {
-      samples.push([x, y]);
-      return;
-    }
-    const [px, py] = list[i - 1];
-    if (px === x) path.lineTo(x, y);
-    else path.bezierCurveTo(px, (py + y) / 2, x, (py + y) / 2, x, y);
-    for (let t = 0.125; t <= 1; t += 0.125)
-      samples.push([px + (x - px) * t * t * (3 - 2 * t), bezier(t, py, (py + y) / 2, (py + y) / 2, y)]);
-  });
-  const bow = ([p, q, r, s]) => {
-    path.bezierCurveTo(...q, ...r, ...s);
-    for (let t = 0.125; t <= 1; t += 0.125)
-      samples.push([bezier(t, p[0], q[0], r[0], s[0]), bezier(t, p[1], q[1], r[1], s[1])]);
-  };
-  path.moveTo(...points[0]);
-  run(points);
-  if (bows.length) {
-    bow(bows[0]);
-    path.lineTo(...bows[1][0]);
-    samples.push(bows[1][0]);
-    bow(bows[1]);
-    run(more);
-  }
-  const xs = samples.map((p) => p[0]);
-  const ys = samples.map((p) => p[1]);
-  return {
-    path,
-    samples,
-    end: samples.at(-1),
-    left: Math.min(...xs),
-    right: Math.max(...xs),
-    top: Math.min(...ys),
-    bottom: Math.max(...ys)
-  };
-}
-var bezier = (t, p, q, r, s) => (1 - t) ** 3 * p + 3 * (1 - t) ** 2 * t * q + 3 * (1 - t) * t * t * r + t ** 3 * s;
-
-// viz/scripts/minimap.js
-var MARGIN = 8;
-var MOST = { width: 150, height: 170, share: 0.25 };
-function mapOf(view, drawing2) {
-  if (!drawing2?.nodes.length || !view.width) return null;
-  const { x, y, kx } = view.view;
-  const all = x >= -1 && y >= -1 && x + drawing2.width * kx <= view.width + 1 && y + drawing2.height * kx <= view.height + 1;
-  if (all) return null;
-  const wide = Math.min(MOST.width, view.width * MOST.share);
-  const high = Math.min(MOST.height, view.height * MOST.share);
-  const k = Math.min(wide / drawing2.width, high / drawing2.height);
-  const [w, h] = [Math.max(drawing2.width * k, 24), Math.max(drawing2.height * k, 24)];
-  return { x: view.width - w - MARGIN, y: view.height - h - MARGIN, w, h, k };
-}
-function drawMap(c, view, drawing2) {
-  const map = mapOf(view, drawing2);
-  if (!map) return;
-  c.save();
-  c.beginPath();
-  c.rect(map.x, map.y, map.w, map.h);
-  c.fillStyle = INK.page;
-  c.strokeStyle = INK.line;
-  c.lineWidth = 1;
-  c.fill();
-  c.stroke();
-  c.clip();
-  c.fillStyle = INK.box;
-  for (const b of drawing2.boxes) c.fillRect(map.x + b.ax * map.k, map.y + b.ay * map.k, b.w * map.k, b.h * map.k);
-  c.fillStyle = INK.excess;
-  for (const n of drawing2.nodes) {
-    c.fillRect(map.x + n.ax * map.k, map.y + n.ay * map.k, Math.max(n.w * map.k, 1), Math.max(n.h * map.k, 1));
-  }
-  const { x, y, kx } = view.view;
-  const k = map.k / kx;
-  c.strokeStyle = INK.focus;
-  c.lineWidth = 1.5;
-  c.strokeRect(map.x - x * k, map.y - y * k, view.width * k, view.height * k);
-  c.restore();
-}
-function moveByMapOf(view, drawing2, sx, sy) {
-  const map = mapOf(view, drawing2);
-  if (!map || sx < map.x || sy < map.y || sx > map.x + map.w || sy > map.y + map.h) return false;
-  const { kx } = view.view;
-  view.view.x = view.width / 2 - (sx - map.x) / map.k * kx;
-  view.view.y = view.height / 2 - (sy - map.y) / map.k * kx;
-  view.moved();
-  return true;
-}
-
-// viz/scripts/ranges.js
-var MOST_RANGES = 5e4;
-var MOST_CELLS = 512;
-function ordered({ shape, strides }) {
-  const axes = shape.map((size2, axis) => ({ axis, size: size2, stride: strides[axis] })).filter((a) => a.size > 1);
-  return axes.filter((a) => a.stride > 0).sort((p, q) => q.stride - p.stride);
-}
-function rangesOfRun(begin, length, axes, shape) {
-  const whole = () => shape.map((size2) => [0, size2]);
-  const split = (from, count, k) => {
-    if (count <= 0) return [];
-    if (k === axes.length) return [shape.map(() => [0, 1])];
-    const { axis, size: size2, stride } = axes[k];
-    const [first, last] = [Math.floor(from / stride), Math.floor((from + count - 1) / stride)];
-    if (first >= size2 || last < 0) return [];
-    const at = (low2, high2, inner2) => inner2.map((range2) => range2.map((r, a) => a === axis ? [low2, high2] : r));
-    if (first === last) return at(first, first + 1, split(from - first * stride, count, k + 1));
-    const parts = [];
-    let [low, high] = [first, last + 1];
-    const inner = k + 1 < axes.length;
-    if (inner && from > first * stride) {
-      parts.push(...at(first, first + 1, split(from - first * stride, (first + 1) * stride - from, k + 1)));
-      low++;
-    }
-    const left = from + count - last * stride;
-    if (inner && left < stride) {
-      parts.push(...at(last, last + 1, split(0, left, k + 1)));
-      high--;
-    }
-    if (high > low) parts.push(...at(Math.max(low, 0), Math.min(high, size2), [tail(k + 1)]));
-    return parts.filter((range2) => range2[axis][0] < size2 && range2[axis][1] > 0);
-  };
-  const tail = (k) => {
-    const range2 = whole();
-    for (const { axis } of axes.slice(0, k)) range2[axis] = [0, 1];
-    return range2;
-  };
-  const fixed = new Set(axes.map((a) => a.axis));
-  return split(begin, length, 0).map((range2) => range2.map((r, axis) => fixed.has(axis) ? r : [0, shape[axis]]));
-}
-function rangesOfBox({ offset, length, levels }, tensor) {
-  const axes = ordered(tensor);
-  const element = (bytes) => Math.floor(bytes / tensor.item);
-  const begin = element(offset - tensor.offset);
-  const run = Math.max(Math.ceil(length / tensor.item), 1);
-  const repeats = levels.filter(([count]) => count > 1).map(([count, stride]) => [count, element(stride)]);
-  const expand = (from, k) => {
-    if (k < 0) return rangesOfRun(from, run, axes, tensor.shape);
-    const [count, stride] = repeats[k];
-    const inner = expand(from, k - 1);
-    const along = axes.find((a) => a.stride === stride);
-    const fits = ([low, high], size2) => high - low === 1 && low + count <= size2;
-    if (along && inner.length && inner.every((range2) => fits(range2[along.axis], along.size))) {
-      return inner.map((range2) => range2.map((r, a) => a === along.axis ? [r[0], r[0] + count] : r));
-    }
-    const all = [];
-    for (let i = 0; i < count && all.length < MOST_RANGES; i++) all.push(...expand(from + i * stride, k - 1));
-    return all;
-  };
-  return expand(begin, repeats.length - 1);
-}
-function hull(ranges) {
-  if (!ranges.length) return null;
-  return ranges[0].map((_, axis) => [
-    Math.min(...ranges.map((r) => r[axis][0])),
-    Math.max(...ranges.map((r) => r[axis][1]))
-  ]);
-}
-function cellsOf(ranges, shape, [down, across]) {
-  const step = [down, across].map((axis) => Math.ceil(shape[axis] / MOST_CELLS));
-  const [high, wide] = [down, across].map((axis, k) => Math.ceil(shape[axis] / step[k]));
-  const sums = new Float64Array((high + 1) * (wide + 1));
-  const behind = shape.reduce((n, size2, axis) => axis === down || axis === across ? n : n * size2, 1);
-  for (const range2 of ranges) {
-    const weight = range2.reduce((n, [a, b], axis) => axis === down || axis === across ? n : n * (b - a), 1) / behind;
-    const [y0, y1] = [Math.floor(range2[down][0] / step[0]), Math.ceil(range2[down][1] / step[0])];
-    const [x0, x1] = [Math.floor(range2[across][0] / step[1]), Math.ceil(range2[across][1] / step[1])];
-    sums[y0 * (wide + 1) + x0] += weight;
-    sums[y0 * (wide + 1) + x1] -= weight;
-    sums[y1 * (wide + 1) + x0] -= weight;
-    sums[y1 * (wide + 1) + x1] += weight;
-  }
-  for (let y = 0; y <= high; y++) {
-    for (let x = 1; x <= wide; x++) sums[y * (wide + 1) + x] += sums[y * (wide + 1) + x - 1];
-  }
-  const share2 = new Float32Array(high * wide);
-  for (let x = 0; x < wide; x++) {
-    let sum = 0;
-    for (let y = 0; y < high; y++) {
-      sum += sums[y * (wide + 1) + x];
-      share2[y * wide + x] = sum < 1e-9 ? 0 : Math.min(sum, 1);
-    }
-  }
-  return { share: share2, high, wide, step };
-}
-
 // viz/scripts/tensor.js
 var MOST_NEAR = 400;
 var MOST_SEARCHED = 5e3;
@@ -4013,7 +4013,7 @@ function clickTensor(sx, sy) {
   if (best >= 0) select({ pair: state.pair, chain: state.chain, launch, tile: [launch, best] });
 }
 
-// viz/scripts/graph.js
+// viz/scripts/launches.js
 var anyGain = pairs.gain_ns.some((g) => g > 0);
 var hiddenPatterns = /* @__PURE__ */ new Set();
 var showReuse = false;

@@ -2,8 +2,8 @@
 
 import { FONT, INK, niceStep } from "./canvas.js";
 import { tickTime } from "./data.js";
-import { aggregation, lanesView, rowCount, simulatedRow } from "./lanes.js";
 import { state } from "./state.js";
+import { aggregation, lanesView, rowCount, simulatedRow } from "./timeline.js";
 
 export function drawLaneAxes(c) {
   const { view: v, margin: m, width, height } = lanesView;

@@ -1,7 +1,7 @@
 // The launches to draw: repeated layers closed to one copy, or opened to all of them.
 
 import { doc, launchCount, launches, links, linksOf, pairCount, pairs, text } from "./data.js";
-import { hiddenPatterns, showReuse } from "./graph.js";
+import { hiddenPatterns, showReuse } from "./launches.js";
 import { state } from "./state.js";
 
 export const NODE = { width: 196, least: 196, most: 330, height: 46 };

@@ -32,18 +32,18 @@ import {
   showNode,
   toggleGroup,
   walkGraph,
-} from "./graph.js";
-import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./lanes.js";
-import { describePair, matrix, matrixView, showMatrix } from "./matrix.js";
+} from "./launches.js";
 import { mapOf } from "./minimap.js";
 import { overviewRows, showKernelLegend } from "./overview.js";
+import { describePair, matrix, matrixView, showMatrix } from "./pairs.js";
 import { rankPairs } from "./ranking.js";
 import { serve } from "./served.js";
 import { fillBeside, simulated } from "./simulated.js";
-import { ran, showSizes, whatIf } from "./sizes.js";
 import { changed, findLaunches, found, readHash, select, state, TABS, watch } from "./state.js";
 import { describeTensor, picture, showTensor, tensorView } from "./tensor.js";
-import { chain, chainNow, nodeY, showTiles, tilesView } from "./tiles.js";
+import { chain, chainNow, nodeY, showTiles, tilesView } from "./tile_graph.js";
+import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./timeline.js";
+import { ran, showSizes, whatIf } from "./what_if.js";
 
 export const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, tensor: tensorView, lanes: lanesView };
 let active = "graph";

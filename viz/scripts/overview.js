@@ -16,9 +16,9 @@ import {
   waves,
 } from "./data.js";
 import { svgOf } from "./gain.js";
-import { endOf, kernelColour, lanesView, lastEnd, launchColour, startOf } from "./lanes.js";
 import { levelsIn, moduleLevels } from "./modules.js";
 import { select, state } from "./state.js";
+import { endOf, kernelColour, lanesView, lastEnd, launchColour, startOf } from "./timeline.js";
 
 const AXIS = 20; // px: the axis; below it a row for each level of modules, one of launches, and one of full slots
 const ROW = 14;

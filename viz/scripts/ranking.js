@@ -17,8 +17,8 @@ import {
 } from "./data.js";
 import { shownEdges } from "./fold.js";
 import { info } from "./glossary.js";
-import { anyGain, drawing } from "./graph.js";
-import { missesSome, overlayOf } from "./matrix.js";
+import { anyGain, drawing } from "./launches.js";
+import { missesSome, overlayOf } from "./pairs.js";
 import { found, select, state } from "./state.js";
 
 const MOST_RANKED = 100;

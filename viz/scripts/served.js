@@ -5,8 +5,8 @@ import { make } from "./canvas.js";
 import { boxOf, doc, gridOf, laneOf, launchCount, launches, served, unpack } from "./data.js";
 import { chooseBeside } from "./gain.js";
 import { fillBeside, scheduleLanes } from "./simulated.js";
-import { runKey, whatIf } from "./sizes.js";
 import { changed, state } from "./state.js";
+import { runKey, whatIf } from "./what_if.js";
 
 let numbersOfBlocks;
 

@@ -3,9 +3,9 @@
 import { INK, make } from "./canvas.js";
 import { deviceSlots, doc, hasLanes, keeper, launchCount, launches, tileBase } from "./data.js";
 import { ABOUT } from "./glossary.js";
-import { aggregation, kernelColour, lanesView, launchColour, rowCount, startOf } from "./lanes.js";
 import { state } from "./state.js";
-import { tilesView } from "./tiles.js";
+import { tilesView } from "./tile_graph.js";
+import { aggregation, kernelColour, lanesView, launchColour, rowCount, startOf } from "./timeline.js";
 
 export const scheduleLanes = doc.schedules.map((s) => s.lanes);
 const simulatedTables = keeper(scheduleLanes);

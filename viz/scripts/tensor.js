@@ -23,11 +23,11 @@ import {
 } from "./data.js";
 import { shownLinks } from "./fold.js";
 import { svgOf } from "./gain.js";
-import { sayCentre, showReuse } from "./graph.js";
-import { setsWith } from "./lanes.js";
+import { sayCentre, showReuse } from "./launches.js";
 import { cellsOf, hull, rangesOfBox } from "./ranges.js";
 import { rankedEdges } from "./ranking.js";
 import { select, state } from "./state.js";
+import { setsWith } from "./timeline.js";
 
 const MOST_NEAR = 400; // tiles of other launches that are outlined
 const MOST_SEARCHED = 5_000; // tiles that a click chooses from

@@ -13,7 +13,7 @@ from tileprof.analysis.simulate.schedulers.bloom import Relation, with_links
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds.problem import Problem
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 
 @dataclass(frozen=True)

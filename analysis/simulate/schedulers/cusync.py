@@ -14,7 +14,7 @@ from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.arrays.ragged import group_starts, ragged
 
 if TYPE_CHECKING:
-    from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.dependencies.graph import TileGraph
 
 
 @dataclass(frozen=True)

@@ -105,52 +105,27 @@ def _without_a_range(table: Path, out: Path) -> Path:
     return out
 
 
-def main() -> None:
-    """Measure, and print a row as soon as it is there."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--programs", default=",".join(PROGRAMS))
-    parser.add_argument("--modes", default="plain,streams,thread,graph,check")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--lanes", type=int, default=8)
-    parser.add_argument("--budget", type=float, default=50)
-    parser.add_argument("--together", action="store_true", help="run everything side by side: correctness alone")
-    options = parser.parse_args()
-    begin = time.monotonic()
-    left = lambda: options.budget - (time.monotonic() - begin)  # noqa: E731
-    library = acs.build()
-    folder = options.out.resolve().parent / "acs"
-    names = options.programs.split(",")
-    if "islands" in names:
-        subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", str(SOURCE), "-o", str(ISLANDS)], check=True)
-    rows: list[dict[str, Any]] = []
+class Measurement:
+    """Runs of programs in modes; `rows` has one per run, written to the results file after each."""
 
-    def one(name: str, mode: str, table: Path) -> dict[str, Any]:
-        place = folder / name / mode
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder, self.library = options, folder, acs.build()
+        self.rows: list[dict[str, Any]] = []
+        self._begin = time.monotonic()
+
+    def left(self) -> float:
+        """Seconds of the budget that are left."""
+        return self.options.budget - (time.monotonic() - self._begin)
+
+    def one(self, name: str, mode: str, table: Path) -> None:
+        """Run a program in a mode, and print its row."""
+        place = self.folder / name / mode
         place.mkdir(parents=True, exist_ok=True)
-        kind = {"thread": "streams", "delayed": "streams", "broken": "check"}.get(mode, mode)
-        if mode == "broken":
-            table = _without_a_range(table, place / "table")
-        settings = (
-            acs.Settings(
-                kind,
-                place,
-                table,
-                lanes=options.lanes,
-                threads=int(mode == "thread"),
-                delay_us=30 if mode == "delayed" else 0,
-                rest=0 if mode == "delayed" else 1024,
-                orders=8 if mode == "broken" else 2,
-            )
-            if mode not in {"plain", "digest"}
-            else None
-        )
-        variables = acs.environment(library, settings) if settings else {}
         try:
-            words = command(name, 6 if kind == "check" else options.steps)
+            words = command(name, 6 if mode in {"check", "broken"} else self.options.steps)
             if mode in {"digest", "delayed"} and name != "islands":
                 words.append("--digest")
-            code, output, errors = run(words, variables, max(5.0, left()))
+            code, output, errors = run(words, self._variables(mode, place, table), max(5.0, self.left()))
         except subprocess.TimeoutExpired:
             code, output, errors = -1, "", "no end"
         match = re.search(r": ([0-9.]+) us per step", errors)
@@ -163,21 +138,80 @@ def main() -> None:
             "us": float(match[1]) if match else None,
             "counts": counts[0] if counts else {},
         }
-        rows.append(row)
-        brief = {k: v for k, v in row["counts"].items() if v and not isinstance(v, dict)}
-        more = {
-            k: sorted(row["counts"].get(k, {}).items(), key=lambda i: -i[1])[:4]
-            for k in ("reasons", "calls", "differences")
-        }
-        print(
-            f"{name:16s} {mode:8s} rc {code} {row['us']} us  {output[-40:]}  {brief} {more if row['counts'] else ''}",
-            flush=True,
-        )
+        self.rows.append(row)
+        self.options.out.write_text(json.dumps(self.rows, indent=1))
+        print_row(row)
         if code != 0:
             print(errors[-1500:], flush=True)
-        options.out.write_text(json.dumps(rows, indent=1))
-        return row
 
+    def _variables(self, mode: str, place: Path, table: Path) -> dict[str, str]:
+        if mode in {"plain", "digest"}:
+            return {}
+        if mode == "broken":
+            table = _without_a_range(table, place / "table")
+        settings = acs.Settings(
+            {"thread": "streams", "delayed": "streams", "broken": "check"}.get(mode, mode),
+            place,
+            table,
+            lanes=self.options.lanes,
+            threads=int(mode == "thread"),
+            delay_us=30 if mode == "delayed" else 0,
+            rest=0 if mode == "delayed" else 1024,
+            orders=8 if mode == "broken" else 2,
+        )
+        return acs.environment(self.library, settings)
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Print a run with the counts of the library that are not 0."""
+    brief = {k: v for k, v in row["counts"].items() if v and not isinstance(v, dict)}
+    largest = {
+        k: sorted(row["counts"].get(k, {}).items(), key=lambda i: -i[1])[:4]
+        for k in ("reasons", "calls", "differences")
+    }
+    print(
+        f"{row['program']:16s} {row['mode']:8s} rc {row['code']} {row['us']} us  {row['said'][-40:]}  {brief} "
+        f"{largest if row['counts'] else ''}",
+        flush=True,
+    )
+
+
+def print_summary(names: list[str], rows: list[dict[str, Any]], steps: int) -> None:
+    """Print a line per program: gains over stream order, and whether it printed the same."""
+    print("\nprogram          plain us  streams  thread  graph   same")
+    timed = ("streams", "thread", "graph")
+    for name in names:
+        mine = {row["mode"]: row for row in rows if row["program"] == name}
+        plain = mine.get("plain", {}).get("us")
+        gains = [f"{plain / mine[m]['us']:.2f}x" if plain and mine.get(m, {}).get("us") else "-" for m in timed]
+        same = (
+            all(row["said"] == mine["plain"]["said"] for row in mine.values() if row["mode"] in timed)
+            if "plain" in mine
+            else None
+        )
+        if "digest" in mine and "delayed" in mine:
+            both_succeeded = mine["digest"]["code"] == mine["delayed"]["code"] == 0
+            alike = "bits of stream order" if mine["digest"]["said"] == mine["delayed"]["said"] else "OTHER BITS"
+            print(f"{name:16s} {steps} steps with delays: {alike if both_succeeded else 'no end'}")
+        print(f"{name:16s} {plain or 0:9.1f}  {gains[0]:7s} {gains[1]:7s} {gains[2]:6s}  {same}")
+
+
+def main() -> None:
+    """Measure, and print a row as soon as it is there."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--programs", default=",".join(PROGRAMS))
+    parser.add_argument("--modes", default="plain,streams,thread,graph,check")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--lanes", type=int, default=8)
+    parser.add_argument("--budget", type=float, default=50)
+    parser.add_argument("--together", action="store_true", help="run everything side by side: correctness alone")
+    options = parser.parse_args()
+    folder = options.out.resolve().parent / "acs"
+    measurement = Measurement(options, folder)
+    names = options.programs.split(",")
+    if "islands" in names:
+        subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", str(SOURCE), "-o", str(ISLANDS)], check=True)
     with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
         for message in pool.map(tabulate, names, [folder / name for name in names]):
             print(message, flush=True)
@@ -185,33 +219,12 @@ def main() -> None:
     jobs = [(name, mode, table) for name, table in tables.items() for mode in options.modes.split(",")]
     if options.together:
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda job: one(*job), jobs))
+            list(pool.map(lambda job: measurement.one(*job), jobs))
     else:
         for job in jobs:
-            if left() > 5:
-                one(*job)
-    print("\nprogram          plain us  streams  thread  graph   same")
-    for name in names:
-        mine = {row["mode"]: row for row in rows if row["program"] == name}
-        plain = mine.get("plain", {}).get("us")
-        gains = [
-            f"{plain / mine[m]['us']:.2f}x" if plain and mine.get(m, {}).get("us") else "-"
-            for m in ("streams", "thread", "graph")
-        ]
-        same = (
-            all(
-                row["said"] == mine["plain"]["said"]
-                for row in mine.values()
-                if row["mode"] in {"streams", "thread", "graph"}
-            )
-            if "plain" in mine
-            else None
-        )
-        if "digest" in mine and "delayed" in mine:
-            both_succeeded = mine["digest"]["code"] == mine["delayed"]["code"] == 0
-            alike = "bits of stream order" if mine["digest"]["said"] == mine["delayed"]["said"] else "OTHER BITS"
-            print(f"{name:16s} {options.steps} steps with delays: {alike if both_succeeded else 'no end'}")
-        print(f"{name:16s} {plain or 0:9.1f}  {gains[0]:7s} {gains[1]:7s} {gains[2]:6s}  {same}")
+            if measurement.left() > 5:
+                measurement.one(*job)
+    print_summary(names, measurement.rows, options.steps)
 
 
 if __name__ == "__main__":

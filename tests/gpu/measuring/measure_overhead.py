@@ -113,7 +113,7 @@ def end(process):
 
 def memcheck():
     """The command-line tool: on the PATH, else in the wheel, else ""."""
-    from tileprof.record.cuda import locate
+    from tileprof.record.cuda.installation import locate
 
     beside = locate.sanitizer().library.with_name("compute-sanitizer")
     return shutil.which("compute-sanitizer") or (str(beside) if os.access(beside, os.X_OK) else "")
@@ -130,7 +130,8 @@ def ratios(row):
 
 def mode(name, folder):
     """Environment and prefix of a mode's process; None where it cannot be."""
-    from tileprof.record.cuda import build, gpu, locate, recorded_run
+    from tileprof.record.cuda import recorded_run
+    from tileprof.record.cuda.installation import build, gpu, locate
     from tileprof.record.cuda.settings import Settings
 
     if name == "plain":
@@ -149,7 +150,7 @@ def slowest(folder):
     """Kernels and grids by the time of all their launches: launches, median microseconds and entries of one of them."""
     import numpy as np
 
-    from tileprof.record.cuda import raw
+    from tileprof.record.cuda.records import raw
 
     rows = []
     for process in raw.processes(Path(folder)):
@@ -223,7 +224,7 @@ def whole_recording():
 def main(out, *only):
     import torch
 
-    from tileprof.record.cuda import gpu, locate
+    from tileprof.record.cuda.installation import gpu, locate
 
     gpus = gpu.gpus()[0]
     driver = subprocess.run(

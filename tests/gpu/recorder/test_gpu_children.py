@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tileprof.analysis import build_graph
-from tileprof.record.cuda import gpu, locate, selftest
+from tileprof.record.cuda.installation import gpu, locate, selftest
 from tileprof.trace import READ, WRITE, load, validate
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tileprof.record.cuda import gpu, locate
+from tileprof.record.cuda.installation import gpu, locate
 from tileprof.trace import load, validate
 
 KILLS = 8

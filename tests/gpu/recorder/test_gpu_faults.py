@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import gpu, locate, selftest
+from tileprof.record.cuda.installation import gpu, locate, selftest
 from tileprof.trace import load, validate
 
 SELFISH = """

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tileprof.record.cuda import gpu, im2col, locate, raw, tensormap
+from tileprof.record.cuda.installation import gpu, locate
+from tileprof.record.cuda.records import raw
+from tileprof.record.cuda.tensor_maps import im2col, tensormap
 from tileprof.trace import READ, load, validate
 
 SOURCE = Path(__file__).parent / "im2col_loads.cu"

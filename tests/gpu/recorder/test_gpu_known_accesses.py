@@ -2,7 +2,7 @@
 
 import pytest
 
-from tileprof.record.cuda import gpu, selftest
+from tileprof.record.cuda.installation import gpu, selftest
 from tileprof.trace import load, validate
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import gpu, locate
+from tileprof.record.cuda.installation import gpu, locate
 from tileprof.trace import load, validate
 
 SCRIPT = """

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tileprof.record.cuda import build, gpu, locate, recorded_run
+from tileprof.record.cuda import recorded_run
+from tileprof.record.cuda.installation import build, gpu, locate
 from tileprof.record.cuda.settings import Settings
 from tileprof.trace import load
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tileprof.record.cuda import gpu, locate
+from tileprof.record.cuda.installation import gpu, locate
 from tileprof.trace import load, validate
 
 SOURCE = Path(__file__).parent / "spinning.cu"

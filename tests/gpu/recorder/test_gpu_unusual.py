@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tileprof.analysis import build_graph
-from tileprof.record.cuda import gpu, locate, selftest
+from tileprof.record.cuda.installation import gpu, locate, selftest
 from tileprof.trace import READ, WRITE, load, validate
 
 SIZES = {"flag": 64, "scale": 64}

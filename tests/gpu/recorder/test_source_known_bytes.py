@@ -157,7 +157,7 @@ def cost() -> dict[str, float]:
 def results(folder: Path) -> dict[str, object]:
     """Return what a run on this machine's GPU shows."""
     from tileprof import __version__
-    from tileprof.record.cuda.gpu import gpus
+    from tileprof.record.cuda.installation.gpu import gpus
     from tileprof.record.source.gpu import modules
 
     core, driver = modules()

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tileprof.analysis.blocks import EdgeBlock
-from tileprof.analysis.patterns import classify
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.patterns import classify
 from tileprof.analysis.simulate import SCHEDULERS
 from tileprof.cli.entry import VERBS
 from tileprof.runtime.schedulers import SCHEDULERS as RUNTIME_SCHEDULERS

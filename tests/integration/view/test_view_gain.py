@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.small_programs import Program, pointwise, transformer
 from tileprof.analysis import build_graph
-from tileprof.analysis.report import build_report
+from tileprof.analysis.reporting.report import build_report
 from tileprof.trace import load
 from tileprof.viz import link, page, study
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.small_programs import Program
 from tileprof.analysis import build_graph
-from tileprof.analysis.report import build_report
+from tileprof.analysis.reporting.report import build_report
 from tileprof.trace import load
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 from tileprof.viz import page

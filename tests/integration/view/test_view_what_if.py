@@ -5,7 +5,7 @@ import pytest
 from tests.support.small_programs import transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
-from tileprof.analysis.report import build_report
+from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.trace import load
 from tileprof.viz import page, study, variants

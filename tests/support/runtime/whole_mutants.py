@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.dependencies.grouping import equal_lists
 from tileprof.policy.format import Policy, WaitTable
 from tileprof.policy.format.lowering import Waits, lower_edge
 from tileprof.policy.verification.verifier import verify

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tileprof.analysis import EdgeBlock
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.devices import get, occupancy
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.trace.schema import BUFFERS, OPERANDS, TIMES

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tests.unit.policy.progress import hangs
-from tileprof.analysis.blocks import merge_blocks
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.dependencies.blocks import merge_blocks
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, to_dict
 from tileprof.policy.format.document import _policy as policy_of
 from tileprof.policy.format.lowering import lower

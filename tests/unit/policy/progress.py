@@ -13,7 +13,7 @@ from itertools import chain, combinations, product
 
 import numpy as np
 
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import Waits, lower
 

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from tests.unit.policy.recorded_modules import record
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.errors import UserError
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.synthesis.epilogue_fusion import fuse

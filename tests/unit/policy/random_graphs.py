@@ -9,7 +9,7 @@ from functools import partial
 
 from tests.unit.policy.graphs import Relation, graph_of
 from tests.unit.policy.mutants import Tally, exact_policy, harmful, residency_mutants
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.devices import get, occupancy
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.synthesis.stage_choice import stage_of

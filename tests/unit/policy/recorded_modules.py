@@ -11,7 +11,7 @@ from torch.nn import functional
 import tileprof
 from tileprof import devices
 from tileprof.analysis import build_graph
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.record import Options
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all

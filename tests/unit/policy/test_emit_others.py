@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.small_programs import Program, norm
 from tests.support.synthetic_graphs import write_mlp
 from tileprof.analysis import build_graph
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.analysis.lanes import LaneSource
 from tileprof.errors import UserError
 from tileprof.policy.emit import perfetto

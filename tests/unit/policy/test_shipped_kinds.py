@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.policy.graphs import Relation, graph_of
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.errors import UserError
 from tileprof.policy.assessment import assess
 from tileprof.policy.synthesis.cusync_kinds import KINDS, Shipped, shipped_policy

@@ -9,7 +9,7 @@ import pytest
 from tests.support.packed_values import embedded, unpacked
 from tests.support.small_programs import Program, norm, pointwise, transformer
 from tileprof.analysis import build_graph
-from tileprof.analysis.report import build_report
+from tileprof.analysis.reporting.report import build_report
 from tileprof.trace import load
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.viz import document as documents

@@ -4,7 +4,7 @@ import pytest
 from tests.support.packed_values import unpacked
 from tests.support.small_programs import Program, norm, transformer
 from tileprof.analysis import build_graph
-from tileprof.analysis.report import build_report
+from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import SCHEDULERS
 from tileprof.errors import UserError
 from tileprof.trace import load

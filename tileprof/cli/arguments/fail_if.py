@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tileprof.analysis.comparison import UNITS
-from tileprof.analysis.words import duration
+from tileprof.analysis.reporting.comparison import UNITS
+from tileprof.analysis.times_and_counts import duration
 from tileprof.errors import UserError
 
 _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from tileprof.analysis.words import duration, signed_percent
+from tileprof.analysis.times_and_counts import duration, signed_percent
 from tileprof.cli.text.console import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tileprof.analysis.guidance import Action, Guidance, Share
-    from tileprof.analysis.report import Report
+    from tileprof.analysis.reporting.report import Report
 
 _MOST_SHARES = 6
 _MOST_TITLE = 160

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tileprof.analysis.bounds import ANY, ASSUMPTIONS, ROOFLINE
-from tileprof.analysis.gains import MOST_ANSWERS, NOT_COMPUTED, described_edges
-from tileprof.analysis.report import Report
-from tileprof.analysis.step_graphs import StepGraphs
-from tileprof.analysis.words import duration
+from tileprof.analysis.reporting.gains import MOST_ANSWERS, NOT_COMPUTED, described_edges
+from tileprof.analysis.reporting.report import Report
+from tileprof.analysis.reporting.step_graphs import StepGraphs
+from tileprof.analysis.times_and_counts import duration
 from tileprof.cli.text.console import plain, sparkline, terminal
 from tileprof.cli.text.guidance_text import percent, print_guidance, print_shares
 from tileprof.shell_words import shell_word

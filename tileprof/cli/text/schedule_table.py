@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tileprof.analysis.words import duration, signed_percent
+from tileprof.analysis.times_and_counts import duration, signed_percent
 from tileprof.cli.text.console import plain
 from tileprof.cli.text.guidance_text import percent
 

@@ -10,14 +10,14 @@ from rich.text import Text
 
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE
 from tileprof.analysis.simulate.duration_models import SharedRoofline
-from tileprof.analysis.words import counted, duration, signed_percent
+from tileprof.analysis.times_and_counts import counted, duration, signed_percent
 from tileprof.cli.text.console import plain, terminal
 from tileprof.cli.text.guidance_text import percent
 from tileprof.cli.text.schedule_table import MARKS, bound_names
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds import Bounds
-    from tileprof.analysis.opportunities import Opportunity
+    from tileprof.analysis.reporting.opportunities import Opportunity
     from tileprof.analysis.simulate import Schedule, Simulator
     from tileprof.analysis.simulate.agreement import Agreement
     from tileprof.analysis.simulate.triggers import Trigger

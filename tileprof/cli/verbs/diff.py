@@ -14,7 +14,7 @@ from tileprof.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tileprof.analysis.comparison import Comparison
+    from tileprof.analysis.reporting.comparison import Comparison
 
 TOP = 12
 
@@ -31,15 +31,15 @@ def _prepare(parser: ArgumentParser) -> None:
         metavar="CONDITION",
         help="exit with 1 if the condition holds: time>+5%%, gap>30%%, launches>+0, conservative>1%%; may be repeated",
     )
-    add("--json", action="store_true", help="print JSON; schema in tileprof.analysis.comparison")
+    add("--json", action="store_true", help="print JSON; schema in tileprof.analysis.reporting.comparison")
 
 
 def _run(options: Namespace) -> int:
     if options.top < 0:
         raise UserError(f"--top {options.top}: give the number of rows to show, or 0 for all")
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.comparison import compare  # noqa: PLC0415 - as above
-    from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
+    from tileprof.analysis.reporting.comparison import compare  # noqa: PLC0415 - as above
+    from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above
@@ -70,8 +70,8 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    from tileprof.analysis.comparison import UNITS  # noqa: PLC0415 - as above
-    from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - as above
+    from tileprof.analysis.reporting.comparison import UNITS  # noqa: PLC0415 - as above
+    from tileprof.analysis.times_and_counts import duration, signed_percent  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.fail_if import shown  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import plain  # noqa: PLC0415 - as above
 

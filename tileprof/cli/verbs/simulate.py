@@ -19,8 +19,8 @@ from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds import Bounds, Machine
-    from tileprof.analysis.graph import TileGraph
-    from tileprof.analysis.opportunities import Opportunity
+    from tileprof.analysis.dependencies.graph import TileGraph
+    from tileprof.analysis.reporting.opportunities import Opportunity
     from tileprof.analysis.simulate import Schedule, Simulator
     from tileprof.analysis.simulate.agreement import Agreement
     from tileprof.analysis.simulate.scheduler import Scheduler
@@ -213,8 +213,8 @@ def _schedules(
 
 
 def _advice(graph: TileGraph, machine: Machine, simulator: Simulator) -> list[Opportunity]:
-    from tileprof.analysis.opportunities import opportunities  # noqa: PLC0415 - heavy
-    from tileprof.analysis.report import build_report  # noqa: PLC0415 - heavy
+    from tileprof.analysis.reporting.opportunities import opportunities  # noqa: PLC0415 - heavy
+    from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - heavy
 
     return opportunities(build_report(graph, machine), simulator)
 

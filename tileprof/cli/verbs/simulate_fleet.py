@@ -91,7 +91,7 @@ def _table(console: Console, key: str, names: list[str], rows: Sequence[str], po
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    from tileprof.analysis.words import duration  # noqa: PLC0415 - as above
+    from tileprof.analysis.times_and_counts import duration  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import plain  # noqa: PLC0415 - as above
     from tileprof.cli.text.simulate_text import print_table  # noqa: PLC0415 - as above
 

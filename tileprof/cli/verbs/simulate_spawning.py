@@ -118,7 +118,7 @@ def _print(work: Spawns, results: list[Spawned]) -> None:
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    from tileprof.analysis.words import counted, duration  # noqa: PLC0415 - as above
+    from tileprof.analysis.times_and_counts import counted, duration  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import plain  # noqa: PLC0415 - as above
     from tileprof.cli.text.guidance_text import percent  # noqa: PLC0415 - as above
     from tileprof.cli.text.simulate_text import print_table, wide_terminal  # noqa: PLC0415 - as above

@@ -26,7 +26,7 @@ def _prepare(parser: ArgumentParser) -> None:
 
 
 def _run(options: Namespace) -> int:
-    from tileprof.analysis.words import duration  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.analysis.times_and_counts import duration  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.record.times import attach_times, read_times  # noqa: PLC0415 - as above
     from tileprof.trace import folder  # noqa: PLC0415 - as above

@@ -53,7 +53,7 @@ def _run(options: Namespace) -> int:
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.guidance import guide  # noqa: PLC0415 - as above
-    from tileprof.analysis.report import build_report  # noqa: PLC0415 - as above
+    from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.viz import page, study, variants  # noqa: PLC0415 - as above

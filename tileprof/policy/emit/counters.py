@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.dependencies.grouping import equal_lists
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Policy

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tileprof.analysis.blocks import EdgeBlock
+from tileprof.analysis.dependencies.blocks import EdgeBlock
 from tileprof.arrays import I64, grids
 from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Edge, Policy, Range, Semaphores, WaitTable

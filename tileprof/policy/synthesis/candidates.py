@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from tileprof.analysis.blocks import EdgeBlock
+from tileprof.analysis.dependencies.blocks import EdgeBlock
 from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Edge, Policy, Semaphores
 from tileprof.policy.format.tile_numbers import coordinates

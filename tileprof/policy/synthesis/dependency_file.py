@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tileprof.analysis.blocks import EdgeBlock
+from tileprof.analysis.dependencies.blocks import EdgeBlock
 from tileprof.arrays.grids import places
 from tileprof.arrays.ragged import owners
 from tileprof.errors import UserError

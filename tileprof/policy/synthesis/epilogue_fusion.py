@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tileprof.analysis.blocks import EdgeBlock, merge_blocks
-from tileprof.analysis.graph import TileGraph
-from tileprof.analysis.relations import link_frame, relation
+from tileprof.analysis.dependencies.blocks import EdgeBlock, merge_blocks
+from tileprof.analysis.dependencies.graph import TileGraph
+from tileprof.analysis.dependencies.relations import link_frame, relation
 from tileprof.arrays import I64
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.bounds.bounder import Bounder
 from tileprof.analysis.bounds.list_schedule import alone
 from tileprof.analysis.bounds.problem import problem
-from tileprof.analysis.graph import HAZARDS, TileGraph
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.graph import HAZARDS, TileGraph
 from tileprof.analysis.inorder import Costs, in_order
 from tileprof.arrays import I64
 from tileprof.policy.format import Policy

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
-from tileprof.analysis.blocks import merge_blocks
+from tileprof.analysis.dependencies.blocks import merge_blocks
 from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Options, Policy, Semaphores
 from tileprof.policy.format.lowering import lower_edge

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from tileprof.analysis.affine import fit
-from tileprof.analysis.blocks import EdgeBlock
+from tileprof.analysis.dependencies.affine import fit
+from tileprof.analysis.dependencies.blocks import EdgeBlock
 from tileprof.arrays import I64, grids
 from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Edge, Range, Semaphores, WaitTable

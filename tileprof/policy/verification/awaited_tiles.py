@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileprof.analysis.blocks import EdgeBlock
-from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.grouping import equal_lists
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
 from tileprof.policy.format.lowering import Waits

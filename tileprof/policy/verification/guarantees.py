@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.dependencies.grouping import equal_lists
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
 from tileprof.policy.format.lowering import Waits

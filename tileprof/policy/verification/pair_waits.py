@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tileprof.analysis.blocks import EdgeBlock, merge_blocks
+from tileprof.analysis.dependencies.blocks import EdgeBlock, merge_blocks
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Policy

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tileprof.analysis.graph import TileGraph
-from tileprof.analysis.relations import Grid, graph_of_relations, relation
+from tileprof.analysis.dependencies.graph import TileGraph
+from tileprof.analysis.dependencies.relations import Grid, graph_of_relations, relation
 from tileprof.arrays import I64
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import Waits, lower

@@ -15,7 +15,7 @@ from tileprof.arrays.intervals import grouped_union
 from tileprof.errors import UserError
 from tileprof.record.accel_sim.instructions import Instruction, Kind, parse
 from tileprof.record.accel_sim.regions import joined
-from tileprof.record.cuda import runs
+from tileprof.record.cuda.footprints import runs
 from tileprof.record.source.layout import ENTRY, Entries
 from tileprof.trace.footprint import WRITE
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tileprof.arrays import I64
-    from tileprof.record.cuda.tiles import Dim
+    from tileprof.record.cuda.records.tiles import Dim
 
 MOST_ENTRIES: Final = 8_000_000
 """Strided ranges of a kernel's blocks, 56 bytes each."""

@@ -14,7 +14,7 @@ from tileprof.errors import UserError
 from tileprof.record.accel_sim.command_list import read_list
 from tileprof.record.accel_sim.kernel_log import MOST_ENTRIES, KernelLog, read_kernel
 from tileprof.record.accel_sim.regions import buffers
-from tileprof.record.cuda.tiles import Geometry
+from tileprof.record.cuda.records.tiles import Geometry
 from tileprof.record.model import duration
 from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.source import decode

@@ -19,7 +19,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
 def has_gpu() -> bool:
     """Return whether NVIDIA's driver shows a GPU here."""
     from tileprof.errors import UserError  # noqa: PLC0415 - as above
-    from tileprof.record.cuda import gpu  # noqa: PLC0415
+    from tileprof.record.cuda.installation import gpu  # noqa: PLC0415
 
     try:
         return bool(gpu.gpus())
@@ -33,7 +33,8 @@ def missing() -> str:
     Looks, but builds and runs nothing: `doctor` does.
     """
     from tileprof.errors import UserError  # noqa: PLC0415 - as above
-    from tileprof.record.cuda import gpu, locate, recorded_run  # noqa: PLC0415
+    from tileprof.record.cuda import recorded_run  # noqa: PLC0415
+    from tileprof.record.cuda.installation import gpu, locate  # noqa: PLC0415
 
     try:
         gpu.supported(gpu.gpus()[0])

@@ -8,11 +8,13 @@ import numpy as np
 
 from tileprof.arrays import I64
 from tileprof.arrays.intervals import grouped_union
-from tileprof.record.cuda import bind, raw, runs, unreported_stores
-from tileprof.record.cuda.items import Items, Walk
-from tileprof.record.cuda.lifetimes import Lifetimes
-from tileprof.record.cuda.runs import Runs, Strided
-from tileprof.record.cuda.tiles import Geometry
+from tileprof.record.cuda.footprints import bind, runs
+from tileprof.record.cuda.footprints.lifetimes import Lifetimes
+from tileprof.record.cuda.footprints.runs import Runs, Strided
+from tileprof.record.cuda.records import raw
+from tileprof.record.cuda.records.tiles import Geometry
+from tileprof.record.cuda.tensor_maps import unreported_stores
+from tileprof.record.cuda.tensor_maps.items import Items, Walk
 from tileprof.trace import ATOMIC, READ, WRITE
 
 

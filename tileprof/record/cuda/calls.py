@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tileprof.record.cuda.lifetimes import Lifetimes
+from tileprof.record.cuda.footprints.lifetimes import Lifetimes
 
 
 @dataclass(frozen=True, slots=True)

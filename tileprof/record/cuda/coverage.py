@@ -9,14 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tileprof.record.cuda import accesses, bind, grouped, launch_code, machine_code, raw, unreported_stores
+from tileprof.record.cuda import accesses, launch_code, machine_code
 from tileprof.record.cuda.calls import OperatorCall
-from tileprof.record.cuda.children import Children
-from tileprof.record.cuda.graphs import Attribution
-from tileprof.record.cuda.items import Items, Walk
-from tileprof.record.cuda.lifetimes import Lifetimes
-from tileprof.record.cuda.runs import Strided
-from tileprof.record.cuda.tiles import Geometry
+from tileprof.record.cuda.footprints import bind
+from tileprof.record.cuda.footprints.lifetimes import Lifetimes
+from tileprof.record.cuda.footprints.runs import Strided
+from tileprof.record.cuda.records import raw
+from tileprof.record.cuda.records.children import Children
+from tileprof.record.cuda.records.graphs import Attribution
+from tileprof.record.cuda.records.tiles import Geometry
+from tileprof.record.cuda.tensor_maps import grouped, unreported_stores
+from tileprof.record.cuda.tensor_maps.items import Items, Walk
 from tileprof.trace import ATOMIC, READ, WRITE
 
 WORST: Final = ("exact", "inferred", "conservative")

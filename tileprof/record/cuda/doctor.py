@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import build, gpu, im2col, locate, recorded_run, tensormap
+from tileprof.record.cuda import recorded_run
+from tileprof.record.cuda.installation import build, gpu, locate
 from tileprof.record.cuda.settings import Settings
+from tileprof.record.cuda.tensor_maps import im2col, tensormap
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ def _tensor_maps(calibrate: Callable[[ctypes.CDLL], None]) -> str:
 
 def _selftest() -> str:
     from tileprof.record import Options  # noqa: PLC0415 - a heavy import, for this check alone
-    from tileprof.record.cuda import recording, selftest  # noqa: PLC0415
+    from tileprof.record.cuda import recording  # noqa: PLC0415
+    from tileprof.record.cuda.installation import selftest  # noqa: PLC0415
     from tileprof.trace import load  # noqa: PLC0415
 
     architecture = gpu.gpus()[0].architecture

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from tileprof.record.cuda import raw, tensormap
 from tileprof.record.cuda.machine_code import Kernels
-from tileprof.record.cuda.tensormap import TensorMap
+from tileprof.record.cuda.records import raw
+from tileprof.record.cuda.tensor_maps import tensormap
+from tileprof.record.cuda.tensor_maps.tensormap import TensorMap
 
 BEGIN_BYTES: Final = 16
 """Parameters begin so far behind a multiple of 64."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tileprof.errors import UserError
-from tileprof.record.cuda.build import Built
-from tileprof.record.cuda.locate import Sanitizer
+from tileprof.record.cuda.installation.build import Built
+from tileprof.record.cuda.installation.locate import Sanitizer
 from tileprof.record.cuda.settings import Settings
 
 INPROCESS = Path(__file__).parent / "inprocess"
@@ -67,7 +67,9 @@ def environment(
     out |= {INJECTION: str(built.library), "TILEPROF_PATCHES": str(built.patches)}
     out |= {"TILEPROF_SANITIZER": str(sanitizer.library)}
     out |= {NVTX_INJECTION: str(built.library)} if settings.nvtx is not None else {}
-    return out | ({"TILEPROF_HOOKS": "1"} if settings.hooks and pass_ == "accesses" else {})  # noqa: S105 - as above
+    if pass_ == "accesses" and (settings.hooks or settings.tensors):  # noqa: S105 - as above
+        out["TILEPROF_HOOKS"] = "1" if settings.hooks else "tensors"
+    return out
 
 
 def run(command: list[str], variables: dict[str, str], *, visible: bool, log: Path) -> int:

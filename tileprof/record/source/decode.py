@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tileprof.arrays import I64
 from tileprof.arrays.boxes import runs as runs_of
 from tileprof.arrays.intervals import grouped_union
-from tileprof.record.cuda import runs as strided
+from tileprof.record.cuda.footprints import runs as strided
 from tileprof.record.source.layout import Blocks, Entries
 from tileprof.trace.footprint import Boxes
 

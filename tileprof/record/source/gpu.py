@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import gpu as driver_gpus
+from tileprof.record.cuda.installation import gpu as driver_gpus
 from tileprof.record.source.layout import SYMBOL
 from tileprof.record.source.machine import INCLUDE, Place, Program
 

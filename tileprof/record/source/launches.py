@@ -10,7 +10,7 @@ import numpy as np
 
 from tileprof.devices import Device, occupancy
 from tileprof.errors import UserError
-from tileprof.record.cuda.tiles import Geometry
+from tileprof.record.cuda.records.tiles import Geometry
 from tileprof.record.model import duration
 from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.source import decode

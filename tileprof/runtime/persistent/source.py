@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import Final
 
 import numpy as np
@@ -299,14 +299,10 @@ def _width(stage: StagePlan) -> int:
 
 
 def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: Layout) -> str:
-    operator, passes, block_bytes = stage.operator, _passes(stage, plan, options), stage.columns * _ROW_BYTES
+    operator = stage.operator
     assert isinstance(operator, Gemm | Conv2d)
     *outer, n = operator.out.shape
-    m = 1
-    for size in outer:
-        m *= size
-    gated, pack = operator.epilogue == GATE, layout.b_bytes // block_bytes
-    under_way, ahead = _under_way(stage, plan, options, pack * block_bytes)
+    m = prod(outer)
     values: dict[str, object] = {
         "INDEX": number,
         "M": m,
@@ -315,12 +311,32 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "CUT": stage.cut,
         "TILES": operator.tiles,
         "TAPS": 1,
-        "SLOT_TAPS": _slot_taps(stage, plan),
-        "SHARE": stage.share(plan.split),
-        "GROUP": _group(stage, plan, layout),
         "ROW_STEP": 0,
         "GROUP_STEP": 64,
         "IMAGES": 1,
+        "ONE_ROW": int(m <= operator.tile[0]),
+        "CONVOLUTION": int(isinstance(operator, Conv2d)),
+    }
+    values |= _tile_values(stage, plan, options, layout)
+    values |= _store_values(stage, operator, plan, options)
+    values |= _epilogue_values(number, operator, plan)
+    if isinstance(operator, Conv2d):
+        values |= _window_values(stage, operator, plan)
+    members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
+    if isinstance(operator, Conv2d) and operator.mean is not None:
+        members += f"    static constexpr float EPSILON = {operator.epsilon:.9e}f;\n"
+    return f"template <> struct Stage<{number}> {{\n{members}}};"
+
+
+def _tile_values(stage: StagePlan, plan: Plan, options: Options, layout: Layout) -> dict[str, object]:
+    """Return how a tile is cut and loaded: its blocks, and the slots of its weights."""
+    operator, block_bytes = stage.operator, stage.columns * _ROW_BYTES
+    pack = layout.b_bytes // block_bytes
+    under_way, ahead = _under_way(stage, plan, options, pack * block_bytes)
+    return {
+        "SLOT_TAPS": _slot_taps(stage, plan),
+        "SHARE": stage.share(plan.split),
+        "GROUP": _group(stage, plan, layout),
         "TILE_ROWS": operator.tile[0],
         "ABREAST": stage.abreast,
         "INTERLEAVED": int(stage.interleaved),
@@ -333,6 +349,13 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "PACK": pack,
         "UNDER_WAY": min(layout.b_slots, under_way),
         "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),
+    }
+
+
+def _store_values(stage: StagePlan, operator: Gemm | Conv2d, plan: Plan, options: Options) -> dict[str, object]:
+    """Return the passes in which a tile's result is stored."""
+    passes = _passes(stage, plan, options)
+    return {
         "SEGMENTS": passes.segments,
         "MINE": _chunks_per_warp(stage, passes.segments),
         "SEGMENT": passes.segment,
@@ -344,6 +367,13 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "WARPS": passes.warps,
         "OUT_ROW": operator.out.strides[-2],
         "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
+    }
+
+
+def _epilogue_values(number: int, operator: Gemm | Conv2d, plan: Plan) -> dict[str, object]:
+    """Return what is computed with the sums before they are stored."""
+    gated = operator.epilogue == GATE
+    return {
         "EPILOGUE": "NONE" if gated else operator.epilogue.upper(),
         "GATED": int(gated),
         "BIAS": int(operator.bias is not None),
@@ -351,26 +381,24 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "RESIDUAL": int(operator.residual is not None),
         "NORM": int(isinstance(operator, Conv2d) and operator.mean is not None),
         "MULTIPLIES": int(operator.combine == "multiply"),
-        "ONE_ROW": int(m <= operator.tile[0]),
-        "CONVOLUTION": int(isinstance(operator, Conv2d)),
     }
-    if isinstance(operator, Conv2d):
+
+
+def _window_values(stage: StagePlan, operator: Conv2d, plan: Plan) -> dict[str, object]:
+    """Return the window of a convolution, and where a tile's rows lie in its halo."""
+    values: dict[str, object] = {
+        "TAPS": taps_of(stage), "S": operator.weight.shape[2], "P": operator.out.shape[1],
+        "Q": operator.out.shape[2], "STRIDE": operator.stride, "PADDING": operator.padding,
+    }  # fmt: skip
+    if halo := stage.halo(plan.split):
         values |= {
-            "TAPS": taps_of(stage), "S": operator.weight.shape[2], "P": operator.out.shape[1],
-            "Q": operator.out.shape[2], "STRIDE": operator.stride, "PADDING": operator.padding,
-        }  # fmt: skip
-        if halo := stage.halo(plan.split):
-            values |= {
-                "ROW_STEP": halo.columns,
-                "ROW_PIXELS": halo.out_columns,
-                "IMAGE_PIXELS": halo.out_columns * halo.out_rows,
-            }
-            if halo.images > 1:
-                values |= {"IMAGES": halo.images, "GROUP_STEP": halo.columns * halo.rows}
-    members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
-    if isinstance(operator, Conv2d) and operator.mean is not None:
-        members += f"    static constexpr float EPSILON = {operator.epsilon:.9e}f;\n"
-    return f"template <> struct Stage<{number}> {{\n{members}}};"
+            "ROW_STEP": halo.columns,
+            "ROW_PIXELS": halo.out_columns,
+            "IMAGE_PIXELS": halo.out_columns * halo.out_rows,
+        }
+        if halo.images > 1:
+            values |= {"IMAGES": halo.images, "GROUP_STEP": halo.columns * halo.rows}
+    return values
 
 
 def multiply(width: int, dtype: str) -> str:

@@ -21,7 +21,7 @@ from tileprof.runtime.executor import Touches
 if TYPE_CHECKING:
     from tileprof.runtime.convnet.plan import Plan as NetworkPlan
     from tileprof.runtime.decode.shape import DecoderShape
-    from tileprof.runtime.encoder.plan import Plan
+    from tileprof.runtime.encoder.plan import Box, Plan, StagePlan, Task, Tiled
 
 READ, WRITE = 0, 1
 DECODER_STAGES: Final = ("qkv", "attention", "output", "gate", "down", "head")
@@ -103,7 +103,7 @@ def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timel
     ``stamps`` [tasks, 4]: when a task was taken, its first activations were there, its sums were complete, it had
     ended.
     """
-    from tileprof.runtime.encoder.plan import Finish, Tiled, touches  # noqa: PLC0415 - beside its use
+    from tileprof.runtime.encoder.plan import Finish, Tiled  # noqa: PLC0415 - beside its use
 
     stamps = np.asarray(stamps, np.int64)
     block_of = np.zeros(len(plan.tasks), np.int64)
@@ -111,51 +111,18 @@ def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timel
         block_of[list(tasks)] = number
     start = int(stamps[stamps > 0].min())
     buffers, program = _Buffers(), plan.program
-    outside = {name: (rows, columns, 2) for name, rows, columns in program.outputs} | {
-        name: (max(s.rows for s in program.stages), 0, 2) for name in program.activations
-    }
+    task_touches = _TaskTouches(plan, buffers)
     by_stage: dict[int, list[int]] = {}
     for number, task in enumerate(plan.tasks):
         by_stage.setdefault(task.stage, []).append(number)
     runs = []
     for at, stage in enumerate(plan.stages):
-        rows: list[tuple[int, ...]] = []
-        for tile, number in enumerate(by_stage[at]):
-            touched = touches(stage, plan.tasks[number])
-            for mode, boxes in ((READ, touched.reads), (WRITE, touched.writes)):
-                for name, row, row_end, column, column_end in boxes:
-                    if row_end <= row or column_end <= column:  # a cluster's last tiles may lie behind the last row
-                        continue
-                    height, pitch, size = plan.sizes.get(name) or outside.get(name, (row_end, 0, 2))
-                    kind = "activation" if name in plan.sizes or mode == WRITE else "input"
-                    pitch = pitch or column_end
-                    buffer = buffers.number(name, max(height, row_end) * pitch * size, kind)
-                    rows.append(
-                        (
-                            tile,
-                            buffer,
-                            mode,
-                            (row * pitch + column) * size,
-                            (column_end - column) * size,
-                            row_end - row,
-                            pitch * size,
-                            1,
-                            0,
-                        )
-                    )
-            if isinstance(stage, Tiled) and touched.reads[0][2] > touched.reads[0][1]:
-                product, task = stage.product, plan.tasks[number]
-                wide, deep = (
-                    min(stage.width, product.columns - task.column),
-                    product.depth // stage.splits,
-                )
-                buffer = buffers.number(product.weight, 2 * product.depth * product.columns, "parameter")
-                if product.k_major:
-                    box = 2 * (task.column * product.depth + task.part), 2 * deep, wide, 2 * product.depth
-                else:
-                    box = 2 * (task.part * product.columns + task.column), 2 * wide, deep, 2 * product.columns
-                rows.append((tile, buffer, READ, *box, 1, 0))
         numbers = by_stage[at]
+        rows = [
+            (tile, *row)
+            for tile, number in enumerate(numbers)
+            for row in task_touches.touches(stage, plan.tasks[number])
+        ]
         arrived = np.where(stamps[numbers, 1] > 0, stamps[numbers, 1], stamps[numbers, 0])
         flops = 2 * stage.product.rows * stage.product.columns * stage.product.depth if isinstance(stage, Tiled) else 0
         name = f"{stage.name} (end)" if isinstance(stage, Finish) else stage.name
@@ -163,6 +130,50 @@ def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timel
             StageRun(name, block_of[numbers], arrived - start, stamps[numbers, 3] - start, Touches.of(rows), flops)
         )
     return Timeline(program.name, buffers.all, tuple(runs), threads, shared_bytes)
+
+
+class _TaskTouches:
+    """What tasks of transformer blocks read and write, as rows of `Touches` without their tile."""
+
+    def __init__(self, plan: Plan, buffers: _Buffers) -> None:
+        program = plan.program
+        self._plan, self._buffers = plan, buffers
+        self._outside = {name: (rows, columns, 2) for name, rows, columns in program.outputs} | {
+            name: (max(s.rows for s in program.stages), 0, 2) for name in program.activations
+        }
+        """Rows, columns (0: as many as are touched) and bytes per element of inputs and outputs."""
+
+    def touches(self, stage: StagePlan, task: Task) -> Iterator[tuple[int, ...]]:
+        from tileprof.runtime.encoder.plan import Tiled, touches  # noqa: PLC0415 - beside its use
+
+        touched = touches(stage, task)
+        for mode, boxes in ((READ, touched.reads), (WRITE, touched.writes)):
+            for box in boxes:
+                yield from self._matrix(mode, box)
+        if isinstance(stage, Tiled) and touched.reads[0][2] > touched.reads[0][1]:
+            yield self._weights(stage, task)
+
+    def _matrix(self, mode: int, box: Box) -> Iterator[tuple[int, ...]]:
+        name, row, row_end, column, column_end = box
+        if row_end <= row or column_end <= column:  # a cluster's last tiles may lie behind the last row
+            return
+        sizes = self._plan.sizes
+        height, pitch, size = sizes.get(name) or self._outside.get(name, (row_end, 0, 2))
+        kind = "activation" if name in sizes or mode == WRITE else "input"
+        pitch = pitch or column_end
+        buffer = self._buffers.number(name, max(height, row_end) * pitch * size, kind)
+        offset, length = (row * pitch + column) * size, (column_end - column) * size
+        yield buffer, mode, offset, length, row_end - row, pitch * size, 1, 0
+
+    def _weights(self, stage: Tiled, task: Task) -> tuple[int, ...]:
+        product = stage.product
+        wide, deep = min(stage.width, product.columns - task.column), product.depth // stage.splits
+        buffer = self._buffers.number(product.weight, 2 * product.depth * product.columns, "parameter")
+        if product.k_major:
+            box = 2 * (task.column * product.depth + task.part), 2 * deep, wide, 2 * product.depth
+        else:
+            box = 2 * (task.part * product.columns + task.column), 2 * wide, deep, 2 * product.columns
+        return buffer, READ, *box, 1, 0
 
 
 def of_decoder(shape: DecoderShape, blocks: int, cached: int, clocks: Any, threads: int, shared_bytes: int) -> Timeline:
@@ -206,94 +217,74 @@ def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -
     ``times`` [tasks, moments]: a task begins to wait, has what it awaits, ..., has stored, has posted; 0 where it has
     no such moment.
     """
-    from tileprof.runtime.convnet.network import INPUT, Convolution  # noqa: PLC0415 - beside its use
-    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415
-
     times = np.asarray(times, np.int64)
     block_of = np.repeat(np.arange(plan.blocks), np.diff(plan.heads, axis=1)[:, 0])
-    layers, tilings, start = plan.network.layers, plan.tilings, int(times[times > 0].min())
-    buffers = _Buffers()
-    numbers = [
-        buffers.number(plan.network.name(n), _HALF * int(np.prod(layer.shape)), "activation")
-        for n, layer in enumerate(layers)
-    ]
+    start = int(times[times > 0].min())
+    tiles = _NetworkTouches(plan)
     runs = []
-    for at, layer in enumerate(layers):
-        tiling, rows = tilings[at], list[tuple[int, ...]]()
-        images, height, width, channels = layer.shape
-        here = np.flatnonzero(plan.tasks[:, 0] == at)
-        for number, (_, image, y, x, column) in enumerate(plan.tasks[here, :5].tolist()):
-            first = column * tiling.width
-            wide, across = min(tiling.width, channels - first), min(tiling.columns, width - x)
-            for one in range(image, min(images, image + tiling.images)):
-                to = (((one * height) + y) * width + x) * channels + first
-                pitch = _HALF * channels
-                rows.append(
-                    (
-                        number,
-                        numbers[at],
-                        WRITE,
-                        _HALF * to,
-                        _HALF * wide,
-                        across,
-                        pitch,
-                        min(tiling.rows, height - y),
-                        pitch * width,
-                    )
-                )
-            for read in reads(plan.network, tiling, Tile(at, image, y, x, column)):
-                _, source_height, source_width, source_channels = layers[read.layer].shape
-                row = _HALF * source_width * source_channels
-                rows += [
-                    (
-                        number,
-                        numbers[read.layer],
-                        READ,
-                        (one * source_height + read.rows[0]) * row,
-                        (read.rows[1] - read.rows[0]) * row,
-                        1,
-                        0,
-                        1,
-                        0,
-                    )
-                    for one in range(*read.images)
-                ]
-            if layer.source == INPUT:
-                rows.append(
-                    (
-                        number,
-                        buffers.number("image", _HALF * int(np.prod(layer.reads)), "input"),
-                        READ,
-                        0,
-                        _HALF * int(np.prod(layer.reads)),
-                        1,
-                        0,
-                        1,
-                        0,
-                    )
-                )
-            if isinstance(layer, Convolution):
-                deep = layer.reads[3] * layer.size[0] * layer.size[1]
-                weights = buffers.number(f"weights of {plan.network.name(at)}", _HALF * deep * channels, "parameter")
-                rows.append((number, weights, READ, _HALF * deep * first, _HALF * deep * wide, 1, 0, 1, 0))
+    for layer in range(len(plan.network.layers)):
+        here = np.flatnonzero(plan.tasks[:, 0] == layer)
+        rows = [
+            (number, *row)
+            for number, (_, image, y, x, column) in enumerate(plan.tasks[here, :5].tolist())
+            for row in tiles.touches(layer, image, y, x, column)
+        ]
         begin = np.where(times[here, 1] > 0, times[here, 1], times[here, 0])
-        pixels = images * height * width
-        flops = (
-            2 * pixels * channels * layer.reads[3] * layer.size[0] * layer.size[1]
-            if isinstance(layer, Convolution)
-            else 0
-        )
-        runs.append(
-            StageRun(
-                plan.network.name(at),
-                block_of[here],
-                begin - start,
-                times[here].max(axis=1) - start,
-                Touches.of(rows),
-                flops,
-            )
-        )
-    return Timeline("convolutional network", buffers.all, tuple(runs), threads, shared_bytes)
+        name, end = plan.network.name(layer), times[here].max(axis=1)
+        runs.append(StageRun(name, block_of[here], begin - start, end - start, Touches.of(rows), tiles.flops(layer)))
+    return Timeline("convolutional network", tiles.buffers.all, tuple(runs), threads, shared_bytes)
+
+
+class _NetworkTouches:
+    """What tiles of a convolutional network read and write, as rows of `Touches` without their tile."""
+
+    def __init__(self, plan: NetworkPlan) -> None:
+        self._plan, self._layers, self.buffers = plan, plan.network.layers, _Buffers()
+        self._outputs = [
+            self.buffers.number(plan.network.name(n), _HALF * int(np.prod(layer.shape)), "activation")
+            for n, layer in enumerate(self._layers)
+        ]
+
+    def flops(self, number: int) -> int:
+        """Return floating point operations of a layer."""
+        from tileprof.runtime.convnet.network import Convolution  # noqa: PLC0415 - beside its use
+
+        layer = self._layers[number]
+        if not isinstance(layer, Convolution):
+            return 0
+        return 2 * int(np.prod(layer.shape)) * layer.reads[3] * layer.size[0] * layer.size[1]
+
+    def touches(self, number: int, image: int, y: int, x: int, column: int) -> Iterator[tuple[int, ...]]:
+        from tileprof.runtime.convnet.network import INPUT, Convolution  # noqa: PLC0415 - beside its use
+        from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415
+
+        layer, tiling, network = self._layers[number], self._plan.tilings[number], self._plan.network
+        yield from self._writes(number, image, y, x, column)
+        for read in reads(network, tiling, Tile(number, image, y, x, column)):
+            _, height, width, channels = self._layers[read.layer].shape
+            row, source = _HALF * width * channels, self._outputs[read.layer]
+            first, end = read.rows
+            for one in range(*read.images):
+                yield source, READ, (one * height + first) * row, (end - first) * row, 1, 0, 1, 0
+        if layer.source == INPUT:
+            size = _HALF * int(np.prod(layer.reads))
+            yield self.buffers.number("image", size, "input"), READ, 0, size, 1, 0, 1, 0
+        if isinstance(layer, Convolution):
+            channels, first = layer.shape[3], column * tiling.width
+            deep, wide = layer.reads[3] * layer.size[0] * layer.size[1], min(tiling.width, channels - first)
+            weights = self.buffers.number(f"weights of {network.name(number)}", _HALF * deep * channels, "parameter")
+            yield weights, READ, _HALF * deep * first, _HALF * deep * wide, 1, 0, 1, 0
+
+    def _writes(self, number: int, image: int, y: int, x: int, column: int) -> Iterator[tuple[int, ...]]:
+        tiling = self._plan.tilings[number]
+        images, height, width, channels = self._layers[number].shape
+        first, pitch = column * tiling.width, _HALF * channels
+        wide, across, down = (
+            min(tiling.width, channels - first), min(tiling.columns, width - x), min(tiling.rows, height - y)
+        )  # fmt: skip
+        for one in range(image, min(images, image + tiling.images)):
+            offset = _HALF * (((one * height + y) * width + x) * channels + first)
+            yield self._outputs[number], WRITE, offset, _HALF * wide, across, pitch, down, pitch * width
 
 
 class _Shares:

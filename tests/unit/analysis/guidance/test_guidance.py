@@ -8,7 +8,7 @@ import pytest
 from tests.support.synthetic_graphs import all_to_all, footprint, graph, one_to_one, trace
 from tileprof.analysis.guidance import guide
 from tileprof.analysis.guidance.chains import chains
-from tileprof.analysis.report import build_report
+from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import Simulator
 
 

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from tests.support.synthetic_graphs import footprint, graph, one_to_one, trace
-from tileprof.analysis.opportunities import opportunities
-from tileprof.analysis.report import build_report
+from tileprof.analysis.reporting.opportunities import opportunities
+from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import Simulator
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.record.cuda import raw
+from tileprof.record.cuda.records import raw
 
 H200 = get("H200")
 ALLOC = {"e": "alloc", "address": 0x100000, "bytes": 0x10000, "device": 0, "flags": 0}

@@ -8,7 +8,8 @@ import types
 
 import pytest
 
-from tileprof.record.cuda import join, recorded_run
+from tileprof.record.cuda import recorded_run
+from tileprof.record.cuda.records import join
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, WINDOW, access, block_record, launch
 from tileprof.record.cuda.decode import Timed
-from tileprof.record.cuda.selftest import granules
+from tileprof.record.cuda.installation.selftest import granules
 from tileprof.trace import ATOMIC, READ, WRITE
 
 

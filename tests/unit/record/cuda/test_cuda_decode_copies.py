@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR
 from tileprof.analysis import build_graph
-from tileprof.record.cuda.selftest import granules
+from tileprof.record.cuda.installation.selftest import granules
 from tileprof.trace import READ, WRITE
 
 

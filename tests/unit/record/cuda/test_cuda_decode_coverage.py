@@ -3,8 +3,9 @@
 import pytest
 
 from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, WINDOW, access, block_record, launch
-from tileprof.record.cuda import coverage, decode, raw
-from tileprof.record.cuda.selftest import granules
+from tileprof.record.cuda import coverage, decode
+from tileprof.record.cuda.installation.selftest import granules
+from tileprof.record.cuda.records import raw
 from tileprof.trace import READ, WRITE
 
 

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, access, block_record, entry, launch
-from tileprof.record.cuda import locate, machine_code, raw, unreported_stores
-from tileprof.record.cuda.selftest import granules
+from tileprof.record.cuda import machine_code
+from tileprof.record.cuda.installation import locate
+from tileprof.record.cuda.installation.selftest import granules
+from tileprof.record.cuda.records import raw
+from tileprof.record.cuda.tensor_maps import unreported_stores
 from tileprof.trace import WRITE
 
 PAGE = 0x7FF000000000

@@ -10,7 +10,8 @@ from tileprof.cli.verbs import doctor as verb
 from tileprof.cli.verbs import record as record_verb
 from tileprof.errors import UserError
 from tileprof.record import cuda
-from tileprof.record.cuda import doctor, gpu, locate, recorded_run
+from tileprof.record.cuda import doctor, recorded_run
+from tileprof.record.cuda.installation import gpu, locate
 
 
 @pytest.mark.parametrize(("needs", "code"), [(True, 1), (False, 0)])

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tileprof.devices import get
-from tileprof.record.cuda import raw, selftest
 from tileprof.record.cuda.decode import Decoder
+from tileprof.record.cuda.installation import selftest
+from tileprof.record.cuda.records import raw
 from tileprof.trace import READ, WRITE, TraceWriter, load, validate
 
 GOLDEN = Path(__file__).parents[3] / "golden"

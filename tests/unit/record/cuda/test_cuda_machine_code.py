@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from tileprof.record.cuda import locate, machine_code
+from tileprof.record.cuda import machine_code
+from tileprof.record.cuda.installation import locate
 from tileprof.record.cuda.machine_code import parse, reached
 
 PARAMETERS_AT = 0x7F0012340210

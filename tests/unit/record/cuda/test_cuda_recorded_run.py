@@ -14,7 +14,9 @@ from tests.unit.record.cuda.cuda_records import KERNEL, launch, process
 from tileprof.cli.arguments import cuda_options
 from tileprof.cli.verbs import record as record_verb
 from tileprof.errors import UserError
-from tileprof.record.cuda import doctor, gpu, locate, raw, recorded_run
+from tileprof.record.cuda import doctor, recorded_run
+from tileprof.record.cuda.installation import gpu, locate
+from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.settings import Settings
 
 
@@ -69,6 +71,16 @@ def test_the_passes_get_the_variables_that_they_need(tmp_path, monkeypatch):
     assert recorded_run.INJECTION not in time
     assert time["TILEPROF_TIME"] == "1"
     assert "TILEPROF_HOOKS" not in make("blocks")
+    assert accesses["TILEPROF_HOOKS"] == "1"
+
+
+@pytest.mark.parametrize(("tensors", "expected"), [(True, "tensors"), (False, None)])
+def test_without_names_tensors_are_told_apart_where_that_is_asked_for(tmp_path, tensors, expected):
+    built = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
+    sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
+    settings = Settings(hooks=False, tensors=tensors)
+    variables = recorded_run.environment("accesses", tmp_path, built, sanitizer, settings, skip=0, count=None)
+    assert variables.get("TILEPROF_HOOKS") == expected
 
 
 def test_nvtx_ranges_reach_the_library_in_passes_that_have_it(tmp_path):

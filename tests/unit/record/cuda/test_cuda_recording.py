@@ -8,8 +8,10 @@ import pytest
 
 from tileprof.errors import UserError
 from tileprof.record import Options
-from tileprof.record.cuda import build, gpu, im2col, locate, recording, tensormap
+from tileprof.record.cuda import recording
+from tileprof.record.cuda.installation import build, gpu, locate
 from tileprof.record.cuda.settings import Settings
+from tileprof.record.cuda.tensor_maps import im2col, tensormap
 from tileprof.trace import load, validate
 
 PROGRAM = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import locate
+from tileprof.record.cuda.installation import locate
 from tileprof.record.source.machine import INCLUDE
 
 WRAPPED = """

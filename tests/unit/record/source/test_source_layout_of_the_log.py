@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tileprof.record.cuda import locate
+from tileprof.record.cuda.installation import locate
 from tileprof.record.source import layout
 from tileprof.record.source.machine import INCLUDE
 from tileprof.trace import ATOMIC, READ, WRITE

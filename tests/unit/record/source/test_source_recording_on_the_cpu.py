@@ -332,7 +332,7 @@ def test_bad_settings_machines_and_grids_are_refused(record, tmp_path: Path) -> 
 
 
 def test_without_a_gpu_the_error_says_what_to_do(tmp_path: Path) -> None:
-    from tileprof.record.cuda import gpu
+    from tileprof.record.cuda.installation import gpu
 
     try:
         gpu.driver()

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runtime.acs.fake_driver import Machine, compiled
-from tileprof.cli.running.run_acs import _logged_runs
+from tileprof.cli.running.run_acs import _logged_runs, record_table
+from tileprof.errors import UserError
+from tileprof.record import cuda
+from tileprof.record.cuda.settings import Settings
 from tileprof.runtime import acs
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -22,9 +25,9 @@ KINDS = [("all", 150), ("plain", 100), ("loop", 25)]
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def machine() -> Machine:
     """The fake driver and its program."""
-    return compiled(tmp_path_factory.mktemp("driver"))
+    return compiled()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -62,7 +65,7 @@ def test_a_region_that_repeats_becomes_a_graph_whose_parameters_follow_the_buffe
 def test_a_program_that_repeats_itself_without_waiting_gets_the_same_graphs(machine: Machine, tmp_path: Path) -> None:
     words = ("5", "300", "steps")
     _, table = machine.table(*words, folder=tmp_path / "log")
-    settings = acs.Settings("graph", tmp_path / "graph", table, threads=1)
+    settings = acs.Settings("graph", tmp_path / "graph", table, threads=1, rest=0)
     assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
     (counts,) = acs.results(tmp_path / "graph")
     assert counts["graph_kernels"] > 0.6 * counts["launches"]
@@ -152,6 +155,19 @@ def test_a_program_rests_in_stream_order_as_long_as_the_gpu_is_idle(machine: Mac
     assert rested == {("idle", 64): 2400 - 63, ("busy", 64): 0, ("idle", 0): 0}
 
 
+def test_segments_rest_as_well_where_the_gpu_waits_for_a_slow_host(machine: Machine, tmp_path: Path) -> None:
+    words = ("4", "400", "loop")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    expected = machine.run(*words, delay_us=0)
+    rested = {}
+    for answer in ("idle", "busy"):  # segments of two launches, each of which takes 20 us to issue
+        settings = acs.Settings("graph", tmp_path / answer, table, segment=2)
+        assert machine.run(*words, settings=settings, delay_us=0, FAKE_QUERY=answer, FAKE_ISSUE_NS="20000") == expected
+        (counts,) = acs.results(settings.folder)
+        rested[answer] = counts["rested"]
+    assert rested == {"idle": 2400 - 1023, "busy": 0}
+
+
 def ranges_of(table: Path) -> list[tuple[int, str]]:
     """Lines of a table that say what is touched, but for reads of what a kernel writes, too, which change no order."""
     actual, writes = [], ""
@@ -237,3 +253,19 @@ def test_plain_runs_are_logged_before_a_recording(
     assert len(runs) >= 3
     assert acs.repeats(runs)
     assert len(runs[0]) > 10
+
+
+def test_tables_are_recorded_without_names_and_tell_tensors_apart(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a read would stand for a whole segment of PyTorch's caching allocator, and every launch for a conflict."""
+    chosen: list[Settings] = []
+
+    def record(_options: object, settings: Settings) -> int:
+        chosen.append(settings)
+        return 1
+
+    monkeypatch.setattr(cuda, "record", record)
+    with pytest.raises(UserError, match="exit code 1"):
+        record_table(("true",), tmp_path, machine.library)
+    assert [(settings.hooks, settings.tensors) for settings in chosen] == [(False, True)]

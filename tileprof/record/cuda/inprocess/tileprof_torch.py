@@ -4,7 +4,8 @@
 Waits for torch to be imported. Everything goes to the injection library as events among its own, in order; what
 the caching allocator did is taken from its own history when the program ends. Nothing here runs on the GPU. Where only
 marked regions are recorded, operators are looked at only inside them. Compiled code names its launches itself
-(`tileprof_inductor`).
+(`tileprof_inductor`). With ``TILEPROF_HOOKS=tensors`` nothing is named, and PyTorch runs as in a plain program; only
+tensors' lifetimes and captures of graphs are told.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ import tileprof_calls  # type: ignore[import-not-found]
 
 def start() -> None:
     """Install the hooks as soon as torch has been imported."""
+    from tileprof_after import after_import  # type: ignore[import-not-found]
+
+    if os.environ["TILEPROF_HOOKS"] == "tensors":
+        after_import("torch", lambda torch: _Hooks(torch, names=False).install())
+        return
     import tileprof_benchmark  # type: ignore[import-not-found]
     import tileprof_inductor  # type: ignore[import-not-found]
-    from tileprof_after import after_import  # type: ignore[import-not-found]
 
     after_import("torch._inductor.utils", tileprof_inductor.remember_modules)
     after_import("torch._inductor.codecache", tileprof_inductor.install)
@@ -35,7 +40,7 @@ def start() -> None:
     after_import("torch._inductor.runtime.benchmarking", pauses.inductor)
     after_import("torch._inductor.runtime.triton_heuristics", pauses.inductor)
     after_import("triton.runtime.autotuner", pauses.triton)
-    after_import("torch", lambda torch: _Hooks(torch).install())
+    after_import("torch", lambda torch: _Hooks(torch, names=True).install())
 
 
 def _say(library: Any, **event: Any) -> None:
@@ -50,8 +55,9 @@ whole."""
 
 
 class _Hooks:
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, *, names: bool) -> None:
         self.torch = torch
+        self.names = names
         self.library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
         self.folder = os.path.join(os.environ["TILEPROF_RAW"], f"process-{os.getpid()}")
         self.call_of_module = torch.nn.Module._call_impl.__code__
@@ -71,11 +77,8 @@ class _Hooks:
         """
 
     def install(self) -> None:
-        import tileprof_inductor
         import tileprof_regions  # type: ignore[import-not-found]
 
-        tileprof_inductor.say = lambda op, module: self.say(e="mark", op=op, module=module)
-        tileprof_inductor.tell = lambda event: self.say(**event)
         history = tileprof_allocator.History(self.torch, self.folder, self.complain)
         if self.looking:
             history.from_the_start()
@@ -86,6 +89,15 @@ class _Hooks:
             if not tileprof_regions.by_ranges():
                 self.follow_profiler(tileprof_regions.tell)
         self.follow_graphs(history)
+        if self.names:
+            self.follow_compiler()
+
+    def follow_compiler(self) -> None:
+        """Let compiled code name its launches, and keep the hooks out of the compiler's way."""
+        import tileprof_inductor
+
+        tileprof_inductor.say = lambda op, module: self.say(e="mark", op=op, module=module)
+        tileprof_inductor.tell = lambda event: self.say(**event)
         compile_ = self.torch.compile
 
         def compile_after(*arguments: Any, **options: Any) -> Any:
@@ -110,7 +122,7 @@ class _Hooks:
 
     def look(self) -> None:
         """See every operator and every call of a module from now on."""
-        if self.mode is None and not self.aside:
+        if self.names and self.mode is None and not self.aside:
             self.handle = self.torch.nn.modules.module.register_module_forward_pre_hook(self.enter)
             self.mode = self.dispatch_mode()
             self.mode.__enter__()

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tileprof.record.model import tables
+from tileprof.record.model.tiles.convolutions import launch_grids
 from tileprof.record.model.tiles.convolutions.convolution_key import result_sizes
 from tileprof.trace.sources import ShapeSource
 
@@ -49,7 +50,7 @@ _FARTHEST: Final = 16.0
 
 
 class MeasuredLaunch(NamedTuple):
-    """A launch as it was recorded. ``ns`` is of the entry's own problem."""
+    """A launch of a call. ``ns`` is of the problem that was measured."""
 
     name: str
     grid: tuple[int, int, int]
@@ -62,7 +63,7 @@ class MeasuredLaunch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A table's answer for a call: its launches, how it knows, and the key of the entry it has them from."""
+    """A table's answer for a call: its launches, how it knows, and the key of the entry that their times are of."""
 
     launches: tuple[MeasuredLaunch, ...]
     source: ShapeSource
@@ -92,7 +93,16 @@ def entry_of(table: Table, key: tuple[int, ...], *, without: int | None = None) 
     if apart[best] > _FARTHEST:
         return None
     row = int(rows[best])
-    return Entry(_launches(table, row), ShapeSource.NEIGHBOUR, tuple(table.keys[row].tolist()))
+    measured = tuple(table.keys[row].tolist())
+    return Entry(_for_call(_launches(table, row), measured, key), ShapeSource.NEIGHBOUR, measured)
+
+
+def _for_call(
+    launches: tuple[MeasuredLaunch, ...], measured: tuple[int, ...], key: tuple[int, ...]
+) -> tuple[MeasuredLaunch, ...]:
+    """Return launches that were measured for another call with the grids that this one has."""
+    grids = launch_grids.carried(launches, measured, key)
+    return tuple(launch._replace(grid=grid) for launch, grid in zip(launches, grids, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,10 @@ _TILES: Final = (
     r"_(\d+)x(\d+)_(\d+)x\d+_",
     r"GemmShapeILi(\d+)ELi(\d+)ELi(\d+)E",
     r"GemmShape<(\d+), (\d+), (\d+)>",
+    r"cutlass_75_tensorop_\w+?gemm\w*?_(\d+)x(\d+)()_[nt]{2}_",
 )
+_DEPTH: Final = 32
+"""The depth of a tile where the name has none."""
 _ENGINE: Final = re.compile(r"(?:sgemm|engine_float_NHWC)I\w*?Li(?:\d+)ELi(\d)ELi(\d)E")
 _CLUSTER: Final = re.compile(r"nvjet_sm\d+_\w+?_\d+x\d+_\d+x\d+_(\d)x(\d)_")
 
@@ -94,7 +97,7 @@ def named(name: str) -> NamedKernel:
     for pattern in _TILES:
         match = re.search(pattern, name)
         if match:
-            first, second, depth = map(int, match.groups())
+            first, second, depth = (int(size or _DEPTH) for size in match.groups())
             cluster = _CLUSTER.search(name)
             along = (int(cluster[1]), int(cluster[2])) if cluster else (1, 1)
             return NamedKernel(role, (first, second, depth), along)

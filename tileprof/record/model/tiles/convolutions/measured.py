@@ -33,7 +33,7 @@ from tileprof.record.model.tiles.convolutions.library_kernels import (
     named,
 )
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
-from tileprof.record.model.tiles.convolutions.problem import Problem, operand_sizes
+from tileprof.record.model.tiles.convolutions.problem import Problem, copy_order, operand_sizes
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
 from tileprof.record.model.tiles.products import gemm_tile_choice
@@ -143,9 +143,9 @@ def _before(call: _Call, launch: MeasuredLaunch, role: Role, following: Role, ta
 
 def _copied_input(call: _Call, launch: MeasuredLaunch, role: Role) -> int:
     """Return which input a copy is of: the one whose blocks the grid counts, else the next one."""
-    left = [number for number, copied in enumerate(call.copied) if not copied]
+    left = [number for number in copy_order(call.problem.key) if not call.copied[number]]
     if role == Role.TRANSPOSE:
-        sizes = operand_sizes(call.entry.key)
+        sizes = operand_sizes(call.problem.key)
         fitting = [number for number in left if _transpose_grid(sizes[number]) == launch.grid]
         left = fitting or left
     return left[0]
@@ -171,7 +171,7 @@ def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, n
     """Model a change of layout: by squares where the grid says so, else any block may move anything."""
     counters = call.awaited_counters if number < len(call.problem.inputs) else []
     grid = _transpose_grid(source.shape)
-    same_grid = _transpose_grid(operand_sizes(call.entry.key)[number]) == launch.grid
+    same_grid = _transpose_grid(operand_sizes(call.problem.key)[number]) == launch.grid
     if named(launch.name).role != Role.TRANSPOSE or not same_grid:
         return _conservative(launch, call.device, [source, *counters], [copy])
     sketch = Sketch(*grid)
@@ -227,7 +227,7 @@ def _product(
 ) -> list[Kernel]:
     """Model a product in tiles, and the reduction of its slices where one was launched."""
     problem = call.problem
-    placement = problem.placement(launch, kernel, call.entry.key)
+    placement = problem.placement(launch, kernel)
     split = placement.split if reductions else 1
     tile = gemm_tile_choice.Tile(placement.rows, placement.columns, kernel.tile[2], split, 1, 1, 32, 0)
     rate = gemm_tile_choice.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
@@ -241,22 +241,14 @@ def _product(
         gradient = replace(problem.shape, weight=target, small=call.inputs[0], large=call.inputs[1])
         tile = replace(tile, split=max(1, min(split, gradient.small.shape[0] * gradient.small.shape[2])))
         main = conv_weight_kernels.main_kernel(gradient, tile, launch.name, rate, partial=bool(reductions))
-    tiles = main.footprint.tiles
-    grid = launch.grid
-    if call.entry.source != ShapeSource.TABLE:
-        grid = placement.grid(problem.key, launch, tiles, call.device.sms)
     main = _by_work_items(
-        replace(main, grid=grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred")
+        replace(main, grid=launch.grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred")
     )
     if not reductions:
         return [main]
     blocks = int(np.prod(reductions[0].grid))
     elements = -(-target.numel // max(1, blocks))
-    if call.entry.source != ShapeSource.TABLE:
-        elements = max(1, 1 << max(0, round(float(np.log2(max(1, elements))))))
-    reduced = reduce_kernel(target, tile.split, elements=elements)
-    if call.entry.source == ShapeSource.TABLE:
-        reduced = replace(reduced, grid=reductions[0].grid)
+    reduced = replace(reduce_kernel(target, tile.split, elements=elements), grid=reductions[0].grid)
     return [main, replace(reduced, coverage="inferred")]
 
 
@@ -296,20 +288,12 @@ def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Op
         return replace(squares, coverage="exact" if forward else "inferred")
     run = DIRECT_RUN
     certain = kernel.role == Role.DIRECT
-    if -(-operand_numel(call.entry.key) // run) != blocks:
+    results = int(np.prod(operand_sizes(call.problem.key)[2]))
+    if -(-results // run) != blocks:
         certain = False
-        run = max(1, -(-operand_numel(call.entry.key) // blocks))
+        run = max(1, -(-results // blocks))
     direct = conv_kernels.direct_kernel(window, call.device, launch.name, run=run)
-    if certain or call.entry.source == ShapeSource.TABLE:
-        grid = launch.grid if call.entry.source == ShapeSource.TABLE else direct.grid
-    else:
-        grid = direct.grid
-    return replace(direct, grid=grid, coverage="exact" if certain else "inferred")
-
-
-def operand_numel(key: tuple[int, ...]) -> int:
-    """Return how many results the call of a key has."""
-    return int(np.prod(operand_sizes(key)[-1]))
+    return replace(direct, grid=launch.grid, coverage="exact" if certain else "inferred")
 
 
 def _weight_elements(call: _Call, target: Operand) -> list[Kernel]:

@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 _DTYPES: Final = {"float32": Dtype.TF32, "float16": Dtype.FP16, "bfloat16": Dtype.BF16}
 _RANKS: Final = (1, 2, 3)
 _SWIZZLES: Final = (1, 2, 4, 8)
-_MOST_SWIZZLE, _MOST_SWIZZLE_GEMM = 4, 8
-"""Tiles that CUTLASS puts side by side at most, in convolutions and in products."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The placing of tiles: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has
-    tiles of its own. ``form``: the grid's x counts rows of tiles (or columns), this many at once; None where the
-    recorded grid is not that of these tiles.
+    tiles of its own. ``certain``: the launch's grid is that of these tiles.
     """
 
     rows: int
@@ -37,31 +34,6 @@ class Placement:
     split: int
     per_image: bool
     certain: bool
-    form: tuple[bool, int] | None = None
-
-    def grid(self, key: tuple[int, ...], launch: MeasuredLaunch, tiles: int, sms: int) -> tuple[int, int, int]:
-        """Return the grid of a call's tiles: persistent kernels have at most a block per SM."""
-        together = max(1, int(np.prod(launch.cluster)))
-        if launch.name.startswith("nvjet"):
-            return (together, max(1, min(tiles, sms // together)), 1)
-        if self.form is None:
-            return launch.grid
-        images, rows, columns = _product_sizes(key)
-        down, across = _tiles_along(rows // images if self.per_image else rows, columns, self.rows, self.columns)
-        rows_first, at_once = self.form
-        one, other = (down, across) if rows_first else (across, down)
-        if at_once > 1 or "cutlass" in launch.name:
-            most = _MOST_SWIZZLE_GEMM if "Kernel2" in launch.name else _MOST_SWIZZLE
-            at_once = _swizzle(other, most)
-        z = self.split * (images if self.per_image else 1)
-        if launch.grid[2] > 1 and not self.per_image:
-            z = launch.grid[2]
-        return one * at_once, -(-other // at_once), max(1, z)
-
-
-def _swizzle(tiles: int, most: int) -> int:
-    """Return how many tiles CUTLASS puts side by side for so many along the other axis."""
-    return next((one for one, least in ((8, 6), (4, 3), (2, 2)) if tiles >= least and one <= most), 1)
 
 
 def _tiles_along(rows: int, columns: int, high: int, wide: int) -> tuple[int, int]:
@@ -86,8 +58,9 @@ class Problem:
     def tf32(self) -> bool:
         return self.key[1] == Dtype.TF32
 
-    def placement(self, launch: MeasuredLaunch, kernel: NamedKernel, key: tuple[int, ...]) -> Placement:
-        """Return how the tiles of a launch lie, judged by the grid that it had for ``key``."""
+    def placement(self, launch: MeasuredLaunch, kernel: NamedKernel) -> Placement:
+        """Return how the tiles of a launch lie, judged by its grid."""
+        key = self.key
         first, second, _ = kernel.tile
         library = (
             "cublas" in launch.name or "nvjet" in launch.name or "Kernel2<" in launch.name or "Kernel2I" in launch.name
@@ -105,8 +78,8 @@ class Problem:
                 total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
                 if total in (counted[0] * counted[1], counted[0] * counted[1] * images):
                     return Placement(high, wide, split, alone, certain=True)
-            elif (form := _form(launch.grid, counted)) is not None:
-                return Placement(high, wide, split, alone, certain=True, form=form)
+            elif _counts(launch.grid, counted):
+                return Placement(high, wide, split, alone, certain=True)
         return Placement(*ways[0], split, alone, certain=False)
 
 
@@ -122,14 +95,13 @@ def _slices(launch: MeasuredLaunch, images: int, *, alone: bool) -> int:
     return max(1, launch.grid[2] // (images if alone else 1))
 
 
-def _form(grid: tuple[int, int, int], tiles: tuple[int, int]) -> tuple[bool, int] | None:
-    """Return in which order of axes and with how many side by side a grid counts tiles; None if it does not."""
-    for rows_first in (True, False):
-        one, other = tiles if rows_first else tiles[::-1]
-        for at_once in _SWIZZLES:
-            if grid[:2] == (one * at_once, -(-other // at_once)):
-                return rows_first, at_once
-    return None
+def _counts(grid: tuple[int, int, int], tiles: tuple[int, int]) -> bool:
+    """Return whether a grid counts tiles, in either order of axes, some side by side."""
+    return any(
+        grid[:2] == (one * at_once, -(-other // at_once))
+        for one, other in (tiles, tiles[::-1])
+        for at_once in _SWIZZLES
+    )
 
 
 def _product_sizes(key: tuple[int, ...]) -> tuple[int, int, int]:
@@ -162,6 +134,14 @@ def operand_sizes(key: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...
     if what == Pass.INPUT_GRADIENT:
         return result, weight, source
     return (source, result, weight) if transposed else (result, source, weight)
+
+
+def copy_order(key: tuple[int, ...]) -> tuple[int, int]:
+    """Return in which order a library copies the inputs (`operand_sizes`) to another layout (recorded)."""
+    what, transposed = key[0], bool(key[4])
+    if what == Pass.WEIGHT_GRADIENT:
+        return 1, 0
+    return (0, 1) if (what == Pass.INPUT_GRADIENT) == transposed else (1, 0)
 
 
 def key_of(

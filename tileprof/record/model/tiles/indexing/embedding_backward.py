@@ -108,46 +108,58 @@ def _by_segments(
         kernels.append(
             _ranged("partial_segments", segments, 32, most_segments, [parts, offsets], [numbers], [part_segment])
         )
-    grid = blocks(most_parts * wide, threads)
     sums = scratch(58, most_parts, width)
-    sketch = Sketch(grid)
+    sketch = Sketch(blocks(most_parts * wide, threads))
     vectors = [part_begins, keys, sorted_places(count), *([part_segment, begins] if fused else [])]
     for vector in (*vectors, numbers):
         sketch.whole(vector, READ)
+    target, mode = (out, ATOMIC) if fused else (sums, WRITE)
     confession: dict[str, Any] = {}
-    last = len(gradient.shape) - 1
     if rows is None:
         sketch.whole(gradient, READ)
-        sketch.whole(out if fused else sums, ATOMIC if fused else WRITE)
+        sketch.whole(target, mode)
         confession = without_values("every tile takes all rows")
     else:
-        order = np.argsort(rows, kind="stable")
-        row = rows[order]
-        begin = np.flatnonzero(np.diff(row, prepend=row[0] - 1) != 0)
-        segment = np.cumsum(np.diff(row, prepend=row[0] - 1) != 0) - 1
-        within = (np.arange(count) - begin[segment]) // _PART_ROWS
-        part_of = np.cumsum((np.diff(segment, prepend=-1) != 0) | (np.diff(within, prepend=0) != 0)) - 1
-        per_block = max(threads // wide, 1)
-        tile = part_of // per_block * max(wide // threads, 1)
-        for strip in range(max(wide // threads, 1)):
-            low = np.full(count, strip * threads)
-            high = np.minimum(low + threads, width) if wide > threads else np.full(count, width)
-            sketch.span(
-                gradient, READ, tile + strip, Span(tuple(range(last)), order, order + 1), Span((last,), low, high)
-            )
-            if fused:
-                chosen = row != padding
-                target, at = out, row[chosen]
-            else:
-                chosen = np.diff(part_of, prepend=-1) != 0
-                target, at = sums, part_of[chosen]
-            across = Span((1,), low[chosen], high[chosen])
-            mode = ATOMIC if fused else WRITE
-            sketch.span(target, mode, (tile + strip)[chosen], Span((0,), at, at + 1), across)
+        _parts(sketch, gradient, target, mode, rows, padding, (threads, wide))
     kernels.append(sketch.kernel("embedding_backward<parts>", threads=threads, flops=count * width, **confession))
     if not fused:
         kernels.append(_added_up(out, sums, rows, padding, (few, threads, wide), [keys, begins, offsets, numbers]))
     return kernels
+
+
+def _parts(
+    sketch: Sketch,
+    gradient: Operand,
+    target: Operand,
+    mode: int,
+    rows: Any,
+    padding: int,
+    sizes: tuple[int, int],
+) -> None:
+    """Draw how each part's rows of the gradient are read and added up, into their row of the table (atomically) or
+    their own row of the sums. ``sizes``: threads of a block, and columns with those that a warp fills up.
+    """
+    (threads, wide), count, width, last = sizes, len(rows), target.shape[1], len(gradient.shape) - 1
+    order = np.argsort(rows, kind="stable")
+    row = rows[order]
+    new_segment = np.diff(row, prepend=row[0] - 1) != 0
+    segment = np.cumsum(new_segment) - 1
+    within = (np.arange(count) - np.flatnonzero(new_segment)[segment]) // _PART_ROWS
+    part_of = np.cumsum((np.diff(segment, prepend=-1) != 0) | (np.diff(within, prepend=0) != 0)) - 1
+    if mode == ATOMIC:
+        chosen = row != padding
+        at = row[chosen]
+    else:
+        chosen = np.diff(part_of, prepend=-1) != 0
+        at = part_of[chosen]
+    strips = max(wide // threads, 1)
+    tile = part_of // max(threads // wide, 1) * strips
+    for strip in range(strips):
+        low = np.full(count, strip * threads)
+        high = np.minimum(low + threads, width) if wide > threads else np.full(count, width)
+        sketch.span(gradient, READ, tile + strip, Span(tuple(range(last)), order, order + 1), Span((last,), low, high))
+        across = Span((1,), low[chosen], high[chosen])
+        sketch.span(target, mode, (tile + strip)[chosen], Span((0,), at, at + 1), across)
 
 
 def _added_up(

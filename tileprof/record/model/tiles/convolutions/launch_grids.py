@@ -1,0 +1,311 @@
+"""Carries the grid of a measured launch over to another problem.
+
+A grid counts something of its problem: tiles of a product, squares of a layout copy, runs of elements. Several ways to
+count are known for each kind of kernel, most of them for all kernels of a library. The first way that explains the grid
+that was measured is taken for the other problem; slices (split-k) stay as many as they were. A grid that no way
+explains grows with the results.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tileprof.record.model.tiles.convolutions.convolution_key import Layout, Pass
+from tileprof.record.model.tiles.convolutions.library_kernels import TRANSPOSE_SIZE, Role, named
+from tileprof.record.model.tiles.convolutions.problem import copy_order, operand_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
+    from tileprof.record.model.tiles.convolutions.library_kernels import NamedKernel
+
+    Grid = tuple[int, int, int]
+    Key = tuple[int, ...]
+
+_CLUSTERS: Final = {
+    1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15, 12: 7, 13: 7, 14: 7, 15: 7, 16: 7
+}  # fmt: skip
+"""How many clusters of so many blocks an H200 runs at once: the most that persistent kernels were seen to launch."""
+_SWIZZLES: Final = ((8, 6), (4, 3), (2, 2))
+"""Tiles that CUTLASS puts side by side, and the least number of tiles along that axis."""
+_MOST_SLICES: Final = 128
+_MOST_GROUPS: Final = 16
+"""Groups that one tile computes at most."""
+_CONSTANT: Final = re.compile("nhwcAddPadding|tensorTransformGeneric|convertTensor|init_device_workspace")
+"""Kernels of as many blocks for every size."""
+_SQUARE_RUN, _WIDE, _NARROW = 256, 16, 8
+
+
+class Product(NamedTuple):
+    """A product as tiles lie over it: rows and columns of one, and how many there are."""
+
+    rows: int
+    columns: int
+    number: int
+
+
+class _Groups(Enum):
+    """How a launch treats the groups of a call: all of them one by one, one alone, or all side by side."""
+
+    EACH = auto()
+    ALONE = auto()
+    TOGETHER = auto()
+
+
+class _Way(NamedTuple):
+    """A way of counting tiles. ``turned``: the name's first size is along the columns. ``order``: ``rows`` or
+    ``columns`` come first in the grid, or ``turns``: persistent clusters count all tiles along x. ``phases``: the
+    pixels of each phase of a stride have tiles of their own. ``fills``: each tap has tiles of its own, and there are as
+    many slices as the GPU takes at once.
+    """
+
+    each_image: bool
+    turned: bool
+    order: str
+    swizzle: int = 1
+    groups: _Groups = _Groups.EACH
+    phases: bool = False
+    fills: bool = False
+
+
+def carried(launches: Sequence[MeasuredLaunch], measured: Key, key: Key) -> list[Grid]:
+    """Return the grids for ``key`` of a call's launches, which were measured for ``measured``."""
+    copied: set[int] = set()
+    return [_carried(launch, measured, key, copied) for launch in launches]
+
+
+def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int]) -> Grid:
+    """Return the grid of one launch; ``copied`` are the inputs that launches before it copied, and is added to."""
+    if measured == key or not min(launch.grid) or _CONSTANT.search(launch.name):
+        return launch.grid
+    kernel = named(launch.name)
+    if kernel.role == Role.PRODUCT:
+        counted = _product_grid(launch, kernel, measured, key)
+    else:
+        counted = _other_grid(launch, kernel.role, measured, key, copied)
+    return counted or _scaled(launch.grid, measured, key)
+
+
+def slices(launch: MeasuredLaunch, measured: Key) -> int:
+    """Return the slices of k of a product's launch; 1 where its grid does not tell."""
+    kernel = named(launch.name)
+    if kernel.role != Role.PRODUCT or not min(launch.grid):
+        return 1
+    explained = _explained(launch, kernel, measured)
+    return explained[1] if explained else 1
+
+
+def _scaled(grid: Grid, measured: Key, key: Key) -> Grid:
+    """Return a grid whose blocks grow as the results do; grids of the same results stay."""
+    ratio = float(np.prod(operand_sizes(key)[2], dtype=float) / np.prod(operand_sizes(measured)[2], dtype=float))
+    return grid if ratio == 1 or max(grid) == 1 else (max(1, round(grid[0] * ratio)), grid[1], grid[2])
+
+
+def product_of(key: Key, *, each_image: bool) -> Product:
+    """Return the products of a call: of each group and, with ``each_image``, of each image."""
+    return _product_of(key, _Way(each_image, turned=False, order=""))
+
+
+def _product_of(key: Key, way: _Way) -> Product:
+    out, groups, images = operand_sizes(key)[2], key[5], key[6]
+    count = (groups if way.groups == _Groups.EACH else 1) * (images if way.each_image else 1)
+    if key[0] == Pass.WEIGHT_GRADIENT:
+        return Product(max(1, out[0] // groups), int(np.prod(out[1:])), count)
+    sizes = out[2:]
+    if way.phases:
+        sizes = tuple(-(-size // step) for size, step in zip(sizes, key[15:18], strict=True))
+    pixels = int(np.prod(sizes))
+    return Product(pixels if way.each_image else images * pixels, max(1, out[1] // groups), count)
+
+
+def _ways(name: str, key: Key) -> Iterator[_Way]:
+    """Yield ways of counting tiles, the usual one of a kernel's library first."""
+    plain = ("gemm" in name and "implicit" not in name) or "Kernel2" in name or name.startswith("nvjet")
+    last = key[2] == Layout.CHANNELS_LAST
+    weights = key[0] == Pass.WEIGHT_GRADIENT
+    images = plain and not last
+    turned = plain and (weights or last) and "xmma" not in name
+    if name.startswith("nvjet") or "sm90_xmma" in name:
+        orders: tuple[str, ...] = ("turns",)
+    elif "Kernel2" in name:
+        orders = ("rows", "columns") if last or weights else ("columns", "rows")
+    elif "xmma" in name and not (plain and (last or weights)):
+        orders = ("columns", "rows")
+    else:
+        orders = ("rows", "columns")
+    swizzle = 8 if "Kernel2" in name else 4 if "cutlass" in name else 1
+    first = _Way(images, turned, orders[0], swizzle)
+    if weights and "sm90_xmma_wgrad" in name:
+        yield first._replace(fills=True)
+    if not weights and (key[0] == Pass.FORWARD) == bool(key[4]) and max(key[15:18]) > 1:
+        yield first._replace(phases=True)
+    alone = [first._replace(groups=groups) for groups in (_Groups.TOGETHER, _Groups.ALONE) if key[5] > 1]
+    if "xmma" in name:
+        yield from alone
+    for each_image in (images, not images):
+        for order in orders:
+            for is_turned in (turned, not turned):
+                yield _Way(each_image, is_turned, order, swizzle)
+    if "xmma" not in name:
+        yield from alone
+
+
+def _count(launch: MeasuredLaunch, kernel: NamedKernel, key: Key, way: _Way, parts: int) -> Grid:
+    """Return the grid of a product for a way of counting, with so many slices."""
+    product = _product_of(key, way)
+    high, wide = kernel.tile[:2][:: -1 if way.turned else 1]
+    down, across = -(-product.rows // high), -(-product.columns // wide)
+    if way.groups == _Groups.TOGETHER:
+        across *= -(-key[5] // max(1, min(_MOST_GROUPS, wide // product.columns)))
+    if way.phases:
+        down *= int(np.prod(key[15:18]))
+    images = key[6] if way.each_image else 1
+    if way.order == "turns":
+        x, y, _ = (max(1, size) for size in launch.cluster)
+        if launch.name.startswith("nvjet"):
+            along, over = kernel.cluster[:: -1 if way.turned else 1]
+            together = x * y
+            clusters = -(-down // along) * -(-across // over) * product.number * parts
+            return together, min(clusters, _CLUSTERS.get(together, 132 // together)), 1
+        most = _CLUSTERS.get(x * y, max(1, 132 // (x * y)))
+        if way.fills:
+            taps = int(np.prod(key[12:15]))
+            across = -(-product.columns // taps // wide) * taps
+            parts = max(1, most // (-(-down // y) * -(-across // x) * product.number))
+        clusters = -(-down // y) * -(-across // x) * product.number * parts
+        return x * min(clusters, most), y, launch.grid[2]
+    one, other = (down, across) if way.order == "rows" else (across, down)
+    aside = next((size for size, least in _SWIZZLES if other >= least and size <= way.swizzle), 1)
+    return one * aside, -(-other // aside), parts * images
+
+
+def _explained(launch: MeasuredLaunch, kernel: NamedKernel, key: Key) -> tuple[_Way, int] | None:
+    """Return the way and the slices with which a product's grid is counted for its own problem."""
+    ways = list(_ways(launch.name, key))
+    for way in ways:
+        if way.order == "turns":
+            parts = [1]
+        else:
+            alone = _count(launch, kernel, key, way, 1)[2]
+            parts = [launch.grid[2] // alone] if launch.grid[2] % alone == 0 else []
+        for some in parts:
+            if _count(launch, kernel, key, way, some) == launch.grid:
+                return way, some
+    blocks = int(np.prod(launch.grid))
+    for way in ways[:2]:
+        if way.order == "turns":
+            one = int(np.prod(_count(launch, kernel, key, way, 1)))
+            some = blocks // one
+            if 1 < some <= _MOST_SLICES and _count(launch, kernel, key, way, some) == launch.grid:
+                return way, some
+    return None
+
+
+def _product_grid(launch: MeasuredLaunch, kernel: NamedKernel, measured: Key, key: Key) -> Grid | None:
+    explained = _explained(launch, kernel, measured)
+    return None if explained is None else _count(launch, kernel, key, *explained)
+
+
+def _other_grid(launch: MeasuredLaunch, role: Role, measured: Key, key: Key, copied: set[int]) -> Grid | None:
+    if role in (Role.PREPARE, Role.WEIGHTS) and max(launch.grid) == 1:
+        return launch.grid
+    inputs = copy_order(measured)
+    operands: tuple[int, ...] = (2, *inputs) if role == Role.FILL or "ToNchw" in launch.name else (*inputs, 2)
+    if role == Role.TRANSPOSE and len(copied) == 1:
+        operands = tuple(sorted(operands, key=lambda operand: operand in copied))
+    for count in _counts(launch.name, role):
+        for operand in operands:
+            if count(operand_sizes(measured)[operand], measured) == launch.grid:
+                if role == Role.TRANSPOSE:
+                    copied.add(operand)
+                return count(operand_sizes(key)[operand], key)
+    return None
+
+
+def _counts(name: str, role: Role) -> Sequence[Callable[[tuple[int, ...], Key], Grid]]:
+    """Return the ways in which a kernel's grid may count an operand's elements."""
+    for pattern, ways in _COUNTS:
+        if re.search(pattern, name):
+            return ways
+    return _SQUARES if role == Role.TRANSPOSE else _RUNS
+
+
+def _squares(shape: tuple[int, ...], _: Key) -> Grid:
+    pixels = int(np.prod(shape[2:]))
+    return -(-pixels // TRANSPOSE_SIZE), -(-shape[1] // TRANSPOSE_SIZE), shape[0]
+
+
+def _squares_of_group(shape: tuple[int, ...], key: Key) -> Grid:
+    """Count the squares of one group: its channels, or of a weight its filters."""
+    if shape in (operand_sizes(key)[1], operand_sizes(key)[2]) and shape[1] * key[5] in (key[7], key[8]):
+        return _squares((max(1, shape[0] // key[5]), *shape[1:]), key)
+    return _squares((shape[0], max(1, shape[1] // key[5]), *shape[2:]), key)
+
+
+def _padded(channels: int) -> Callable[[tuple[int, ...], Key], Grid]:
+    """Return what counts squares where each group's channels are filled up to a multiple."""
+
+    def count(shape: tuple[int, ...], key: Key) -> Grid:
+        each = max(1, shape[1] // key[5])
+        return _squares((shape[0], key[5] * -(-each // channels) * channels, *shape[2:]), key)
+
+    return count
+
+
+def _runs(length: int, most: int = 1 << 40) -> Callable[[tuple[int, ...], Key], Grid]:
+    """Return what counts runs of elements, at most so many."""
+    return lambda shape, _: (min(most, -(-int(np.prod(shape)) // length)), 1, 1)
+
+
+def _runs_of_group(length: int, most: int, more: int) -> Callable[[tuple[int, ...], Key], Grid]:
+    """Return what counts runs of a group's elements; with ``more`` one beyond the whole ones."""
+    return lambda shape, key: (
+        min(most, (int(np.prod(shape)) // key[5] + (1 - more) * (length - 1)) // length + more),
+        1,
+        1,
+    )
+
+
+def _matrix(high: int, wide: int, *, pixels_first: bool) -> Callable[[tuple[int, ...], Key], Grid]:
+    """Return what counts pieces of the result as a matrix."""
+
+    def count(_: tuple[int, ...], key: Key) -> Grid:
+        product = product_of(key, each_image=key[2] == Layout.CONTIGUOUS and key[0] != Pass.WEIGHT_GRADIENT)
+        if key[0] == Pass.WEIGHT_GRADIENT:
+            first, second = (product.columns, product.rows) if pixels_first else (product.rows, product.columns)
+        else:
+            first, second = (product.rows, product.columns) if pixels_first else (product.columns, product.rows)
+        return -(-first // high), -(-second // wide), 1
+
+    return count
+
+
+def _squares_of_results(shape: tuple[int, ...], _: Key) -> Grid:
+    """Count runs of threads that compute 2 x 2 results each."""
+    high, wide = (-(-size // 2) for size in shape[-2:])
+    return -(-shape[0] * shape[1] * high * wide // _SQUARE_RUN), 1, 1
+
+
+def _strips(shape: tuple[int, ...], key: Key) -> Grid:
+    """Count runs of threads that compute 3 rows (2 with a stride) of 16 results each, of 8 in narrow images."""
+    rows = -(-shape[3] // (3 if max(key[16:18]) == 1 else 2))
+    runs = 1 if shape[4] <= _NARROW else 2 * -(-shape[4] // _WIDE)
+    return -(-shape[0] * shape[1] * rows * runs // _SQUARE_RUN), 1, 1
+
+
+_COUNTS: Final = (
+    (r"nhwcSliceC", (_runs_of_group(512, 2048, 0),)),
+    (r"genericTranspose", (_runs_of_group(512, 1 << 40, 1),)),
+    (r"splitKreduce", (_matrix(32, 16, pixels_first=True), _matrix(32, 16, pixels_first=False))),
+    (r"MatrixShapeILi4ELi256E", (_matrix(4, 256, pixels_first=False),)),
+    (r"MatrixShapeILi4ELi128E", (_matrix(4, 128, pixels_first=False),)),
+    (r"^(conv2d|dgrad2d)_c1_k1_nhwc$", (_squares_of_results,)),
+    (r"^(conv2d|dgrad2d)_c1_k1_nhwc_specialized", (_strips,)),
+)  # fmt: skip
+_SQUARES: Final = (_squares, _squares_of_group, *(_padded(channels) for channels in (4, 8, 16, 32)))
+_RUNS: Final = tuple(_runs(1 << power) for power in (10, 8, 7, 3, 9, 11, 12, 0))
