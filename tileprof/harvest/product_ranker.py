@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HELD_OUT_EVERY: Final = 25
-LEAST: Final = 2
-"""How often a kernel with so many slices is seen, at least, to become a candidate."""
+LEAST, SHARE = 5, 2000
+"""How often a kernel with so many slices is chosen for problems of a category, at least, to become a candidate: so
+often, but once per so many problems is enough."""
 _KIND, _M, _N, _SPLIT, _POST = (RECIPE.index(name) for name in ("kind", "m", "n", "split", "post"))
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
 _CLUSTER: Final = [RECIPE.index(name) for name in ("cluster_m", "cluster_n")]
@@ -124,30 +125,25 @@ def prepared(answers: product_captures.Answers, group: int, device: str) -> tupl
     kernel, recipes = kernels_of(answers.recipes)
     away = held_out_layers(layer(keys))
     often = np.bincount(place[~away], minlength=len(recipes))
-    pairs = np.column_stack([kernel, recipes[:, _SPLIT]])
-    some, pair = np.unique(pairs, axis=0, return_inverse=True)
+    some, pair = np.unique(np.column_stack([kernel, recipes[:, _SPLIT]]), axis=0, return_inverse=True)
     pair = pair.reshape(-1)
-    total = np.bincount(pair, often, len(some))
     first = np.full(len(some), -1)  # the recipe of a candidate: the one that is seen most
     for row in np.argsort(often, kind="stable").tolist():
         first[pair[row]] = row
-    kept = np.flatnonzero(total >= LEAST)
-    number = np.full(len(some), -1)
-    number[kept] = np.arange(len(kept))
-    candidate = number[pair][place]
-    words = np.asarray(weighing.categories(np, keys))
-    categories, category = np.unique(words, return_inverse=True)
+    categories, category = np.unique(np.asarray(weighing.categories(np, keys)), return_inverse=True)
     category = category.reshape(-1)
-    eligible = np.zeros((len(categories), len(kept)), bool)
-    known = (candidate >= 0) & ~away
-    eligible[category[known], candidate[known]] = True
+    times = np.zeros((len(categories), len(some)), np.int64)
+    np.add.at(times, (category[~away], pair[place[~away]]), 1)
+    eligible = times >= np.clip(times.sum(axis=1, keepdims=True) // SHARE, 1, LEAST)
+    kept = np.flatnonzero(eligible.any(axis=0))
+    eligible = eligible[:, kept]
     kernels, of_candidate = np.unique(some[kept, 0], return_inverse=True)
     of_candidate = of_candidate.reshape(-1)
     renamed = np.full(kernel.max() + 1, -1)
     renamed[kernels] = np.arange(len(kernels))
     menu = Menu(recipes[first[kept]], of_candidate, categories, eligible)
     own = renamed[kernel][place]
-    usable = (own >= 0) & eligible.any(axis=1)[category]
+    usable = (own >= 0) & np.asarray(eligible.any(axis=1))[category]
     lesson = Lesson(
         np.flatnonzero(inside),
         torch.as_tensor(keys.astype(np.float32), device=device), torch.as_tensor(category, device=device),
@@ -307,7 +303,7 @@ class Trainer:
         self.best = torch.full((count, kept), -1, dtype=torch.int16, device=self.device)
         needed = np.zeros(count, bool)
         needed[self.lesson.shown] = needed[self.lesson.judged] = True
-        wanted = np.flatnonzero(needed & self.menu.eligible.any(axis=1)[self.lesson.category.cpu().numpy()])
+        wanted = np.flatnonzero(needed & np.asarray(self.menu.eligible.any(axis=1))[self.lesson.category.cpu().numpy()])
         with torch.no_grad():
             for begin in range(0, len(wanted), _OF_BEST):
                 rows = self._on(wanted[begin : begin + _OF_BEST])

@@ -49,7 +49,7 @@ def fitted(recipe: Recipe, problem: Problem, sms: int) -> Recipe:
     return replace(recipe, m=m, n=n, split=split, post=post_of, cleared=cleared)
 
 
-def cuts_at_lines(kind: NDArray[np.int64], post: NDArray[np.int64]) -> NDArray[np.bool_]:
+def cuts_at_lines(kind: NDArray[np.integer[Any]], post: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """Return which kernels cut k at multiples of 16 or 128 bytes: kinds and posts are numbers as tables have them."""
     return np.asarray((kind == KINDS.index("cutlass")) & (post == POSTS.index("reduce")))
 
