@@ -126,7 +126,7 @@ def _product_of(key: Key, way: _Way) -> Product:
 def _ways(name: str, key: Key) -> Iterator[_Way]:
     """Yield ways of counting tiles, the usual one of a kernel's library first."""
     plain = ("gemm" in name and "implicit" not in name) or "Kernel2" in name or name.startswith("nvjet")
-    last = key[2] == Layout.CHANNELS_LAST
+    last = key[2] == Layout.CHANNELS_LAST or max(key[9:12]) == 1
     weights = key[0] == Pass.WEIGHT_GRADIENT
     images = plain and not last
     turned = plain and (weights or last) and "xmma" not in name
