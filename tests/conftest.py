@@ -25,6 +25,10 @@ os.environ["TILEPROF_PROGRESS_S"] = "0"
 for _library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
+# Each program that a test starts, and each worker, would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # What a shell starts in the background ignores SIGINT, under nohup SIGHUP; so would the programs that tests interrupt.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:

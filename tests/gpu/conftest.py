@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def no_verdicts(monkeypatch):
     """Races are run again in each test, whatever an earlier run of the tests has decided."""
-    verdicts = pytest.importorskip("tileprof.runtime.compile.verdict_cache")  # imports PyTorch
+    verdicts = pytest.importorskip("tileprof.runtime.compile.racing.verdict_cache")  # imports PyTorch
 
     monkeypatch.setattr(verdicts, "recall", lambda _: None)
 

@@ -4,9 +4,9 @@
         [--each N] -- inception --graph
 
 ``--ready`` is made when all is warm, before the lock is taken. The median time of a step over ``--rounds`` rounds of
-``--each`` steps (0: as many as take 50 ms) goes to stderr, a digest of the last result to
-stdout, the kernels of a step (name, mean duration in us) to ``--kernels``, when each kernel of two steps ran, and with
-how many blocks, to ``--timeline``.
+``--each`` steps (0: as many as take 50 ms) goes to stderr, with the time until it was issued; a digest of the last
+result goes to stdout, the kernels of a step (name, mean duration in us) to ``--kernels``, when each kernel of two steps
+ran, and with how many blocks, to ``--timeline``.
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ def kernels(step: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _step_seconds(step: Any, count: int) -> float:
-    """Seconds of a step among so many."""
+def _step_seconds(step: Any, count: int) -> tuple[float, float]:
+    """Seconds of a step among so many, and those until the program had issued it."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(count):
         step()
+    issued = time.perf_counter()
     torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / count
+    return (time.perf_counter() - begin) / count, (issued - begin) / count
 
 
 def main() -> None:
@@ -126,10 +127,11 @@ def main() -> None:
             if values.ready is not None:
                 values.ready.touch()
             with alone(values.lock):
-                each = values.each or max(3, round(ROUND_S / _step_seconds(step, 5)))
+                each = values.each or max(3, round(ROUND_S / _step_seconds(step, 5)[0]))
                 _step_seconds(step, each)
-                times = [_step_seconds(step, each) * 1e6 for _ in range(values.rounds)]
-                sys.stderr.write(f"step: {statistics.median(times):.1f} us per step\n")
+                times = [_step_seconds(step, each) for _ in range(values.rounds)]
+                whole, issue = (statistics.median(of) * 1e6 for of in zip(*times, strict=True))
+                sys.stderr.write(f"step: {whole:.1f} us per step, {issue:.1f} us to issue it\n")
                 result = step()
                 digest_bytes = result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
                 print(hashlib.sha256(digest_bytes).hexdigest())

@@ -56,6 +56,8 @@ SHIPPED = tuple(
 ISLANDS = Path(examples.__file__).parent / "cuda" / "islands.cu"
 START_S = 90
 """Until all processes of a turn have to be warm."""
+ROUNDS, EACH = 11, 8
+"""As many steps in every run: the result of a simulation depends on their number."""
 
 
 def command(words: str, folder: Path, *step: str) -> tuple[str, ...]:
@@ -119,7 +121,7 @@ def turn(jobs: list[tuple[str, str]], pair: int, folder: Path, library: Path, li
             variables = acs.environment(library, chosen) if chosen else {}
             ready = folder / f"ready-{pair}-{number}"
             ready.unlink(missing_ok=True)
-            step = ["--lock", str(lock), "--ready", str(ready), "--rounds", "7", "--each", "0"]
+            step = ["--lock", str(lock), "--ready", str(ready), "--rounds", str(ROUNDS), "--each", str(EACH)]
             if mode == "plain" and pair == 0:
                 step += ["--kernels", str(kernels_of(words, folder))]
             if words == "islands":
@@ -170,6 +172,7 @@ def row(words: str, mode: str, pair: int, chosen: acs.Settings | None, outcome: 
     """Return what a run of a program said, and what the library counted."""
     code, output, errors = outcome
     match = re.search(r": ([0-9.]+) us per step", errors)
+    issue = re.search(r"([0-9.]+) us to issue", errors)
     counts = acs.results(chosen.folder) if chosen else []
     return {
         "program": words,
@@ -177,6 +180,7 @@ def row(words: str, mode: str, pair: int, chosen: acs.Settings | None, outcome: 
         "pair": pair,
         "code": code,
         "us": float(match[1]) if match and code == 0 else None,
+        "issue_us": float(issue[1]) if issue and code == 0 else None,
         "said": output.strip()[:64] if code == 0 else errors[-600:],
         "counts": {k: v for k, v in counts[0].items() if k != "unknown_at"} if counts else {},
     }

@@ -222,7 +222,7 @@ class Worked:
         self.kept = Kept()
 
     def run(self) -> None:
-        from tileprof.runtime.compile.report import reports
+        from tileprof.runtime.compile.racing.report import reports
         from tileprof.runtime.programs.compare import expected
 
         torch, case = self.torch, self.case
@@ -304,7 +304,7 @@ class Worked:
 
     def _race_in_turn(self) -> None:
         """Have the backend's own race wait for the turn: its times decide."""
-        from tileprof.runtime.compile import race
+        from tileprof.runtime.compile.racing import race
 
         plain = race.times_in_turn
 

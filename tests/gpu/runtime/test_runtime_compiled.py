@@ -16,7 +16,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
 INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 import tileprof.runtime.policy_on_gpu  # noqa: E402, F401 - see above
-from tileprof.runtime.compile.products import ChainRunner  # noqa: E402
+from tileprof.runtime.compile.regions.products import ChainRunner  # noqa: E402
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
 pytestmark = [

@@ -19,7 +19,7 @@ import replays
 from one_road import BEGIN, END, PROGRAMS
 
 from tileprof.policy.format.symbolic import load_symbolic
-from tileprof.runtime.compile.report import reports
+from tileprof.runtime.compile.racing.report import reports
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
 from tileprof.runtime.policy_on_gpu import GpuPipeline
 from tileprof.trace import load

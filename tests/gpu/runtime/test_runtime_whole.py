@@ -21,7 +21,9 @@ from tests.support.runtime.cached_layer import CachedLayer
 from tests.support.runtime.region_builders import Played, between, played
 from tileprof.cli.running.timeline_trace import write_trace
 from tileprof.devices import of_driver
-from tileprof.runtime.compile import aten, entry, race
+from tileprof.runtime.compile import entry
+from tileprof.runtime.compile.racing import race
+from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.programs.timeline import observing
 from tileprof.trace import load, validate
 

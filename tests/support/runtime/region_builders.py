@@ -6,11 +6,11 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.partition import partitioned, proposed
-from tileprof.runtime.compile.region import Region
-from tileprof.runtime.compile.region_op import running
-from tileprof.runtime.compile.runners import Lane
+from tileprof.runtime.compile.racing.runners import Lane
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.partition import partitioned, proposed
+from tileprof.runtime.compile.regions.region import Region
+from tileprof.runtime.compile.regions.region_op import running
 
 
 class Played:

@@ -13,7 +13,7 @@ from torch import nn
 from tileprof.cli.entry import main
 from tileprof.cli.running import run_program
 from tileprof.errors import UserError
-from tileprof.runtime.compile.report import Report, announce
+from tileprof.runtime.compile.racing.report import Report, announce
 from tileprof.runtime.programs import calls, compare
 
 PROGRAM = """

@@ -26,7 +26,7 @@ MOST_PAIRS = 50
 """Pairs of a recording that are tried for stages with operators."""
 
 ROWS = "rows"
-"""The tiles of an epilogue: see `tileprof.record.model.recut`."""
+"""The tiles of an epilogue: see `tileprof.record.model.recut_gpu_recording`."""
 
 MOST_SETS = 16
 """Different sets of products for which tiles are looked for."""
@@ -85,7 +85,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     if trace.manifest["recorder"] != "cuda" or not trace.launches["call"].astype(str).str.contains('"number":').any():
         return None
     try:
-        from tileprof.record.model.recut import recut  # noqa: PLC0415 - needs torch
+        from tileprof.record.model.recut_gpu_recording import recut  # noqa: PLC0415 - needs torch
     except ImportError:
         say("The operators of this recording can be cut into stages where PyTorch is installed.")
         return None

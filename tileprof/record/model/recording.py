@@ -19,7 +19,8 @@ from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import program, ranges
 from tileprof.record.closing_line import ended_json
-from tileprof.record.model import fake, triton_kernels
+from tileprof.record.model import triton_kernels
+from tileprof.record.model.observation import fake
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides

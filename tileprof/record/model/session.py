@@ -24,20 +24,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tileprof.errors import UserError
 from tileprof.record import capture
-from tileprof.record.model import fake, plans, unfused
-from tileprof.record.model.call_text import call_description
+from tileprof.record.model.calls import launch_plans
+from tileprof.record.model.calls.call_text import call_description
+from tileprof.record.model.calls.layouts import as_operands, flatten
+from tileprof.record.model.calls.overload_facts import HOST_READS, Operator, describe, higher_order, reads_a_step
+from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
-from tileprof.record.model.dispatch import Mode, each_thread
-from tileprof.record.model.layouts import as_operands, flatten
-from tileprof.record.model.modules import Modules, Names
-from tileprof.record.model.nvtx import Ranges
-from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order, reads_a_step
-from tileprof.record.model.plans_by_value import PlansByValue
-from tileprof.record.model.progress import Progress
-from tileprof.record.model.storage import ABSENT, Buffer, Buffers
+from tileprof.record.model.compiled.target import capability
+from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers
+from tileprof.record.model.observation import attention_choice, fake, unfused
+from tileprof.record.model.observation.dispatch import Mode, each_thread
+from tileprof.record.model.observation.modules import Modules, Names
+from tileprof.record.model.observation.nvtx import Ranges
+from tileprof.record.model.observation.progress import Progress
+from tileprof.record.model.observation.window import Window
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
-from tileprof.record.model.window import Window
 from tileprof.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class Session:
         self._remarks: set[str] = set()
         self._host_reads = 0
         self._operators: dict[Any, Operator] = {}
-        self._plans: dict[Any, list[plans.KernelPlan]] = {}
+        self._plans: dict[Any, list[launch_plans.KernelPlan]] = {}
         self._plans_by_value = PlansByValue()
         self._dtypes: dict[torch.dtype, str] = {}
         self._lock = threading.RLock()
@@ -100,6 +102,7 @@ class Session:
         self._stack.callback(self.modules.install())
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
+        self._stack.enter_context(attention_choice.as_on_gpu(capability(self.device)))
         self._stack.enter_context(compiler(self))
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:
@@ -309,7 +312,7 @@ class Session:
         if kernel_plans is None:
             read: set[int] = set()
             call = self._call(operator, arguments, result, tensors, values, read)
-            kernel_plans = plans.plan(
+            kernel_plans = launch_plans.plan(
                 operator if strided else operator.opaque(), call, self.device, cached, self._notes
             )
             if by_value:
@@ -405,7 +408,7 @@ class Session:
             return
         kernel_plans = self._plans.get((op, key))
         if kernel_plans is None:
-            kernel_plans = self._plans[op, key] = [plans.own(make(), op, self.device, key)]
+            kernel_plans = self._plans[op, key] = [launch_plans.own(make(), op, self.device, key)]
         self.buffers.wrote([tensors[ref] for ref in kernel_plans[0].written_slots])
         self._launch(op, kernel_plans, tensors, places, len(tensors), path)
 
@@ -420,17 +423,17 @@ class Session:
             return
         self._launch(op, self._ready(op, kernel), tensors, places, len(tensors), path)
 
-    def _ready(self, op: str, kernel: Kernel) -> list[plans.KernelPlan]:
-        key = plans.content(kernel)
+    def _ready(self, op: str, kernel: Kernel) -> list[launch_plans.KernelPlan]:
+        key = launch_plans.content(kernel)
         kernel_plans = self._plans.get((op, key))
         if kernel_plans is None:
-            kernel_plans = self._plans[op, key] = [plans.own(kernel, op, self.device, key)]
+            kernel_plans = self._plans[op, key] = [launch_plans.own(kernel, op, self.device, key)]
         return kernel_plans
 
     def _launch(
         self,
         op: str,
-        kernel_plans: list[plans.KernelPlan],
+        kernel_plans: list[launch_plans.KernelPlan],
         tensors: list[torch.Tensor],
         places: list[Buffer | None],
         inputs: int,
@@ -465,7 +468,7 @@ class Session:
 
     def _bindings(
         self,
-        one: plans.KernelPlan,
+        one: launch_plans.KernelPlan,
         tensors: list[torch.Tensor],
         places: list[Buffer | None],
         inputs: int,
@@ -487,7 +490,7 @@ class Session:
         return tuple(bound)
 
     def _add(
-        self, op: str, one: plans.KernelPlan, bound: tuple[tuple[int, int], ...], path: str, call: str = ""
+        self, op: str, one: launch_plans.KernelPlan, bound: tuple[tuple[int, int], ...], path: str, call: str = ""
     ) -> None:
         begin_ns = self.end_ns + self._gap_ns if self.tiles else 0
         rows = one.rows or one.launch_rows(self.writer, op)

@@ -13,18 +13,19 @@ import torch
 from torch import fx
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, policy_files, products, verdict_cache
-from tileprof.runtime.compile.ahead import Ahead
-from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
-from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
-from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
-from tileprof.runtime.compile.partition import proposed
-from tileprof.runtime.compile.race import Program, Race
-from tileprof.runtime.compile.region import Region
-from tileprof.runtime.compile.region_program import Traced, Way, names_of
-from tileprof.runtime.compile.report import Report, announce
+from tileprof.runtime.compile.racing import verdict_cache
+from tileprof.runtime.compile.racing.ahead import Ahead
+from tileprof.runtime.compile.racing.race import Program, Race
+from tileprof.runtime.compile.racing.region_program import Traced, Way, names_of
+from tileprof.runtime.compile.racing.report import Report, announce
+from tileprof.runtime.compile.regions import aten, policy_files, products
+from tileprof.runtime.compile.regions.finders import FINDERS
+from tileprof.runtime.compile.regions.masks import write_out_masks
+from tileprof.runtime.compile.regions.outer_products import outer_products_as_multiplications
+from tileprof.runtime.compile.regions.partition import proposed
+from tileprof.runtime.compile.regions.region import Region
 from tileprof.runtime.persistent.build import nvcc
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tileprof.runtime.compile.region_op import NAMESPACE
+from tileprof.runtime.compile.regions.region_op import NAMESPACE
 
 
 def inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile.aten import (
+from tileprof.runtime.compile.regions.aten import (
     ATEN,
     argument,
     calls,
@@ -28,7 +28,7 @@ from tileprof.runtime.compile.aten import (
     shape,
     strides,
 )
-from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.regions.region import Region
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Layer, Maximum, Network, Norm, Windows
 from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.convnet.runner import NetworkRunner, timed_run

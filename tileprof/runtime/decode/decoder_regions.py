@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.region import Region
 from tileprof.runtime.decode.launch import Decoder
 from tileprof.runtime.decode.match import Matched, Mismatch, matched
 from tileprof.runtime.decode.shape import DecoderShape

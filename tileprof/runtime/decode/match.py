@@ -11,8 +11,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
 from tileprof.runtime.decode.positions import Computed, computed, is_causal, is_counter, is_triangle
 
 _DTYPES: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}

@@ -15,8 +15,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
 
 _ALLOWED: Final = frozenset(
     {

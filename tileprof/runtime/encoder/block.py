@@ -15,8 +15,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
 from tileprof.runtime.encoder.constants import constant
 from tileprof.runtime.encoder.program import HEAD, Attention, Dtype, Epilogue, Mask, Matrix, Norm, Product, Stage
 from tileprof.runtime.encoder.written_out import Attended

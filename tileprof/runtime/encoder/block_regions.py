@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
-from tileprof.runtime.compile.region import Region, Runner
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
+from tileprof.runtime.compile.regions.region import Region, Runner
 from tileprof.runtime.encoder.block import Refused, Stack, add_block, with_last_norm
 from tileprof.runtime.encoder.patches import patches
 from tileprof.runtime.encoder.plan import plan_without_tasks

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.regions import aten
 
 MOST_ELEMENTS: Final = 1 << 22
 

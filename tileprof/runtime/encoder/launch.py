@@ -160,7 +160,7 @@ class Launcher:
 
 
 class Runner:
-    """A region's program as a `tileprof.runtime.compile.region.Runner`: inputs in order, outputs shaped as nodes."""
+    """Runs a region's program (a `Runner` of `compile.regions.region`): inputs in order, outputs shaped as nodes."""
 
     frozen = False
 

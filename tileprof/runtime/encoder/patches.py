@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
-from tileprof.runtime.compile.region import Region, Runner
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
+from tileprof.runtime.compile.regions.region import Region, Runner
 
 
 @dataclass

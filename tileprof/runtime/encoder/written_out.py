@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
 
 _STEPS: Final = frozenset({*aten.RESHAPES, ATEN.expand.default, ATEN.clone.default})
 

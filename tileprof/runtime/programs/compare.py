@@ -12,7 +12,7 @@ import torch
 
 from tileprof.devices import of_driver
 from tileprof.errors import UserError
-from tileprof.runtime.compile.report import Report, reports
+from tileprof.runtime.compile.racing.report import Report, reports
 from tileprof.runtime.programs.calls import Call, tensors_in
 from tileprof.runtime.programs.expected import expected_us
 from tileprof.runtime.programs.timeline import Timeline, observing

@@ -16,7 +16,7 @@ from math import ceil, prod
 from typing import Any, Final
 
 from tileprof.devices import Device
-from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.regions.region import Region
 from tileprof.runtime.convnet import plan as networks
 from tileprof.runtime.convnet.network import INPUT, Convolution, Network
 from tileprof.runtime.convnet.tiling import microseconds, tiled

@@ -139,7 +139,7 @@ def test_a_call_under_another_mark_belongs_to_no_launch(tmp_path):
 
 def test_operators_are_cut_into_the_tiles_of_the_models_kernels(recording, tmp_path):
     pytest.importorskip("torch")
-    from tileprof.record.model.recut import recut
+    from tileprof.record.model.recut_gpu_recording import recut
 
     result = recut(recording, tmp_path / "again.tileprof")
     trace = load(result.path)
@@ -157,7 +157,7 @@ def test_operators_are_cut_into_the_tiles_of_the_models_kernels(recording, tmp_p
 
 def test_launches_without_a_call_stay_as_they_were_recorded(tmp_path):
     pytest.importorskip("torch")
-    from tileprof.record.model.recut import recut
+    from tileprof.record.model.recut_gpu_recording import recut
 
     name = tmp_path / "t.tileprof"
     events = [*PROGRAM[: len(PLACES) + 1], launch(1), *operator("aten::gelu", [launch(3)], GELU), launch(4)]
@@ -178,7 +178,7 @@ def test_launches_without_a_call_stay_as_they_were_recorded(tmp_path):
 def test_memory_that_comes_and_goes_between_two_launches_is_kept(tmp_path):
     """As under torch.compile, where kernels are tried out on tensors of their own."""
     pytest.importorskip("torch")
-    from tileprof.record.model.recut import recut
+    from tileprof.record.model.recut_gpu_recording import recut
 
     short = {"address": 0x900000, "bytes": 4096, "device": 0, "flags": 0}
     events = [*PROGRAM[:-6], {"e": "alloc", **short}, {"e": "free", **short}, *PROGRAM[-6:]]

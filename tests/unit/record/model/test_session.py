@@ -377,13 +377,13 @@ def test_modules_inside_function_transforms_are_recorded_with_their_names(trace_
 
 
 def test_optimiser_steps_are_planned_once_whatever_their_bias_corrections(trace_of, monkeypatch):
-    from tileprof.record.model import plans
+    from tileprof.record.model.calls import launch_plans
 
     network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
     optimiser = torch.optim.Adam(network.parameters())
-    plan_calls, plan = [], plans.plan
+    plan_calls, plan = [], launch_plans.plan
     monkeypatch.setattr(
-        plans, "plan", lambda operator, *rest: plan_calls.append(operator.name) or plan(operator, *rest)
+        launch_plans, "plan", lambda operator, *rest: plan_calls.append(operator.name) or plan(operator, *rest)
     )
 
     def program():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,10 +105,24 @@ def test_pairs_of_runs_that_have_measured_are_not_measured_again():
 def test_a_turn_ends_at_its_limit_and_keeps_what_has_measured(monkeypatch, tmp_path):
     quick = "import sys; print('digest'); print('x: 12.5 us per step', file=sys.stderr)"
     programs = {"quick": quick, "endless": "import time; time.sleep(600)"}
-    monkeypatch.setattr(eager, "command", lambda words, *_: (sys.executable, "-c", programs[words]))
+    processes, limit = [], 60.0
+
+    class Process(subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            processes.append(self)
+
+    def monotonic():
+        """The limit passes as soon as the first program has ended, on a slow machine as on a fast one."""
+        return limit + 1 if processes and processes[0].returncode is not None else 0.0
+
+    monkeypatch.setattr(eager, "command", lambda words, *_: (sys.executable, "-IS", "-c", programs[words]))
+    monkeypatch.setattr(eager.subprocess, "Popen", Process)
+    monkeypatch.setattr(eager, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     jobs = [("quick", "plain"), ("endless", "plain")]
-    rows = list(eager.turn(jobs, 0, tmp_path, Path("library"), time.monotonic() + 20))
+    rows = list(eager.turn(jobs, 0, tmp_path, Path("library"), limit))
     assert [(row["program"], row["us"]) for row in rows] == [("quick", 12.5), ("endless", None)]
+    assert all(process.returncode is not None for process in processes)
     assert eager.left(jobs, 0, rows) == [("endless", "plain")]
 
 

@@ -62,7 +62,7 @@ def test_a_region_that_repeats_becomes_a_graph_whose_parameters_follow_the_buffe
 def test_a_program_that_repeats_itself_without_waiting_gets_the_same_graphs(machine: Machine, tmp_path: Path) -> None:
     words = ("5", "300", "steps")
     _, table = machine.table(*words, folder=tmp_path / "log")
-    settings = acs.Settings("graph", tmp_path / "graph", table, threads=1)
+    settings = acs.Settings("graph", tmp_path / "graph", table, threads=1, rest=0)
     assert machine.run(*words, settings=settings) == machine.run(*words, delay_us=0)
     (counts,) = acs.results(tmp_path / "graph")
     assert counts["graph_kernels"] > 0.6 * counts["launches"]
@@ -150,6 +150,19 @@ def test_a_program_rests_in_stream_order_as_long_as_the_gpu_is_idle(machine: Mac
         rested[answer, rest] = counts["rested"]
         assert counts["launches"] == 2400
     assert rested == {("idle", 64): 2400 - 63, ("busy", 64): 0, ("idle", 0): 0}
+
+
+def test_segments_rest_as_well_where_the_gpu_waits_for_a_slow_host(machine: Machine, tmp_path: Path) -> None:
+    words = ("4", "400", "loop")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    expected = machine.run(*words, delay_us=0)
+    rested = {}
+    for answer in ("idle", "busy"):  # segments of two launches, each of which takes 20 us to issue
+        settings = acs.Settings("graph", tmp_path / answer, table, segment=2)
+        assert machine.run(*words, settings=settings, delay_us=0, FAKE_QUERY=answer, FAKE_ISSUE_NS="20000") == expected
+        (counts,) = acs.results(settings.folder)
+        rested[answer] = counts["rested"]
+    assert rested == {"idle": 2400 - 1023, "busy": 0}
 
 
 def ranges_of(table: Path) -> list[tuple[int, str]]:

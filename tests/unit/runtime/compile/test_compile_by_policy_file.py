@@ -19,7 +19,7 @@ from tests.support.runtime.region_builders import replaced
 from tileprof.policy.format.expression import parse
 from tileprof.policy.format.symbolic import Symbol, text_of
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.compile.policy_files import finder, load_policies
+from tileprof.runtime.compile.regions.policy_files import finder, load_policies
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View

@@ -11,10 +11,11 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from tileprof.runtime.compile import Options, policy_files, products
-from tileprof.runtime.compile.chain_matcher import chains
-from tileprof.runtime.compile.gates import joined
-from tileprof.runtime.compile.products import _side_by_side, finder, suited
+from tileprof.runtime.compile import Options
+from tileprof.runtime.compile.regions import policy_files, products
+from tileprof.runtime.compile.regions.chain_matcher import chains
+from tileprof.runtime.compile.regions.gates import joined
+from tileprof.runtime.compile.regions.products import _side_by_side, finder, suited
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages.epilogues import GATE
 
@@ -85,7 +86,7 @@ def test_the_promise_is_asked_for_and_then_gates_are_for_the_persistent_kernel(m
     (matched_chains,) = chains(halves.graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", lambda: "nvcc")
+    monkeypatch.setattr("tileprof.runtime.compile.regions.products.nvcc", lambda: "nvcc")
     last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
     on_gpu = SimpleNamespace(chain=matched_chains.chain, stages=matched_chains.stages, last=last)
     for options, stages, way in (

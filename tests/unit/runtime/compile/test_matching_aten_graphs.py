@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.tracing import inference_graphs
 
 ATEN = aten.ATEN

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from tests.support.runtime.region_builders import Played, between, graph_of, played
-from tileprof.runtime.compile import aten, runners
-from tileprof.runtime.compile.compare_results import difference, in_float32
-from tileprof.runtime.compile.runners import Lane, NotNowError
+from tileprof.runtime.compile.racing import runners
+from tileprof.runtime.compile.racing.compare_results import difference, in_float32
+from tileprof.runtime.compile.racing.runners import Lane, NotNowError
+from tileprof.runtime.compile.regions import aten
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")

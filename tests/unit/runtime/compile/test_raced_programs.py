@@ -17,14 +17,16 @@ from torch.nn import functional
 from tests.support.runtime.cached_layer import CachedLayer
 from tests.support.runtime.region_builders import Played, between, graph_of, played, replaced
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, race
+from tileprof.runtime.compile import entry
 from tileprof.runtime.compile.inductor import rest_by_inductor
 from tileprof.runtime.compile.options import Options
-from tileprof.runtime.compile.partition import digest, proposed
-from tileprof.runtime.compile.race import Program, Race
-from tileprof.runtime.compile.region_op import region_call
-from tileprof.runtime.compile.report import Report, reports
-from tileprof.runtime.compile.runners import NotNowError
+from tileprof.runtime.compile.racing import race
+from tileprof.runtime.compile.racing.race import Program, Race
+from tileprof.runtime.compile.racing.report import Report, reports
+from tileprof.runtime.compile.racing.runners import NotNowError
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.partition import digest, proposed
+from tileprof.runtime.compile.regions.region_op import region_call
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from torch import nn
 
 from tests.support.runtime.region_builders import Played
 from tileprof.runtime.compile import entry
-from tileprof.runtime.compile.finders import FINDERS
-from tileprof.runtime.compile.report import reports
+from tileprof.runtime.compile.racing.report import reports
+from tileprof.runtime.compile.regions.finders import FINDERS
 
 
 class Block(nn.Module):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.tracing import inference_graphs
 
 ATEN = aten.ATEN

@@ -17,9 +17,9 @@ from torch.nn import functional
 from tests.support.runtime.region_builders import replaced
 from tileprof.errors import UserError
 from tileprof.runtime.compile import Options
-from tileprof.runtime.compile.chain_matcher import chains
-from tileprof.runtime.compile.products import finder, suited
-from tileprof.runtime.compile.runners import RegionError
+from tileprof.runtime.compile.racing.runners import RegionError
+from tileprof.runtime.compile.regions.chain_matcher import chains
+from tileprof.runtime.compile.regions.products import finder, suited
 
 ALWAYS = Options(use="always")
 
@@ -208,7 +208,7 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
     (matched_chains,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
     (single,) = chains(traced(two, X, *weights(64, 96, 64)).graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
-    monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", lambda: "nvcc")
+    monkeypatch.setattr("tileprof.runtime.compile.regions.products.nvcc", lambda: "nvcc")
     for capability, device, name, expected in (
         ((9, 0), "cuda", "auto", "persistent"),
         ((9, 0), "cuda", "persistent", "persistent"),
@@ -239,7 +239,7 @@ def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch) -> None:
     def missing() -> None:
         raise UserError("there is no nvcc")
 
-    monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", missing)
+    monkeypatch.setattr("tileprof.runtime.compile.regions.products.nvcc", missing)
     last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
     result, way, _, reason = suited(
         SimpleNamespace(chain=matched_chains.chain, stages=matched_chains.stages, last=last), Options()
@@ -251,7 +251,7 @@ def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch) -> None:
 def test_chains_for_triton_alone_are_taken_where_they_are_asked_for(monkeypatch, caplog) -> None:
     graph = traced(two, X, *weights(64, 96, 64)).graph
     monkeypatch.setattr(
-        "tileprof.runtime.compile.products.suited",
+        "tileprof.runtime.compile.regions.products.suited",
         lambda candidate, _: (candidate.chain, "cusync", {}, "stage 0 is float32"),
     )
     with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):

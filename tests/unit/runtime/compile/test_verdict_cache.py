@@ -15,13 +15,15 @@ from torch.nn import functional
 
 from tests.support.runtime.region_builders import Played, between, played
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, race, verdict_cache
-from tileprof.runtime.compile.ahead import Ahead
+from tileprof.runtime.compile import entry
 from tileprof.runtime.compile.inductor import inductor, own_copy
-from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
-from tileprof.runtime.compile.runners import Lane, RegionError
-from tileprof.runtime.compile.verdict_cache import Verdict
+from tileprof.runtime.compile.racing import race, verdict_cache
+from tileprof.runtime.compile.racing.ahead import Ahead
+from tileprof.runtime.compile.racing.runners import Lane, RegionError
+from tileprof.runtime.compile.racing.verdict_cache import Verdict
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.masks import write_out_masks
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")

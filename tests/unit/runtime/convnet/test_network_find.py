@@ -10,7 +10,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch import nn
 
-from tileprof.runtime.compile.partition import unfit
+from tileprof.runtime.compile.regions.partition import unfit
 from tileprof.runtime.compile.tracing import inference_graphs, traced
 from tileprof.runtime.convnet import network_matcher as finding
 from tileprof.runtime.convnet.network import Convolution, Flat, Maximum, Network, computed

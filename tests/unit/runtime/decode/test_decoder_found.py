@@ -13,11 +13,11 @@ import torch
 import transformers
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
-from tileprof.runtime.compile.finders import FINDERS
-from tileprof.runtime.compile.partition import unfit
-from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
+from tileprof.runtime.compile.regions.finders import FINDERS
+from tileprof.runtime.compile.regions.partition import unfit
+from tileprof.runtime.compile.regions.region import Region
 from tileprof.runtime.compile.tracing import inference_graphs
 from tileprof.runtime.decode import match
 from tileprof.runtime.decode.decoder_regions import decoders, shape_of

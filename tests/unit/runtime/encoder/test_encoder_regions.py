@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.support.runtime.encoder_programs import post_norm, pre_norm
 from tileprof.errors import UserError
-from tileprof.runtime.compile.partition import unfit
-from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.regions.partition import unfit
+from tileprof.runtime.compile.regions.region import Region
 from tileprof.runtime.compile.tracing import inference_graphs
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.block_regions import find

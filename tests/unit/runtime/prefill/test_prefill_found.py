@@ -14,9 +14,9 @@ import torch
 import transformers
 from torch import fx
 
-from tileprof.runtime.compile import aten
-from tileprof.runtime.compile.aten import ATEN
-from tileprof.runtime.compile.partition import unfit
+from tileprof.runtime.compile.regions import aten
+from tileprof.runtime.compile.regions.aten import ATEN
+from tileprof.runtime.compile.regions.partition import unfit
 from tileprof.runtime.compile.tracing import inference_graphs
 from tileprof.runtime.decode.match import matched
 from tileprof.runtime.prefill.prefill_regions import prefills, shape_of

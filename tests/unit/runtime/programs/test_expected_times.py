@@ -13,7 +13,7 @@ import pytest
 from tests.support.runtime.encoder_programs import post_norm, pre_norm
 from tests.support.runtime.networks import small
 from tileprof.devices import of_driver
-from tileprof.runtime.compile.report import Report
+from tileprof.runtime.compile.racing.report import Report
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.prefill.shape import PrefillShape
 from tileprof.runtime.programs import compare

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tileprof.record.model.compiled import kernels, notes
 from tileprof.record.model.compiled.lowering import Run, lower
 from tileprof.record.model.compiled.wrapper import Listener
-from tileprof.record.model.dispatch import StandIns
+from tileprof.record.model.observation.dispatch import StandIns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

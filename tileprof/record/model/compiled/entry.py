@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tileprof.record.model.compiled.notes import BY_OPERATOR, FUSED
-from tileprof.record.model.dispatch import Mode
-from tileprof.record.model.modules import unless_compiling
+from tileprof.record.model.observation.dispatch import Mode
+from tileprof.record.model.observation.modules import unless_compiling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

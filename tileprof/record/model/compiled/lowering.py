@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from tileprof.record.cuda.inprocess import tileprof_inductor
-from tileprof.record.model.compiled import attention, choices, target, wrapper
+from tileprof.record.model.compiled import choices, target, wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def lower(
         return call
 
     valid_settings = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
-    with _silence(), _disable_current_modes(), _without_caches(), attention.on_gpu(target.capability(device)):
+    with _silence(), _disable_current_modes(), _without_caches():
         function: Callable[..., Any] = inductor.compile_fx(
             graph, inputs, inner_compile=inner, config_patches=valid_settings
         )

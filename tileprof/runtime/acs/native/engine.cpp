@@ -22,7 +22,21 @@ CUresult stuck(const char* what) {
     return kLaunchTimeout;
 }
 
-thread_local bool forks_locked = false;  // this thread holds the engine while it forks
+// The locks of the engine that this thread holds while it forks.
+thread_local bool forks_locked = false, forks_issuing = false;
+
+// The lock, unless another thread holds it for `kPatience`.
+std::unique_lock<std::timed_mutex> patiently(std::timed_mutex& mutex) {
+    std::unique_lock<std::timed_mutex> lock(mutex, std::try_to_lock);
+#if defined(__SANITIZE_THREAD__)  // which does not see timed locks
+    for (const auto begin = std::chrono::steady_clock::now();
+         !lock.owns_lock() && std::chrono::steady_clock::now() - begin < kPatience; lock.try_lock())
+        std::this_thread::yield();
+#else
+    if (!lock.owns_lock()) lock.try_lock_for(kPatience);
+#endif
+    return lock;
+}
 
 const char* symbol_of(const Mark& mark) { return mark.kind == Mark::kRecord ? "cuEventRecord" : "cuStreamWaitEvent"; }
 
@@ -59,17 +73,7 @@ std::string Engine::start() {
     return "";
 }
 
-std::unique_lock<std::timed_mutex> Engine::hold() {
-    std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
-#if defined(__SANITIZE_THREAD__)  // which does not see timed locks
-    for (const auto begin = std::chrono::steady_clock::now();
-         !lock.owns_lock() && std::chrono::steady_clock::now() - begin < kPatience; lock.try_lock())
-        std::this_thread::yield();
-#else
-    if (!lock.owns_lock()) lock.try_lock_for(kPatience);
-#endif
-    return lock;
-}
+std::unique_lock<std::timed_mutex> Engine::hold() { return patiently(mutex_); }
 
 // A thread of the library's, where there is a CPU for it.
 void Engine::begin_queue() {
@@ -86,8 +90,8 @@ void Engine::begin_queue() {
         note_failure(make(mark));
     };
     makers.pause = [this] {
-        // The program's thread may wait for this one while it holds the mutex: then it does what there is to do.
-        std::unique_lock<std::timed_mutex> lock(mutex_, std::try_to_lock);
+        // Not `mutex_`: while a segment begins, the program goes on to queue launches.
+        std::unique_lock<std::timed_mutex> lock(issuing_, std::try_to_lock);
         if (!lock.owns_lock()) return false;
         if (dispatcher_->has_segment()) note_failure(dispatcher_->flush());
         return true;
@@ -108,8 +112,14 @@ bool Engine::queues(CUstream stream) const {
     return queue_ != nullptr && !dispatcher_->captures() && stream != per_thread_stream() && !queue_->broken();
 }
 
-// Everything that was queued is with the driver.
-CUresult Engine::drain(const char* what) { return queue_ == nullptr || queue_->drain() ? kSuccess : stuck(what); }
+// Everything that was queued is with the driver, and the library's thread begins nothing while the lock is held; no lock
+// where it does not come to that.
+std::unique_lock<std::timed_mutex> Engine::take_over(const char* what) {
+    std::unique_lock<std::timed_mutex> lock;
+    if (queue_ == nullptr || queue_->drain()) lock = patiently(issuing_);
+    if (!lock.owns_lock()) stuck(what);
+    return lock;
+}
 
 CUresult Engine::move(const Move& move) {
     const Work work = work_of(move);
@@ -122,8 +132,8 @@ CUresult Engine::move(const Move& move) {
     CUcontext context = nullptr;
     if (queues(move.stream) && Driver::get().cuCtxGetCurrent(&context) == kSuccess && queue_->push(move, context))
         return kSuccess;
-    if (CUresult failure = drain("a copy or fill")) return failure;
-    return dispatcher_->move(move);
+    const std::unique_lock<std::timed_mutex> issuing = take_over("a copy or fill");
+    return issuing.owns_lock() ? dispatcher_->move(move) : kLaunchTimeout;
 }
 
 CUresult Engine::mark(const Mark& mark, CUresult (*real)(const Mark&)) {
@@ -151,8 +161,9 @@ CUresult Engine::launch(const Launch& launch) {
     if (finished_) return issue(launch, launch.stream, launch.parameters, launch.extra);
     if (CUresult failure = earlier_failure()) return failure;
     if (!queues(launch.stream)) {
-        if (CUresult failure = drain("a launch")) return failure;
-        return dispatcher_->launch(launch, functions_.of(launch.function, table_));
+        const std::unique_lock<std::timed_mutex> issuing = take_over("a launch");
+        return issuing.owns_lock() ? dispatcher_->launch(launch, functions_.of(launch.function, table_))
+                                   : kLaunchTimeout;
     }
     const uint64_t configuration = configuration_of(launch);
     auto entry = accepted_.find(configuration);
@@ -161,7 +172,8 @@ CUresult Engine::launch(const Launch& launch) {
         if (Driver::get().cuCtxGetCurrent(&context) == kSuccess && queue_->push(launch, *entry->second, context))
             return kSuccess;
     }
-    if (CUresult failure = drain("a launch")) return failure;
+    const std::unique_lock<std::timed_mutex> issuing = take_over("a launch");
+    if (!issuing.owns_lock()) return kLaunchTimeout;
     if (!at_exit_) {
         at_exit_ = true;
         atexit([] { engine().finish(); });  // again: before the driver ends, which began later than this library
@@ -182,7 +194,7 @@ CUresult Engine::before(const char* symbol, Meaning meaning) {
     std::unique_lock<std::timed_mutex> lock = hold();
     if (!lock.owns_lock()) return stuck(symbol), kSuccess;
     if (log_.is_open() || finished_) return kSuccess;
-    drain(symbol);
+    const std::unique_lock<std::timed_mutex> issuing = take_over(symbol);
     shared_ = shared_ || meaning == Meaning::kShared;
     if (meaning == Meaning::kIssued || meaning == Meaning::kShared)
         note_failure(dispatcher_->flush());
@@ -208,7 +220,7 @@ CUresult Engine::set_attribute(const void* function, int attribute, int value, C
     if (log_.is_open() || finished_) return set(function, attribute, value);
     auto [entry, added] = attributes_.try_emplace({function, attribute}, value);
     if (added || entry->second != value) {
-        drain("an attribute of a function");
+        const std::unique_lock<std::timed_mutex> issuing = take_over("an attribute of a function");
         note_failure(dispatcher_->flush());
         entry->second = value;
     }
@@ -223,7 +235,11 @@ void Engine::before_fork() {
     if (!lock.owns_lock()) return;
     forks_locked = true;
     lock.release();
-    if (!finished_) drain("a fork");
+    if (!finished_) {
+        std::unique_lock<std::timed_mutex> issuing = take_over("a fork");
+        forks_issuing = issuing.owns_lock();
+        issuing.release();
+    }
     if (log_.is_open()) log_.flush();
 }
 
@@ -232,8 +248,9 @@ void Engine::after_fork(bool child) {
         if (queue_ != nullptr && queue_->started()) finished_ = true;
         counts_ = Counts{};
     }
+    if (forks_issuing) issuing_.unlock();
     if (forks_locked) mutex_.unlock();
-    forks_locked = false;
+    forks_locked = forks_issuing = false;
 }
 
 void Engine::note_kernel(CUkernel kernel) {
@@ -244,7 +261,7 @@ void Engine::note_kernel(CUkernel kernel) {
 void Engine::finish() {
     std::unique_lock<std::timed_mutex> lock = hold();
     if (!on_ || finished_) return;
-    drain("the end of the program");
+    const std::unique_lock<std::timed_mutex> issuing = take_over("the end of the program");
     if (options_.mode == Mode::kGraph) note_failure(dispatcher_->flush());
     finished_ = true;
     if (log_.is_open())

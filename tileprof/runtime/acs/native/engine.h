@@ -49,12 +49,13 @@ class Engine {
     std::unique_lock<std::timed_mutex> hold();
     // In the program's thread, `mutex_` held:
     bool queues(CUstream stream) const;
-    CUresult drain(const char* what);
+    std::unique_lock<std::timed_mutex> take_over(const char* what);
     CUresult earlier_failure();
     void begin_queue();
     void forget_module();
 
-    std::timed_mutex mutex_;
+    std::timed_mutex mutex_;    // of the program's threads
+    std::timed_mutex issuing_;  // taken second: of the one that issues, where the queue does not say which
     bool on_ = false, finished_ = false, at_exit_ = false, shared_ = false;
     Options options_;
     Table table_;

@@ -13,8 +13,8 @@ namespace tileprof::acs {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr auto kAwake = std::chrono::microseconds(100);  // without a call, before the thread sleeps
-constexpr auto kPause = std::chrono::microseconds(30);   // without a call, before the launches of a segment begin
+constexpr auto kAwake = std::chrono::milliseconds(1);  // without a call, before the thread sleeps
+constexpr auto kPause = std::chrono::microseconds(100);  // without a call, before the launches of a segment begin
 
 size_t round_to_line(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 size_t pad(size_t bytes) { return (bytes + 15) / 16 * 16; }

@@ -3,6 +3,7 @@
 Launches::
 
 1  dots          one tile per block of queries: row sums of grad_out * out, and zeros for the sum of grad_query
+   cuDNN: a memset comes first, and blocks of launch 2 take their work from what it cleared
 2  gradients     one tile per block of keys: walks queries, adds to the sum of grad_query with atomics,
                  writes its rows of grad_key and grad_value at its end
 3  convert       one tile per block of queries: the sum of grad_query, in fp32, becomes grad_query
@@ -25,13 +26,17 @@ from tileprof.record.model.tiles.attention.attention_tiles import (
     Walk,
     attention_of,
     blocks_of,
+    is_cudnn,
     own_rows,
+    read_by_all,
     scratch_rows,
+    take_from,
     walk,
     walked_rows,
     walked_scores,
 )
 from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations.sketch import Sketch, scratch
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
@@ -41,6 +46,11 @@ if TYPE_CHECKING:
 SUM_ELEMENTS = 512
 """A block of a group sum: 128 threads with four results each."""
 REGISTERS = 255
+CUDNN_DOT_ROWS = 16
+"""Rows of a block of cuDNN's first kernel (T5 on an H200: 32 blocks for 16 heads of 32 queries)."""
+CUDNN_REGISTERS = 168
+_COUNTER = 4
+"""The workspace from which blocks of cuDNN's kernel take their work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +82,31 @@ def attention_backward(call: Call, device: Device) -> list[Kernel]:
     )
     gradient = call.arguments.get("grad_out") or call.arguments.get("grad_out_")
     assert gradient is not None
-    return _launches(problem, blocks_of(problem, device, backward=True), call, gradient, gradients)
+    blocks = replace(blocks_of(problem, device, backward=True), threads=2 * THREADS, registers=REGISTERS)
+    if not is_cudnn(call.op, problem, device):
+        return _launches(problem, blocks, call, gradient, gradients, blocks.queries)
+    launched = _launches(
+        problem,
+        replace(blocks, threads=3 * THREADS, registers=CUDNN_REGISTERS),
+        call,
+        gradient,
+        gradients,
+        CUDNN_DOT_ROWS,
+    )
+    counter, clear = scratch(_COUNTER, 1), Sketch(1)
+    clear.whole(counter, WRITE)
+    take_from(counter, launched[1])
+    return [clear.kernel("memset", threads=1), *launched]
 
 
-def _launches(problem: Attention, blocks: Blocks, call: Call, gradient: Operand, gradients: Gradients) -> list[Kernel]:
+def _launches(
+    problem: Attention, blocks: Blocks, call: Call, gradient: Operand, gradients: Gradients, dot_rows: int
+) -> list[Kernel]:
     batch, heads, queries = problem.q.shape[:3]
     dots = scratch_rows(0, batch, heads, queries)
     sums = scratch_rows(1, batch, heads, queries, problem.width)
     over_queries = Grid(-(-queries // blocks.queries), batch, heads)
+    of_dots = Grid(-(-queries // dot_rows), batch, heads)
     # Where heads share keys, each head's gradients go to a workspace first.
     shared = problem.group > 1
     expanded_key = scratch_rows(2, batch, heads, problem.keys, problem.width)
@@ -89,9 +116,11 @@ def _launches(problem: Attention, blocks: Blocks, call: Call, gradient: Operand,
         if output is not None:
             results.append(expanded if shared else (output, output))
     launched = [
-        _dots_kernel(gradient, call["out"], dots, sums, over_queries, blocks),
+        _dots_kernel(gradient, call["out"], dots, sums, of_dots, dot_rows),
         _gradients_kernel(problem, blocks, gradient, call["logsumexp"], dots, sums, results, gradients.mask),
     ]
+    if call.arguments.get("dropout_p"):
+        read_by_all(launched[1], [call[name] for name in ("philox_seed", "philox_offset")])
     if gradients.query is not None:
         launched.append(_convert_kernel(sums, gradients.query, over_queries, blocks))
     if shared:
@@ -108,9 +137,8 @@ def _dots_kernel(
     dots: tuple[Operand, Scratch],
     sums: tuple[Operand, Scratch],
     grid: Grid,
-    blocks: Blocks,
+    size: int,
 ) -> Kernel:
-    size = blocks.queries
     parts = [
         own_rows(gradient, 0, READ, grid, size, first=0, last=1),
         own_rows(out, 1, READ, grid, size, first=0, last=1),
@@ -159,8 +187,9 @@ def _gradients_kernel(
     flops = 2.0 * own * rows[block[:, 0]] * (3 * problem.width + 2 * problem.value_width)
     return Kernel(
         f"attention_backward_{blocks.rate}_{blocks.queries}x{blocks.keys}" + "_causal" * problem.causal,
-        Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (2 * THREADS, 1, 1), registers=REGISTERS,
-        shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate, tile_flops=flops,
+        Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (blocks.threads, 1, 1),
+        registers=blocks.registers, shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate,
+        tile_flops=flops,
     )  # fmt: skip
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.attention.attention_tiles import (
-    CUDNN_WIDEST,
     HALF,
     THREADS,
     Attention,
@@ -26,10 +25,13 @@ from tileprof.record.model.tiles.attention.attention_tiles import (
     attention_of,
     blocks_of,
     cudnn_blocks,
+    is_cudnn,
     key_blocks,
     own_rows,
+    read_by_all,
     rows,
     scratch_rows,
+    take_from,
     walk,
     walked_rows,
     walked_scores,
@@ -38,7 +40,7 @@ from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.overrides import dictated
 from tileprof.record.model.tiles.foundations.sketch import Sketch, scratch
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
-from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
+from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,8 +69,11 @@ def attention(call: Call, device: Device) -> list[Kernel]:
     )
     if out.numel == 0:
         return []
-    if _is_cudnn(call.op, problem, device):
-        return _cudnn_kernels(problem, device, (out, statistics), [o for o in others if o.numel])
+    if is_cudnn(call.op, problem, device):
+        extra = [o for o in others if o.numel]
+        if call.arguments.get("dropout_p"):
+            return _with_seed(_cudnn_kernels(problem, device, (out, statistics), []), extra)
+        return _cudnn_kernels(problem, device, (out, statistics), extra)
     blocks = blocks_of(problem, device)
     slices = slice_count(problem, blocks, device)
     extra = [o for o in others if o.numel]
@@ -88,17 +93,6 @@ def fused_sdp_choice(_call: Call, _device: Device) -> list[Kernel]:
     return []
 
 
-def _is_cudnn(op: str, problem: Attention, device: Device) -> bool:
-    """Return whether PyTorch takes cuDNN's kernel: it prefers it on Hopper for half types; calls that name another take
-    that.
-    """
-    override = dictated("attention", (problem.queries, problem.keys))
-    chosen = op.endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
-    fits = problem.q.dtype in HALF and max(problem.width, problem.value_width) <= CUDNN_WIDEST
-    whole = problem.width % 8 == 0 and problem.value_width % 8 == 0
-    return device.architecture == "sm_90" and chosen and fits and whole and override is None
-
-
 def _cudnn_kernels(
     problem: Attention, device: Device, results: tuple[Operand, Operand], extra: list[Operand]
 ) -> list[Kernel]:
@@ -112,12 +106,18 @@ def _cudnn_kernels(
         take.name, take.block = f"cudnn_{take.name}", (128, 1, 1)
         return [take]
     clear.whole(counter, WRITE)
-    slot, tiles = len(take.operands), np.arange(take.footprint.tiles)
-    updates = regions.whole(counter, slot, ATOMIC, tiles, first=0.0, last=0.0)
-    take.footprint = Footprint(take.footprint.block, Boxes.concat([take.footprint.boxes, updates]))
-    take.operands = (*take.operands, Scratch(0, counter.workspace))
+    take_from(counter, take)
     take.name = f"cudnn_{take.name}"
     return [clear.kernel("memset", threads=1), take]
+
+
+def _with_seed(kernels: list[Kernel], seeds: list[Operand]) -> list[Kernel]:
+    """With dropout one thread writes the random state, which every block reads (T5 on an H200)."""
+    unpack = Sketch(1)
+    for one in seeds:
+        unpack.whole(one, WRITE)
+    read_by_all(kernels[-1], seeds)
+    return [unpack.kernel("unpack_cudnn", threads=1), *kernels]
 
 
 def slice_count(problem: Attention, blocks: Blocks, device: Device) -> int:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tileprof.arrays import I64
-from tileprof.record.model.tile_model import Operand, Scratch
+from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.overrides import dictated
+from tileprof.record.model.tiles.foundations.sketch import binding
 from tileprof.record.model.tiles.products.gemm_tile_choice import rate_of
 from tileprof.record.model.tiles.products.main_loop import CHUNKS
-from tileprof.trace.footprint import READ, Boxes
+from tileprof.trace.footprint import ATOMIC, READ, Boxes, Footprint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,6 +124,17 @@ def cudnn_blocks(attention: Attention, device: Device) -> Blocks:
     width = max(attention.width, attention.value_width)
     shared = min((128 + 2 * 2 * 128) * width * attention.q.itemsize, device.shared_bytes_per_block)
     return Blocks(128, 128, 168, shared, rate_of(attention.q.dtype, device), threads=384)
+
+
+def is_cudnn(op: str, problem: Attention, device: Device) -> bool:
+    """Return whether PyTorch takes cuDNN's kernel: it prefers it on Hopper for half types; calls that name another take
+    that.
+    """
+    override = dictated("attention", (problem.queries, problem.keys))
+    chosen = op.removesuffix("_backward").endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
+    fits = problem.q.dtype in HALF and max(problem.width, problem.value_width) <= CUDNN_WIDEST
+    whole = problem.width % 8 == 0 and problem.value_width % 8 == 0
+    return device.architecture == "sm_90" and chosen and fits and whole and override is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +256,22 @@ def scratch_rows(slot: int, batch: int, heads: int, count: int, wide: int = 1) -
     """fp32 workspace ``[heads, batch, rows, wide]``, seen as ``[batch, heads, rows, wide]``."""
     operand = Operand((batch, heads, count, wide), (count * wide, batch * count * wide, wide, 1), "float32", 4)
     return operand, Scratch(slot, 4 * batch * heads * count * wide)
+
+
+def take_from(counter: Operand, kernel: Kernel) -> None:
+    """Let every tile of the kernel take its work from a counter in a workspace: each updates it at its begin."""
+    slot, tiles = len(kernel.operands), np.arange(kernel.footprint.tiles)
+    updates = regions.whole(counter, slot, ATOMIC, tiles, first=0.0, last=0.0)
+    kernel.footprint = Footprint(kernel.footprint.block, Boxes.concat([kernel.footprint.boxes, updates]))
+    kernel.operands = (*kernel.operands, binding(counter))
+
+
+def read_by_all(kernel: Kernel, operands: list[Operand]) -> None:
+    """Let every tile read small operands whole, at its begin."""
+    parts, tiles = [kernel.footprint.boxes], np.arange(kernel.footprint.tiles)
+    parts += [
+        regions.whole(one, slot, READ, tiles, first=0.0, last=0.0)
+        for slot, one in enumerate(operands, start=len(kernel.operands))
+    ]
+    kernel.footprint = Footprint(kernel.footprint.block, Boxes.concat(parts))
+    kernel.operands = (*kernel.operands, *operands)

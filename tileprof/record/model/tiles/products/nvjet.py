@@ -12,9 +12,9 @@ a trace. The fastest candidate whose blocks all run at once is taken, in clocks 
 cuBLAS computes the transpose of a row-major result, so wgmma's 64 lies along n here. The 88 bytes per clock, and that
 no more than fifteen clusters of eight run at once on 132 SMs (GPCs have 16 or 18, some fewer), are fitted: with them
 the rule gives the blocks and clusters of all six products recorded on an H200 (driver 580, CUDA 13.0) and the area that
-a cluster of a seventh, which was probed before, was seen to write; `tests/unit/record/model/tiles/test_nvjet.py` lists
-them. Products that do not fit at once, and deep ones, for which split-k pays, are left to `gemm_tile_choice`: none was
-recorded.
+a cluster of a seventh, which was probed before, was seen to write
+(`tests/unit/record/model/tiles/products/test_nvjet.py` lists them). Products that do not fit at once, and deep ones,
+for which split-k pays, are left to `gemm_tile_choice`: none was recorded.
 """
 
 from __future__ import annotations

@@ -57,9 +57,15 @@ def softmax(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 def softmax_backward(call: Call, _device: Device) -> list[Kernel]:
-    """Every row of the gradient from the rows of the output and its gradient."""
-    inputs = [call["grad_output"], call["output"]]
-    return rowwise(short(call.op), inputs, call.outputs[0], call["dim"], _BACKWARD_FLOPS)
+    """Every row of the gradient from the rows of the output and its gradient. Softmax multiplies these first, by a
+    kernel of its own, and its rows are from the product and the output.
+    """
+    gradient, output, result = call["grad_output"], call["output"], call.outputs[0]
+    kernels = []
+    if call.op.startswith("aten::_softmax") and result.numel:
+        product = replace(scratch(0, *gradient.shape, itemsize=gradient.itemsize), dtype=gradient.dtype)
+        kernels, gradient = elementwise("mul", [gradient, output], [product]), product
+    return kernels + rowwise(short(call.op), [gradient, output], result, call["dim"], _BACKWARD_FLOPS)
 
 
 @models("aten::_masked_softmax")

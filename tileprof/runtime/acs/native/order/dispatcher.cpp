@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include <string>
+#include <utility>
 
 namespace tileprof::acs {
 
@@ -10,6 +11,8 @@ namespace {
 
 constexpr size_t kMostGroups = 8;    // streams of the program whose launches are spread
 constexpr uint64_t kForeign = 512;  // launches, none of which the table knows, after which it is another program's
+
+constexpr std::chrono::microseconds kSlow(8);  // from launch to launch; the driver takes 3 to 4 to issue one
 
 uint64_t hash_of(const char* text) {
     uint64_t hash = 0xcbf29ce484222325ull;
@@ -24,7 +27,8 @@ Dispatcher::Dispatcher(const Options& options, const Table& table, Counts* count
       table_(table),
       counts_(counts),
       graphs_(counts),
-      pace_(options.mode == Mode::kStreams ? std::make_unique<Pace>(options.rest) : nullptr) {}
+      pace_(options.mode == Mode::kStreams || options.mode == Mode::kGraph ? std::make_unique<Pace>(options.rest)
+                                                                           : nullptr) {}
 
 // The group of a stream, which is the active one from now on; nullptr where its launches stay as they are.
 Group* Dispatcher::group_of(CUstream stream) {
@@ -105,12 +109,23 @@ CUresult Dispatcher::pace(CUstream stream, bool* rests) {
     const bool rested = pace_->resting();
     if (pace_->due()) {
         const bool spread = active_ != nullptr && stream == active_->stream();
-        pace_->sampled(rested ? Driver::get().cuStreamQuery(stream) == kSuccess : spread && active_->idle());
+        const bool idle = rested ? Driver::get().cuStreamQuery(stream) == kSuccess : spread && active_->idle();
+        pace_->sampled(is_slow() && idle);
     }
     *rests = pace_->resting();
     if (*rests == rested) return kSuccess;
     dirty_ = true;  // so that all groups join
     return barrier(nullptr, 5);
+}
+
+// Whether the host needed longer for each launch since the last look than the driver needs to issue one. Over streams
+// that need not be asked: a launch begins at once. The GPU may be idle while a segment waits for more launches of a fast
+// host, however.
+bool Dispatcher::is_slow() {
+    if (options_.mode != Mode::kGraph) return true;
+    const auto now = std::chrono::steady_clock::now();
+    const auto spent = now - std::exchange(looked_at_, now);
+    return spent > kSlow * pace_->every();
 }
 
 CUresult Dispatcher::move(const Move& move) {

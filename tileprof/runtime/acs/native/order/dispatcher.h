@@ -2,6 +2,7 @@
 // library's where there is one, and the program's while that thread has nothing to do.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -35,6 +36,7 @@ class Dispatcher {
     CUresult enter(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);
     CUresult pace(CUstream stream, bool* rests);
+    bool is_slow();
     void report_foreign_table();
 
     const Options& options_;
@@ -48,7 +50,8 @@ class Dispatcher {
     std::vector<SegmentLaunch> segment_;
     Parameters parameters_;
     Graphs graphs_;
-    std::unique_ptr<Pace> pace_;  // of launches over streams
+    std::unique_ptr<Pace> pace_;
+    std::chrono::steady_clock::time_point looked_at_;
 };
 
 }  // namespace tileprof::acs

@@ -17,6 +17,7 @@ class Pace {
     // Counts a launch; whether its issuer is to call `sampled` first.
     bool due();
     void sampled(bool idle);
+    uint64_t every() const { return every_; }  // launches from one look to the next
 
   private:
     void judge();

@@ -1,0 +1,145 @@
+"""Attention inside a session: the kernels that a GPU would choose, and the values and gradients that they have."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tileprof.record.model.observation.attention_choice import Backend, as_on_gpu, backend
+
+HOPPER, AMPERE = (9, 0), (8, 0)
+
+
+def tensors(*, queries=6, keys=8, heads=(4, 4), width=8, dtype=torch.float32, grad=True):
+    torch.manual_seed(0)
+    shapes = (2, heads[0], queries, width), (2, heads[1], keys, width), (2, heads[1], keys, width)
+    return [torch.randn(shape).to(dtype).requires_grad_(grad) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("options", "mask", "dropout", "capability", "expected"),
+    [
+        ({}, None, 0.1, HOPPER, Backend.EFFICIENT),
+        ({"dtype": torch.float16}, None, 0.1, HOPPER, Backend.CUDNN),
+        ({"dtype": torch.float16}, None, 0.1, AMPERE, Backend.FLASH),
+        ({"dtype": torch.float16}, torch.zeros(6, 8), 0.1, AMPERE, Backend.EFFICIENT),
+        ({"dtype": torch.float16}, torch.zeros(8, 6).T, 0.1, HOPPER, Backend.MATH),
+        ({"dtype": torch.float16}, torch.zeros(6, 8, requires_grad=True), 0.1, HOPPER, Backend.EFFICIENT),
+        ({"dtype": torch.float16, "queries": 1}, None, 0.1, HOPPER, Backend.FLASH),
+        ({"dtype": torch.float16, "width": 12}, None, 0.1, HOPPER, Backend.FLASH),
+        ({"dtype": torch.float64}, None, 0.1, HOPPER, Backend.MATH),
+        ({"heads": (4, 2)}, None, 0.0, HOPPER, Backend.MATH),
+    ],
+)
+def test_the_choice_is_that_of_pytorch_on_a_gpu(options, mask, dropout, capability, expected):
+    query, key, value = tensors(**options)
+
+    actual = backend(query, key, value, mask, dropout, False, enable_gqa=False, capability=capability)
+
+    assert actual is expected
+
+
+def test_a_program_may_forbid_kernels():
+    query, key, value = tensors(dtype=torch.float16)
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+        actual = backend(query, key, value, None, 0.1, False, enable_gqa=False, capability=HOPPER)
+
+    assert actual is Backend.EFFICIENT
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "learnt mask"])
+def test_kernels_that_a_cpu_lacks_have_the_values_of_the_written_out_form(dtype, kind):
+    query, key, value = tensors(queries=8, width=16, dtype=dtype)
+    mask = torch.randn(4, 8, 8).to(dtype).requires_grad_(kind == "learnt mask") if "mask" in kind else None
+    inputs = [query, key, value] + [mask] * (kind == "learnt mask")
+    options = {"is_causal": kind == "causal", "attn_mask": mask}
+    weights = torch.randn(2, 4, 8, 16)
+
+    def results(dropout):
+        out = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, **options)
+        return [out, *torch.autograd.grad((out * weights).sum(), inputs)]
+
+    expected = results(0.0)
+    with as_on_gpu(HOPPER):
+        actual = results(1e-12)  # drops nothing out, and takes the kernels with dropout
+
+    for one, other in zip(actual, expected, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=4e-3)
+
+
+def test_gradients_belong_to_the_values_that_dropout_left():
+    query, key, value = tensors(dtype=torch.float32)
+    value = value.detach().double().float().requires_grad_()
+    direction = torch.randn_like(value)
+
+    with as_on_gpu(HOPPER):
+        out = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.5)
+        gradient = torch.randn_like(out)
+        (of_value,) = torch.autograd.grad(out, value, gradient)
+        torch.manual_seed(7)
+        first = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.5)
+        torch.manual_seed(7)
+        second = functional.scaled_dot_product_attention(query, key, value + direction, dropout_p=0.5)
+        (again,) = torch.autograd.grad(first, value, gradient)
+
+    assert of_value.shape == value.shape
+    assert not torch.equal(of_value, again)  # another draw, another gradient
+    # Linear in the values, with the same draw: the difference is the gradient along the direction.
+    torch.testing.assert_close(((second - first) * gradient).sum(), (again * direction).sum(), rtol=1e-3, atol=1e-3)
+
+
+def test_outside_of_a_session_pytorch_is_as_before():
+    query, key, value = tensors(dtype=torch.float16)
+
+    with as_on_gpu(HOPPER):
+        pass
+
+    operator = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    with pytest.raises(NotImplementedError):
+        operator(query.detach(), key.detach(), value.detach(), None, False)
+    assert functional.scaled_dot_product_attention(query, key, value, dropout_p=0.5).shape == query.shape
+
+
+def test_attention_with_dropout_is_one_operator_and_its_blocks_read_the_random_state(trace_of):
+    query, key, value = tensors(dtype=torch.bfloat16, queries=32, keys=48, width=64)
+
+    trace = trace_of(lambda: functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1).sum().backward())
+
+    launches = trace.launches
+    assert launches.kernel.str.startswith("unpack_cudnn").tolist()[:3] == [True, False, False]
+    forward = "aten::_scaled_dot_product_cudnn_attention"
+    assert launches.op.tolist()[:3] == [forward] * 3
+    assert launches.op.tolist()[-4:] == [f"{forward}_backward"] * 4
+    pairs = {(r.producer, r.consumer) for r in trace.graph().pairs.itertuples()}
+    state = {(0, 2), (0, len(launches) - 2)}  # the blocks of both passes
+    assert state <= pairs
+    assert {(1, 2), (len(launches) - 4, len(launches) - 2)} <= pairs  # and the counters that memsets clear
+
+
+def test_a_mask_of_other_strides_is_written_out_and_dropout_keeps_its_mask(trace_of):
+    query, key, value = tensors(dtype=torch.bfloat16, queries=32, keys=32, width=64)
+    mask = torch.zeros(1, 4, 32, 32, dtype=torch.bfloat16).mT
+
+    operators = trace_of(
+        lambda: functional.scaled_dot_product_attention(query, key, value, mask, dropout_p=0.1)
+    ).launches.op.tolist()
+    inferred = trace_of(
+        lambda: torch.inference_mode()(functional.scaled_dot_product_attention)(query, key, value, mask)
+    ).launches.op.tolist()
+
+    assert "aten::_safe_softmax" in operators
+    assert operators.count("aten::native_dropout") == 1
+    assert "aten::_safe_softmax" in inferred
+    assert not any("scaled_dot_product" in name for name in inferred)
+
+
+def test_the_product_of_a_softmax_and_its_gradient_is_a_kernel_of_its_own(trace_of):
+    output = torch.rand(8, 300).softmax(-1)
+    gradient = torch.rand(8, 300)
+
+    trace = trace_of(lambda: torch._softmax_backward_data(gradient, output, -1, torch.float32))
+
+    assert trace.launches.op.tolist() == ["aten::_softmax_backward_data"] * 2
+    assert [(r.producer, r.consumer) for r in trace.graph().pairs.itertuples()] == [(0, 1)]
