@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HELD_OUT_EVERY: Final = 10
+WANTED: Final = (6000, 12000)
+"""Examples of products and of other calls."""
 _SEED: Final = 20261125
+_SEE_OWN: Final = 0.5
 _WEIGHT_COLUMNS: Final = [3, 4, 5, 7, 8, *range(12, 18)]
 """Of a key: rank, transposed, groups, channels, window and stride."""
 _GROWING: Final = {
@@ -56,22 +59,31 @@ def held_out(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
     return drawn[number]
 
 
+def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return the entries to learn from and to judge by."""
+    plain = learned.is_plain(table.keys)
+    some = [random.permutation(np.flatnonzero(inside))[:count] for inside, count in zip((plain, ~plain), WANTED)]
+    return random.permutation(np.concatenate(some))
+
+
 def examples(table: Table, part: int, parts: int) -> dict[str, NDArray[Any]]:
     """Return what trees learn from: candidates ``X`` ``[candidates, features]``, whether each is right ``y``, how many
     each call has ``q``, and of each call ``meta``: its entry, and whether it is held out.
     """
     device = get(str(table.about["gpu"]).removeprefix("NVIDIA "))
     number, away = weights(table.keys), held_out(table.keys)
-    judged = np.flatnonzero(away)
     derived, slices = learned.lists(table), learned.slices_of(table)
-    random = np.random.default_rng(_SEED).random(len(table))
+    random = np.random.default_rng(_SEED)
+    sees_own = random.random(len(table)) < _SEE_OWN
     seen, right, counted, meta = [], [], [], []
-    for row in range(part, len(table), parts):
+    for row in drawn(table, random)[part::parts].tolist():
         key = tuple(table.keys[row].tolist())
-        own = np.flatnonzero(number == number[row])
+        without = number == number[row]
         if not away[row]:
-            own = np.union1d(judged, own if random[row] < 0.5 else [row])  # noqa: PLR2004 - half of them
-        near, apart = convolution_table.nearest(key, table, learned.COMPARED, without=own)
+            if sees_own[row]:
+                without = np.arange(len(table)) == row
+            without |= away
+        near, apart = convolution_table.nearest(key, table, learned.COMPARED, without=without)
         if not len(near):
             continue
         found = learned.candidates(key, table, near, apart, convolution_table.product_choice(key, device))
@@ -134,12 +146,12 @@ def write_trees(path: Path, about: dict[str, Any], grown: dict[int, Any]) -> int
 def kinds(keys: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
     """Return kinds of calls that are reported one by one."""
     taps, groups = keys[:, 12:15], keys[:, 5]
-    line = (keys[:, 3] == 2) & (keys[:, 10] == 1) & (taps[:, 1] == 1)  # noqa: PLR2004 - two spatial dimensions
+    line = (keys[:, 3] == 2) & (keys[:, 10] == 1) & (taps[:, 1] == 1)
     depthwise = (groups > 1) & (groups == keys[:, 7])
     one = groups == 1
     return {
         "1x1": one & (taps.prod(1) == 1),
-        "3x3": one & ~line & (taps[:, 1:] == 3).all(1) & (keys[:, 15:18].max(1) == 1),  # noqa: PLR2004
+        "3x3": one & ~line & (taps[:, 1:] == 3).all(1) & (keys[:, 15:18].max(1) == 1),
         "strided": one & (taps.prod(1) > 1) & (keys[:, 15:18].max(1) > 1) & (keys[:, 4] == 0),
         "transposed": keys[:, 4] == 1, "depthwise": depthwise, "grouped": (groups > 1) & ~depthwise,
         "1-d": line & (taps.prod(1) > 1),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tileprof.devices import get
 from tileprof.harvest.convolution_cases import COLUMNS, held_out
 from tileprof.harvest.slices import slices
 from tileprof.record.model.tables import read, write
@@ -113,12 +114,13 @@ def roles(launches):
 def check(path, count):
     """Print how often an entry's nearest other entry launches the same kernels."""
     table = read(path)
+    device = get(table.about["gpu"].removeprefix("NVIDIA "))
     rows = np.random.default_rng(0).permutation(len(table))[:count]
     same = Counter()
     for row in rows.tolist():
         key = tuple(table.keys[row].tolist())
-        own = convolution_table.entry_of(table, key)
-        other = convolution_table.entry_of(table, key, without=row)
+        own = convolution_table.entry_of(table, key, device)
+        other = convolution_table.entry_of(table, key, device, without=np.arange(len(table)) == row)
         what = f"pass {key[0]}"
         same[what, "all"] += 1
         if other is None:

@@ -19,6 +19,7 @@ those with which most entries of the table predict one another (``tests/gpu/harv
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,6 +28,7 @@ import numpy as np
 from tileprof.record.model import tables
 from tileprof.record.model.tiles.convolutions import launch_grids, learned
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
+from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
 from tileprof.record.model.tiles.products import gemm_choice
 from tileprof.record.model.tiles.products import problem as products
 from tileprof.trace.sources import ShapeSource
@@ -54,10 +56,12 @@ padding or none, dilation, one dimension or two, type.
 """
 _POWERS: Final = (16, 32, 64)
 _FARTHEST: Final = 16.0
+_TIMED, _NEAR = 4, 0.2
+"""How many entries give a time, and what keeps their weights finite."""
 
 
 class MeasuredLaunch(NamedTuple):
-    """A launch of a call. ``ns`` is of the problem that was measured."""
+    """A launch of a call, as it was measured or as near ones tell."""
 
     name: str
     grid: tuple[int, int, int]
@@ -70,11 +74,10 @@ class MeasuredLaunch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A table's answer for a call: its launches, how it knows, and the key of the entry that their times are of."""
+    """A table's answer for a call: its launches and how it knows."""
 
     launches: tuple[MeasuredLaunch, ...]
     source: ShapeSource
-    key: tuple[int, ...]
 
 
 def entry(key: tuple[int, ...], device: Device) -> Entry | None:
@@ -89,22 +92,24 @@ def entry_of(
     device: Device,
     *,
     trees: Table | None = None,
-    without: NDArray[np.int64] | None = None,
+    without: NDArray[np.bool_] | None = None,
 ) -> Entry | None:
-    """Return the same from a table; ``without`` leaves entries out, as leave-one-out tests ask for. Without ``trees``
+    """Return the same from a table; ``without`` says which entries are left out, as leave-one-out tests ask for. Without ``trees``
     the nearest entry counts.
     """
     row = table.row(key)
     if row is not None and without is None:
-        return Entry(_launches(table, row), ShapeSource.TABLE, key)
+        return Entry(_launches(table, row), ShapeSource.TABLE)
     near, apart = nearest(key, table, learned.COMPARED, without=without)
     if not len(near) or apart[0] > _FARTHEST:
         return None
     if trees is None:
-        return _like(table, near[:1], key, ShapeSource.NEIGHBOUR)
-    found = learned.candidates(key, table, near, apart, product_choice(key, device))
-    best = learned.best(key, found, trees)
-    return _like(table, learned.alike(table, near, found, best), key, ShapeSource.LEARNED)
+        same, source = learned.alike(table, near, near[0]), ShapeSource.NEIGHBOUR
+    else:
+        found = learned.candidates(key, table, near, apart, product_choice(key, device))
+        best = learned.best(key, found, trees)
+        same, source = learned.alike(table, near, found.entries[best]), ShapeSource.LEARNED
+    return _like(table, near[same], apart[same], key, source)
 
 
 def product_choice(key: tuple[int, ...], device: Device) -> tuple[int, int, int, int, int] | None:
@@ -144,28 +149,55 @@ def as_product(key: tuple[int, ...]) -> products.Problem | None:
 
 
 def nearest(
-    key: tuple[int, ...], table: Table, count: int, *, without: NDArray[np.int64] | None = None
+    key: tuple[int, ...], table: Table, count: int, *, without: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the nearest entries and how far they are, nearest first; ``without`` leaves some out."""
+    """Return the nearest entries and how far they are, nearest first, but for those that ``without`` leaves out."""
     sizes, same, group = (part[0] for part in _features(np.array([key], np.int64)))
     columns = _columns(table)
     rows = columns.groups.get(tuple(group.tolist()), np.empty(0, np.int64))
     if without is not None:
-        rows = rows[~np.isin(rows, without)]
+        rows = rows[~without[rows]]
     apart = np.abs(columns.sizes[rows] - sizes) @ _SIZE_WEIGHTS + (columns.same[rows] != same) @ _SAME_WEIGHTS
     order = np.argsort(apart, kind="stable")[:count]
     return rows[order], apart[order]
 
 
-def _like(table: Table, rows: NDArray[np.int64], key: tuple[int, ...], source: ShapeSource) -> Entry:
-    """Return the launches of the first of some entries of the same kernels, with the grids that a call has."""
-    row = int(rows[0])
-    measured = tuple(table.keys[row].tolist())
-    launches = _launches(table, row)
-    grids = launch_grids.carried(launches, measured, key)
-    return Entry(
-        tuple(launch._replace(grid=grid) for launch, grid in zip(launches, grids, strict=True)), source, measured
+def _like(
+    table: Table, rows: NDArray[np.int64], apart: NDArray[np.float64], key: tuple[int, ...], source: ShapeSource
+) -> Entry:
+    """Return the launches of entries of the same kernels as a call makes them: grids of one entry, the first of the
+    call's type if there is one, and times of the nearest ones, weighed by how near they are.
+    """
+    typed = rows[table.keys[rows, 1] == key[1]]
+    row = int(typed[0] if len(typed) else rows[0])
+    own = _launches(table, row)
+    grids = launch_grids.carried(own, tuple(table.keys[row].tolist()), key)
+    weight = (apart[:_TIMED] + _NEAR) ** -2.0
+    logarithms = [
+        [np.log(scaled_ns(one, key, tuple(table.keys[some].tolist()))) for one in _launches(table, some)]
+        for some in rows[:_TIMED].tolist()
+    ]
+    times = np.exp(weight @ np.array(logarithms) / weight.sum()).tolist()
+    launches = (
+        launch._replace(name=_typed(table, launch.name, key[1]), grid=grid, ns=ns)
+        for launch, grid, ns in zip(own, grids, times, strict=True)
     )
+    return Entry(tuple(launches), source)
+
+
+def _typed(table: Table, name: str, dtype: int) -> str:
+    """Return the name of the same kernel for another type of 16 bits, where the table has one."""
+    if "typed" not in table.derived:
+        names = table.columns["name"].tolist()
+        table.derived["typed"] = {(learned.kind(one), _is_bfloat(one)): one for one in names}
+    if dtype < _HALVES or learned.kind(name) == name:
+        return name
+    typed: str = table.derived["typed"].get((learned.kind(name), dtype == Dtype.BF16), name)
+    return typed
+
+
+def _is_bfloat(name: str) -> bool:
+    return re.search(r"bf16|bfloat16|BFloat16|nvjet_sm\d+_tst", name) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import numpy as np
 from tileprof.record.model.tables.trees import worth
 from tileprof.record.model.tiles.convolutions import launch_grids
 from tileprof.record.model.tiles.convolutions.convolution_key import Layout, Pass, result_sizes
-from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, Role, named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from tileprof.record.model.tables import Table
 
-COMPARED: Final = 320
+COMPARED: Final = 256
 """How many near entries give candidates."""
 PLAIN, WINDOWS = 0, 1
 """Groups of trees: products (windows of one tap without stride), and all others."""
-_NEARER: Final = (1, 4, 16, 64, 320)
+_NEARER: Final = (1, 4, 16, 64, 256)
 _NEAR: Final = 0.3
 _STEPS: Final = 4096.0
 """Of features per one."""
@@ -46,7 +46,6 @@ _LIBRARIES: Final = (
     r"conv_depthwise", r"c1_k1_nhwc", r"c1_k1_nchw", r"grouped_direct", r"dgrad_engine|wgrad_alg", r"winograd", r"fft",
     r"gemv|gemmSN|gemmk1", r"shmem_tiling",
 )  # fmt: skip
-_MAINS: Final = (Role.PRODUCT, Role.DIRECT, Role.WEIGHTS, Role.OTHER)
 _TYPE_WORDS: Final = (
     (r"13__nv_bfloat16|6__half", "H"), (r"__nv_bfloat16|__half", "H"), (r"10bfloat16_t|6half_t", "H"),
     (r"bfloat16_t|half_t", "H"), (r"N3c108BFloat16E|N3c104HalfE", "H"), (r"c10::BFloat16|c10::Half", "H"),
@@ -74,8 +73,8 @@ class Lists:
 
 
 TRAITS: Final = (
-    "library", "m", "n", "k", "cluster_x", "cluster_y", "along_m", "along_n", "launches", "copies", "fills", "reductions",
-    "mains", "stages", "aligned", "threads", "registers", "turned", "shared",
+    "library", "m", "n", "k", "cluster_x", "cluster_y", "along_m", "along_n", "launches", "copies", "fills",
+    "reductions", "mains", "stages", "aligned", "threads", "registers", "turned", "shared",
 )  # fmt: skip
 _TRAIT: Final = {name: number for number, name in enumerate(TRAITS)}
 
@@ -92,7 +91,7 @@ def lists(table: Table) -> Lists:
         for low, high in zip(first[:-1].tolist(), first[1:].tolist(), strict=True):
             some = kernel[low:high].tolist()
             alike.append(known.setdefault(tuple(words[k] for k in some), len(known)))
-            mains = [at for at, k in enumerate(some) if roles[k] in _MAINS]
+            mains = [at for at, k in enumerate(some) if roles[k] in MAINS]
             main.append(mains[0] if mains else 0)
             own = some[main[-1]]
             traits.append(_traits(names[own], shapes[own], [roles[k] for k in some]))
@@ -109,7 +108,7 @@ def _traits(name: str, shape: Sequence[int], roles: Sequence[Role]) -> list[floa
     return [
         library, *(kernel.tile or (0, 0, 0)), max(1, shape[3]), max(1, shape[4]), *kernel.cluster, len(roles),
         sum(role in (Role.TRANSPOSE, Role.COPY) for role in roles), roles.count(Role.FILL), roles.count(Role.REDUCE),
-        sum(role in _MAINS for role in roles), int(stages[1] or stages[2]) if stages else 0,
+        sum(role in MAINS for role in roles), int(stages[1] or stages[2]) if stages else 0,
         int(aligned[1]) if aligned else 0, int(np.prod(shape[:3])), shape[6], "_h_" in name, shape[7] / 1024,
     ]  # fmt: skip
 
@@ -224,7 +223,8 @@ def features(keys: NDArray[np.int64], traits: NDArray[np.float32], slices: NDArr
     steps = np.ceil(depth / slices / np.maximum(trait["k"], 1))
     costs = [
         log(waves), log(rounds), log(m * n * rounds * depth / slices), log((m + n) * rounds * depth / slices),
-        log(down * m * across * n / (product.rows * product.columns)), log(down * product.columns + across * product.rows),
+        log(down * m * across * n / (product.rows * product.columns)),
+        log(down * product.columns + across * product.rows),
     ]  # fmt: skip
     more = [
         waves / rounds, log(np.maximum(steps, 1)), log(product.rows / m), log(product.columns / n), log(slices),
@@ -261,11 +261,12 @@ def _sizes(keys: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.log2(np.maximum(sizes, 1).astype(float))
 
 
-def alike(table: Table, near: NDArray[np.int64], found: Candidates, which: int) -> NDArray[np.int64]:
-    """Return the entries among ``near`` that got a candidate, nearest first."""
-    sequence = table.columns["sequence"][near].astype(np.int64)
-    same = (lists(table).alike[sequence] == found.alike[which]) & (slices_of(table)[near] == found.slices[which])
-    return near[same]
+def alike(table: Table, near: NDArray[np.int64], entry: int) -> NDArray[np.int64]:
+    """Return the places among ``near`` of entries that got the same kernels and slices as ``entry``."""
+    sequence = table.columns["sequence"]
+    numbers, slices = lists(table).alike, slices_of(table)
+    same = (numbers[sequence[near]] == numbers[sequence[entry]]) & (slices[near] == slices[entry])
+    return np.flatnonzero(same)
 
 
 def best(key: Sequence[int], found: Candidates, trees: Table) -> int:
