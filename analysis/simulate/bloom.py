@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled
+from tileprof.arrays.filter_bits import filter_bits
 from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
 from tileprof.trace.footprint import READ, Boxes
@@ -41,22 +42,10 @@ class Filters:
     hashes: int
 
     def rows(self, granules: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``[granules, hashes]`` bits that stand for a granule: two hashes give them all (Kirsch and
-        Mitzenmacher, 2006).
-        """
+        """Return ``[granules, hashes]`` bits that stand for a granule."""
         if self.hashes == 0:
             return granules[:, None]
-        first, second = _mixed(granules, 0x9E3779B97F4A7C15), _mixed(granules, 0xD1B54A32D192ED03)
-        steps = np.arange(self.hashes, dtype=np.uint64)
-        return ((first[:, None] + steps * (second[:, None] | np.uint64(1))) % np.uint64(self.bits)).astype(np.int64)
-
-
-def _mixed(values: NDArray[np.int64], seed: int) -> Bits:
-    """Return the finaliser of splitmix64 (Steele, Lea and Flood, 2014)."""
-    x = values.astype(np.uint64) + np.uint64(seed)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
+        return filter_bits(granules, self.bits, self.hashes)
 
 
 class Side(NamedTuple):

@@ -1,6 +1,4 @@
-"""Jobs on a Dask cluster: one that is there already, or one of processes on this machine (`pip install
-'tileprof[dask]'`).
-"""
+"""Jobs on a Dask cluster: one that runs already, or one of processes on this machine (`pip install distributed`)."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
     try:
         import distributed  # noqa: PLC0415 - an optional dependency
     except ImportError:
-        raise UserError("--dask needs Dask, which is not installed; type: pip install 'tileprof[dask]'") from None
+        raise UserError("--dask needs Dask, which is not installed; type: pip install distributed") from None
     with _client(distributed, address, len(jobs)) as client:
         try:
             client.wait_for_workers(1, timeout=WORKERS_S)

@@ -2,24 +2,28 @@
 
 Kuper, Pati and Sinclair's proposal gives a waiting block's address ranges to a filter as hints. Here the hints are what
 the block was recorded to touch, and the filters are what earlier blocks inserted on the device
-(`tileprof.record.source`), so that every false or missed dependency is the filters' own.
+(`tileprof.record.source`, ``tileprof record --filters``), so that every false or missed dependency is the filters' own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.simulate.bloom import Bits, Filters, conflicts, count, marks, numbered, pair_bits, touched
-from tileprof.errors import UserError
+from tileprof.errors import TraceError, UserError
+from tileprof.trace.filters import StoredFilters, read
 
 if TYPE_CHECKING:
     from tileprof.trace import Recording
 
+WINDOW = 4
+"""Launches behind one that may be under way beside it, unless asked otherwise."""
 ELEMENT = 4
 """Bytes within which two accesses conflict: exact for elements of four bytes and more."""
 
@@ -38,7 +42,15 @@ class Answers:
     granular: int
     """False answers that share a granule, which no filter of this granule tells apart."""
     unequal: int
-    """Filters whose bits differ from those that the recorded accesses stand for: must be 0."""
+    """Filters whose bits differ from those that the recorded accesses stand for, but full ones: 0 where a tile is a
+    thread block whose accesses are exact.
+    """
+    lacking: int = 0
+    """Filters that lack a bit that the recorded accesses stand for: must be 0."""
+    full: int = 0
+    """Filters of all bits: of blocks that may touch anything."""
+    filters: int = 0
+    """All filters that were asked."""
 
     @property
     def false(self) -> int:
@@ -65,11 +77,15 @@ def answers(
     hints = [touched(trace, launch, granule) for launch in launches]
     exact = pair_bits(*numbered([touched(trace, launch, ELEMENT) for launch in launches]))
     shared = pair_bits(*numbered(hints))
-    pairs = dependent = answered = missed = granular = unequal = 0
+    pairs = dependent = answered = missed = granular = unequal = lacking = full = 0
     for p, before in enumerate(hints):
         table = tuple(_rows(words[launches[p]][:, side]) for side in (0, 1))
         expected = [marks(side, filters, slice(None)) for side in (before.read, before.written)]
-        unequal += sum(int((a != b).any()) for a, b in zip(table, expected, strict=True))
+        for actual, bits in zip(table, expected, strict=True):
+            all_set = np.bitwise_and.reduce(actual, axis=0)
+            full += count(all_set)
+            unequal += count(np.bitwise_or.reduce(actual ^ bits, axis=0) & ~all_set)
+            lacking += count(np.bitwise_or.reduce(bits & ~actual, axis=0))
         for c in range(p + 1, min(p + 1 + window, len(launches))):
             answer = conflicts((table[0], table[1]), hints[c], filters)
             true = exact.get((p, c), np.zeros_like(answer))
@@ -77,7 +93,68 @@ def answers(
             dependent, answered = dependent + count(true), answered + count(answer)
             missed += count(true & ~answer)
             granular += count(answer & ~true & shared.get((p, c), np.zeros_like(answer)))
-    return Answers(pairs, dependent, answered, missed, granular, unequal)
+    asked = sum(2 * len(words[launch]) for launch in launches)
+    return Answers(pairs, dependent, answered, missed, granular, unequal, lacking, full, asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Median lives of the thread blocks of a kernel's launches, ns: as they run, and while they fill filters."""
+
+    kernel: str
+    launches: int
+    plain_ns: float
+    filling_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedReport:
+    """The filters that a trace holds, what they answer about blocks of the next ``window`` launches, and their cost."""
+
+    bits: int
+    hashes: int
+    granule: int
+    window: int
+    launches: int
+    answers: Answers
+    filling: tuple[Filling, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers, and the false answers, as JSON values."""
+        return asdict(self) | {"false": self.answers.false}
+
+
+def inserted_report(trace: Recording, window: int = WINDOW) -> InsertedReport | None:
+    """Return what is known of the filters of a trace, None where it holds none. Raises TraceError where they are not
+    of this trace.
+    """
+    stored = read(trace.path)
+    if stored is None:
+        return None
+    words = {f.launch: f.words for f in stored.launches}
+    if words and max(words) >= trace.count("launches"):
+        raise TraceError(f"{trace.path}: its filters are of launch {max(words)}, which is not there: record it again")
+    result = answers(trace, words, Filters(stored.bits, stored.hashes), stored.granule, window)
+    sizes = stored.bits, stored.hashes, stored.granule
+    return InsertedReport(*sizes, window, len(words), result, tuple(_filling(trace, stored)))
+
+
+def _filling(trace: Recording, stored: StoredFilters) -> Iterator[Filling]:
+    times = trace.columns("times")
+    medians: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    kernels = trace.launches["kernel"].tolist()
+    for launch in stored.launches:
+        rows = slice(*np.searchsorted(times["launch"], [launch.launch, launch.launch + 1]).tolist())
+        plain = np.full(len(launch.words), -1, np.int64)
+        plain[times["tile"][rows]] = times["end_ns"][rows] - times["begin_ns"][rows]
+        both = (plain >= 0) & (launch.filling_ns >= 0)
+        if both.any():
+            medians[kernels[launch.launch]].append(
+                (float(np.median(plain[both])), float(np.median(launch.filling_ns[both])))
+            )
+    for kernel, rows_of_kernel in medians.items():
+        plain_ns, filling_ns = np.median(np.array(rows_of_kernel), axis=0).tolist()
+        yield Filling(kernel, len(rows_of_kernel), plain_ns, filling_ns)
 
 
 def _rows(words: NDArray[np.uint32]) -> Bits:

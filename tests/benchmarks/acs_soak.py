@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support import shared
 from tests.unit.runtime.acs.fake_driver import compiled
 from tileprof.runtime import acs
 
@@ -26,7 +27,8 @@ def main() -> int:
     differing: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        machine = compiled(folder)
+        shared.PLACE.folder = folder
+        machine = compiled()
         for seed in range(first, first + count):
             words = (str(seed), "150", "all")
             expected = machine.run(*words, delay_us=0)

@@ -19,7 +19,7 @@ import tileprof
 try:
     import torch
 except ImportError as error:
-    raise SystemExit("The examples need PyTorch: pip install 'tileprof[examples]'") from error
+    raise SystemExit("The examples need PyTorch: pip install torch") from error
 
 __all__ = [
     "DTYPES",
@@ -194,4 +194,4 @@ def transformers() -> Any:
     try:
         return import_module("transformers")
     except ImportError as error:
-        raise SystemExit("This example needs transformers: pip install 'tileprof[examples]'") from error
+        raise SystemExit("This example needs transformers: pip install transformers") from error

@@ -47,7 +47,7 @@ class Activities:
         try:
             from cupti import cupti  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise UserError(f"the harvest needs cupti-python ({error}): pip install 'tileprof[cuda]'") from error
+            raise UserError(f"the harvest needs cupti-python ({error}): pip install cupti-python") from error
         import torch  # noqa: PLC0415 - heavy
 
         self._torch: Any = torch

@@ -144,8 +144,8 @@ def other_interpreter(command: Command) -> str | None:
         return interpreter
     if by_path:
         raise UserError(
-            f"{interpreter} cannot record: {reason}. Install there with "
-            f"`{interpreter} -m pip install 'tileprof[torch]'`, "
+            f"{interpreter} cannot record: {reason}. In tileprof's checkout type "
+            f"`{interpreter} -m pip install '.[torch]'`, "
             f"or name the interpreter that has it: `tileprof record {sys.executable} …`."
         )
     other = f"{interpreter}, the {command.python} on the PATH, cannot record ({reason})"

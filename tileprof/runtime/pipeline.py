@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 try:
     import torch
 except ImportError as error:
-    raise UserError("running a policy takes PyTorch: pip install 'tileprof[torch]'") from error
+    raise UserError("running a policy takes PyTorch: pip install torch") from error
 
 _CPU: Final = torch.device("cpu")
 _DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}

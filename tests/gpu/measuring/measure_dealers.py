@@ -2,10 +2,11 @@
 delays, and how long each takes.
 
 python tests/gpu/measuring/measure_dealers.py OUT.json [--compile] [--runs 1000] [--rows ccks,ccks-ready] [--only times]
+    [--many]
 
 ``--compile`` only builds the kernels, without a GPU; ``--runs`` delayed replays of each chain in ``RIGHT`` and each
 scheduler; ``--rows``: of the schedulers and variants, beside stages one by one and static lists; ``--only``: times, or
-right, alone.
+right, alone; ``--many``: the chains of many tiles instead of the others.
 """
 
 from __future__ import annotations
@@ -87,6 +88,15 @@ def timed_chains() -> dict[str, Chain]:
         "ResNet, two 3x3, 56x56x64, batch 4": convolution_pair(4, 56, 64, (64, 64)),
     }
     return {name: tiled(chain, clusters_on(SMS))[0] for name, chain in plain.items()}
+
+
+def chains_of_many_tiles() -> dict[str, Chain]:
+    """Return chains of 3,072 tiles each, whose tiles last about 1.5 to 40 us."""
+    return {
+        "3,072 tiles of 64x64, k 256 and 512": stacked(4096, 256, 512, 4),
+        "3,072 tiles of 64x64, k 512 and 1024": stacked(2048, 512, 1024, 4),
+        "3,072 tiles of 128x128, k 2048 and 4096": gelu_mlp(8192, (128, 128), (128, 128), 2048, 4096),
+    }
 
 
 VARIANTS = {
@@ -184,11 +194,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--rows", type=lambda text: tuple(text.split(",")), default=ROWS)
     parser.add_argument("--only", choices=("times", "right"))
+    parser.add_argument("--many", action="store_true")
     chosen = parser.parse_args()
-    out, chains, rows = chosen.output, timed_chains(), chosen.rows
+    out, rows = chosen.output, chosen.rows
+    chains = chains_of_many_tiles() if chosen.many else timed_chains()
     schedulers = [schedule for schedule in reversed(SCHEDULERS) if schedule in rows]
     start_s = time.time()
-    compile_all(RIGHT, DELAY_NS, rows)
+    if chosen.only != "times":
+        compile_all(RIGHT, DELAY_NS, rows)
     compile_all(chains, 0, rows)
     if chosen.compile:
         return

@@ -102,7 +102,7 @@ def test_without_dask_the_command_names_what_to_install(monkeypatch):
         return plain(name, *arguments, **keywords)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r"pip install 'tileprof\[dask\]'"):
+    with pytest.raises(UserError, match=r"pip install distributed"):
         dask_cluster.on_dask(dask_cluster.LOCAL, abs, [1])
 
 

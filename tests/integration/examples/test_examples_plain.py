@@ -83,7 +83,7 @@ def test_an_example_without_data_dependence_runs_on_fake_tensors(name, capsys):
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
 def test_without_transformers_an_example_says_what_to_type(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(SystemExit, match=r"pip install 'tileprof\[examples\]'"):
+    with pytest.raises(SystemExit, match=r"pip install transformers"):
         example(name).main(SMALL[name])
 
 

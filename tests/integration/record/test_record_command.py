@@ -167,8 +167,8 @@ def test_a_module_that_hides_pytorch_is_named(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_a_program_without_pytorch_is_told_what_to_try(tmp_path):
-    ended = _run(tmp_path, _script(tmp_path, "print('fine')"))
+def test_a_program_without_pytorch_is_told_what_to_try(tmp_path, warm):
+    ended = _run(tmp_path, _script(tmp_path, "print('fine')"), warm=warm)
     assert (ended.returncode, ended.stdout) == (0, "fine\n")
     assert "no PyTorch operator was seen" in ended.stderr
 
@@ -183,11 +183,12 @@ def test_what_cannot_run_fake_ends_in_a_sentence_and_not_in_a_traceback(tmp_path
     assert len(tileprof.load(tmp_path / "infer.tileprof.partial").launches) >= 3
 
 
-def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path):
+def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path, warm):
     pty = pytest.importorskip("pty")
     script = _script(tmp_path, "import time, torch\nfor _ in range(8):\n    torch.ones(3).cos()\n    time.sleep(0.1)\n")
     main, other = pty.openpty()
-    process = subprocess.Popen([*RECORD, script], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=other)
+    command = [str(warm.path / "tileprof"), "record", script]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=other)
     os.close(other)
     terminal_bytes = b""
     while True:

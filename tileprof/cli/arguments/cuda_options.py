@@ -13,7 +13,7 @@ DEFAULT_PASSES = "accesses,blocks,time"
 
 NAMES: Final = (
     "passes", "granule", "arena", "kernel", "exclude", "include", "wait", "capture", "patch", "no_replay", "no_names",
-    "check_writes", "keep_raw",
+    "check_writes", "filters", "keep_raw",
 )  # fmt: skip
 """The options that `add_options` adds, as argparse spells them."""
 
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--passes", default=DEFAULT_PASSES, metavar="LIST",
         help="runs of the program: accesses (what blocks touch), blocks (when and where they run), time (durations); "
-        "default: all",
+        "default: all; with --filters also filters (times of blocks that fill filters and record nothing)",
     )  # fmt: skip
     add("--granule", type=int, default=32, metavar="BYTES", help="resolution of recorded addresses (default: 32)")
     add("--arena", type=int, default=2048, metavar="MIB", help="GPU memory for records (default: 2048)")
@@ -57,15 +57,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare memory before and after every launch with the recorded writes; slow",
     )
+    add(
+        "--filters", metavar="BITS[,HASHES[,GRANULE]]",
+        help="let blocks insert what they touch into Bloom filters in GPU memory, such as 8192,2,512; report then says "
+             "what they answer, and what inserting costs",
+    )  # fmt: skip
     add("--keep-raw", type=Path, metavar="FOLDER", help="keep the raw records in FOLDER")
 
 
 def settings(options: argparse.Namespace) -> Settings:
     """Return the recorder's settings. Raises `UserError` for values that cannot be."""
     from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - keeps --help fast
+    from tileprof.record.filter_settings import FilterSettings  # noqa: PLC0415 - as above
 
+    passes = tuple(word for word in options.passes.split(",") if word)
+    if options.filters is not None and options.passes == DEFAULT_PASSES:
+        passes += ("filters",)
     return Settings(
-        passes=tuple(word for word in options.passes.split(",") if word),
+        passes=passes,
         granule=options.granule,
         arena_bytes=options.arena << 20,
         replay=not options.no_replay,
@@ -79,4 +88,5 @@ def settings(options: argparse.Namespace) -> Settings:
         nvtx=options.nvtx,
         patch=options.patch,
         raw=options.keep_raw,
+        filters=FilterSettings.parse(options.filters) if options.filters is not None else None,
     )

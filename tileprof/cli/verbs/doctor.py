@@ -44,15 +44,15 @@ def run(options: argparse.Namespace) -> int:
 def _recorders(*, able: bool) -> dict[str, str]:
     """Return what each recorder works with here, or the command that gives it what is missing."""
 
-    def version_of(package: str, extra: str) -> str:
+    def version_of(package: str) -> str:
         try:
             return f"ok, {package} {version(package)}"
         except PackageNotFoundError:
-            return f"needs {package}; type: {sys.executable} -m pip install 'tileprof[{extra}]'"
+            return f"needs {package}; type: {sys.executable} -m pip install {package}"
 
     return {
-        "model": version_of("torch", "torch"),
-        "triton": version_of("triton", "triton"),
+        "model": version_of("torch"),
+        "triton": version_of("triton"),
         "cuda": "ok" if able else "needs what is marked FAIL above",
     }
 

@@ -75,8 +75,10 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - as above
     from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate.inserted import inserted_report  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above
+    from tileprof.cli.text.inserted_text import print_inserted  # noqa: PLC0415 - as above
     from tileprof.cli.text.progress import first_time, steps  # noqa: PLC0415 - as above
     from tileprof.cli.text.report_text import print_report  # noqa: PLC0415 - as above
     from tileprof.devices import get  # noqa: PLC0415 - as above
@@ -97,13 +99,18 @@ def _print(trace: Trace, options: Namespace) -> int:
             report = build_report(graph, machine)
             guidance = guide(report, simulator, times.result())
         curves = Curves(graph)
+        step("asking filters that blocks filled")
+        inserted = inserted_report(trace)
     if options.json:
-        json.dump(report.to_json() | {"guidance": guidance.to_json()}, sys.stdout, indent=1, allow_nan=False)
+        parts = {"guidance": guidance.to_json()} | ({"filters": inserted.to_json()} if inserted is not None else {})
+        json.dump(report.to_json() | parts, sys.stdout, indent=1, allow_nan=False)
         print()
     else:
         recording = not trace.complete and manifest.live_writer(trace.path) is not None
         console = terminal(plain=options.plain)
         print_report(report, options.top, console, curves, guidance=guidance, recording=recording)
+        if inserted is not None:
+            print_inserted(inserted, console)
     values = facts(report)
     failures = [c for c in conditions if c.holds(values[c.name])]
     for c in failures:

@@ -113,7 +113,7 @@ def _add_options_of_acs(parser: ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="with --scheduler acs: 1, a thread that decides and issues beside the program, or 0 (default)",
+        help="with --scheduler acs: 1 (default), a thread that decides and issues beside the program, or 0",
     )
 
 

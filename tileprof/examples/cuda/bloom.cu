@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <tileprof/bloom.cuh>
@@ -114,19 +115,23 @@ __global__ void survey(Footprint<TheFilter>* all, Tables tables, int blocks, int
     add_count(three, hits), add_count(three + 1, exact), add_count(three + 2, missed);
 }
 
-__global__ void price(Footprint<TheFilter>* ring, const Range* ranges, u64* out) {
+// What an insertion and a look-up take each block that runs, with a ring of `size` filters that they share. Writes
+// 2 + BLOOM_THREADS numbers for each block.
+__global__ void price(Footprint<TheFilter>* ring, int size, const Range* ranges, u64* all) {
     constexpr int TIMES = 200;
+    u64* out = all + (2 + BLOOM_THREADS) * BLOOM_BLOCK;
     u64 begin = time_ns();
     for (int n = 0; n < TIMES; ++n) {
-        ring[n % 8].written.clear();
+        TheFilter& filter = ring[(n * BLOOM_GRID + BLOOM_BLOCK) % size].written;
+        filter.clear();
         meet();
-        ring[n % 8].written.insert(ranges[n % 64]);
+        filter.insert(ranges[n % 64]);
         meet();
     }
     if (lane() == 0) out[0] = (time_ns() - begin) / TIMES;
     begin = time_ns();
     int hits = 0;
-    for (int n = 0; n < TIMES; ++n) hits += ring[(n + lane()) % 8].meets(ranges + 64 + n % 64, 1);
+    for (int n = 0; n < TIMES; ++n) hits += ring[(n + lane() + BLOOM_BLOCK) % size].meets(ranges + 64 + n % 64, 1);
     if (lane() == 0) out[1] = (time_ns() - begin) / TIMES;
     out[2 + lane()] = hits;
 }
@@ -282,13 +287,25 @@ int main(int count, char** arguments) {
     std::printf("{\"found_pairs\": %llu, \"exact_pairs\": %llu, \"missed_pairs\": %llu}\n",
                 static_cast<unsigned long long>(pairs[0]), static_cast<unsigned long long>(pairs[1]),
                 static_cast<unsigned long long>(pairs[2]));
-    // What single operations cost.
-    auto* ring = on_device(std::vector<Footprint<TheFilter>>(8));
-    auto* out = on_device(std::vector<u64>(2 + BLOOM_THREADS));
-    BLOOM_LAUNCH(price, 1, BLOOM_THREADS, ring, tables.ranges, out);
-    CHECK(cudaDeviceSynchronize());
-    const auto costs = from_device(out, 2);
-    std::printf("{\"insert_ns\": %llu, \"look_up_ns\": %llu, \"threads\": %d}\n",
-                static_cast<unsigned long long>(costs[0]), static_cast<unsigned long long>(costs[1]), BLOOM_THREADS);
+    // What single operations cost: of one block with few filters, and of all workers with the window's.
+    const auto priced = [&](int priced_blocks, int size) {
+        auto* ring = on_device(std::vector<Footprint<TheFilter>>(size));
+        auto* out = on_device(std::vector<u64>(std::size_t(2 + BLOOM_THREADS) * priced_blocks));
+        BLOOM_LAUNCH(price, priced_blocks, BLOOM_THREADS, ring, size, tables.ranges, out);
+        CHECK(cudaDeviceSynchronize());
+        const auto numbers = from_device(out, (2 + BLOOM_THREADS) * priced_blocks);
+        u64 sums[2] = {};
+        for (int b = 0; b < priced_blocks; ++b)
+            for (int i = 0; i < 2; ++i) sums[i] += numbers[(2 + BLOOM_THREADS) * b + i];
+        return std::pair(sums[0] / priced_blocks, sums[1] / priced_blocks);
+    };
+    const auto [insert_ns, look_up_ns] = priced(1, 8);
+    const auto [busy_insert_ns, busy_look_up_ns] = priced(sms * per_sm, WINDOW);
+    std::printf(
+        "{\"insert_ns\": %llu, \"look_up_ns\": %llu, \"busy_insert_ns\": %llu, \"busy_look_up_ns\": %llu, "
+        "\"threads\": %d}\n",
+        static_cast<unsigned long long>(insert_ns), static_cast<unsigned long long>(look_up_ns),
+        static_cast<unsigned long long>(busy_insert_ns), static_cast<unsigned long long>(busy_look_up_ns),
+        BLOOM_THREADS);
     return failures != 0;
 }

@@ -14,6 +14,7 @@ from tileprof.devices import Device, occupancy
 from tileprof.record.cuda import accesses, calls, machine_code
 from tileprof.record.cuda.calls import OperatorCall
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
+from tileprof.record.cuda.filters import Inserted
 from tileprof.record.cuda.footprints import bind
 from tileprof.record.cuda.footprints.lifetimes import Lifetimes, Ranges
 from tileprof.record.cuda.footprints.physical import Physical
@@ -78,6 +79,8 @@ class Decoder:
     blocks: dict[int, Times] = field(default_factory=dict)
     im2col: bool = True
     """This driver lays maps in im2col mode out as we read them (`im2col.calibrate`)."""
+    inserted: Inserted | None = None
+    """Filters of the process, where blocks filled any."""
 
     lifetimes: Lifetimes = field(init=False)
     owners: unreported_stores.Owners = field(init=False)
@@ -274,6 +277,9 @@ class Decoder:
                 call=self._call_text(call, event["graph"], bound.operands),
             )
         )  # fmt: skip
+        if self.inserted is not None:
+            constants = self._constants.get(event["kernel"], []) if kernel.get("constants") else []
+            self.inserted.add(launch, event, launched, by_item, constants, one_tile=crowded, coverage=examined.coverage)
         self._last_end_ns = timed.begin_ns + timed.duration_ns
         if event["graph"] >= 0:
             self._nodes = self._nodes[1:]

@@ -17,14 +17,16 @@ from tileprof.record import ranges
 from tileprof.record.closing_line import ended_json
 from tileprof.record.cuda import recorded_run
 from tileprof.record.cuda.decode import Decoder, Timed
+from tileprof.record.cuda.filters import Inserted
 from tileprof.record.cuda.installation import build, gpu, locate
 from tileprof.record.cuda.records import allocator, join, raw
 from tileprof.record.cuda.records.tiles import Times
-from tileprof.record.cuda.settings import PASSES, Settings
+from tileprof.record.cuda.settings import Settings
 from tileprof.record.cuda.tensor_maps import im2col, tensormap
+from tileprof.record.filter_settings import FilterSettings
 from tileprof.shell_words import shell_word
 from tileprof.terminal_text import harmless
-from tileprof.trace import TraceWriter
+from tileprof.trace import TraceWriter, filters
 from tileprof.trace.schema import SUFFIX
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
         else ""
     )
     device = gpu.device(device_info)
-    passes: list[str] = [p for p in PASSES if p in settings.passes]
+    passes = settings.runs
     with _raw_folder(settings) as folder:
         exit_code = 0
         for number, pass_ in enumerate(passes):
@@ -103,8 +105,9 @@ def record(options: Options, settings: Settings | None = None) -> int:
         shown = exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
         try:
             convert(
-                folder, passes[: number + 1], options, device, exit_code, layouts, shared, check_writes=settings.verify
-            )
+                folder, passes[: number + 1], options, device, exit_code, layouts, shared, settings.filters,
+                check_writes=settings.verify,
+            )  # fmt: skip
         except UserError as error:
             error.exit_code = shown or error.exit_code  # that of a program that failed stays its own
             raise
@@ -129,13 +132,14 @@ def convert(
     exit_code: int,
     no_im2col: str = "",
     shared: str = "",
+    inserted: FilterSettings | None = None,
     *,
     check_writes: bool = False,
 ) -> list[Path]:
     """Return the traces of the raw records in ``folder``, one per process, the one with the most launches first.
 
     ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others
-    on the GPU. ``check_writes``: memory around launches was to be compared.
+    on the GPU. ``inserted``: filters that blocks filled. ``check_writes``: memory around launches was to be compared.
     """
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:
@@ -144,6 +148,7 @@ def convert(
         raise UserError(f"The program died by signal {-exit_code} before it used CUDA: nothing was recorded.")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
     others, failure_note = _second(folder / "blocks") if main == "accesses" and "blocks" in passes else ([], "")
+    filling = _second(folder / "filters", "filters")[0] if "filters" in passes else []
     device = replace(device, sms=raw.number_sms([*processes, *others], device.sms))
     timings = join.time_passes(folder / "time") if "time" in passes else []
     written = []
@@ -154,7 +159,10 @@ def convert(
             extra, no_im2col=no_im2col, notes=tuple(filter(None, (failure_note, *extra.notes))), shared=shared
         )
         path = options.output if number == 0 else _beside(options.output, process)
-        path, decoder = _write(process, extra, replace(options, output=path), device, exit_code)
+        kept = None
+        if inserted is not None:
+            kept = Inserted(inserted, process, _filling(process, filling[number] if number < len(filling) else None))
+        path, decoder = _write(process, extra, kept, replace(options, output=path), device, exit_code)
         if options.json:
             sys.stderr.write(ended_json(path) + "\n")
         else:
@@ -184,18 +192,27 @@ def _no_range(processes: list[raw.Process]) -> str:
     )
 
 
-def _second(folder: Path) -> tuple[list[raw.Process], str]:
-    """Return the processes of the blocks pass, most launches first; without any why: what the first pass saw is a trace
+def _second(folder: Path, name: str = "blocks") -> tuple[list[raw.Process], str]:
+    """Return the processes of a later pass, most launches first; without any why: what the first pass saw is a trace
     even so.
     """
     try:
         return sorted(raw.processes(folder), key=lambda p: -_launches(p)), ""
     except UserError as error:
-        return [], f"the blocks pass left nothing, block times are those under instrumentation: {error}"
+        return [], f"the {name} pass left nothing, block times are those under instrumentation: {error}"
+
+
+def _filling(process: raw.Process, other: raw.Process | None) -> dict[int, Times]:
+    """Return the times of tiles, by ordinal, of the pass in which blocks filled filters and left no records."""
+    if other is None:
+        return {}
+    there, tile_times = join.block_times(other)
+    matched = join.match(join.Reference.of(process), there.keys, "filters", there.ordinals)
+    return {ordinal: tile_times[row] for ordinal, row in matched.row_of.items()}
 
 
 def _write(
-    process: raw.Process, extra: Extra, options: Options, device: Device, exit_code: int
+    process: raw.Process, extra: Extra, inserted: Inserted | None, options: Options, device: Device, exit_code: int
 ) -> tuple[Path, Decoder]:
     """Write the trace; return where it is and what wrote it. A process that ended early leaves a partial one."""
     writer = TraceWriter(
@@ -207,8 +224,10 @@ def _write(
         force=options.force,
     )
     with writer:
-        decoder = Decoder(process, writer, device, extra.timed, extra.blocks, im2col=not extra.no_im2col)
+        decoder = Decoder(process, writer, device, extra.timed, extra.blocks, not extra.no_im2col, inserted)
         decoder.run()
+        if inserted is not None:
+            filters.write(writer.partial_path, inserted.stored())
         for note in filter(None, (*extra.notes, extra.no_im2col, extra.shared)):
             writer.note(note)
         if process.complete:

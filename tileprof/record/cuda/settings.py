@@ -9,12 +9,16 @@ from typing import Final
 
 from tileprof.errors import UserError
 from tileprof.nesting import compile_pattern
+from tileprof.record.filter_settings import FilterSettings
 
-PASSES: Final = ("accesses", "blocks", "time")
+PASSES: Final = ("accesses", "filters", "blocks", "time")
 """Names of passes in the order they run. The first one owns the program's stdin, stdout and exit code."""
 
 PATCH: Final = ("load", "range")
 """Times at which code is patched: as modules are loaded, or while a captured region lasts."""
+
+_MOST_HASHES: Final = 255
+_MOST_BYTES: Final = 1 << 20
 
 SPINNING: Final = (
     r"\bnccl\w*Kernel_",  # NCCL
@@ -44,10 +48,12 @@ class Settings:
     ``patch`` "range" leaves code alone and does not even count launches
     outside of those, so that the program runs there at its own speed, but CUDA graphs made before a region stay
     unseen and are recorded conservatively; ``verify`` compares all device memory
-    before and after every launch with what was recorded, slowly; ``raw`` keeps the raw records in this folder.
+    before and after every launch with what was recorded, slowly; ``raw`` keeps the raw records in this folder; with
+    ``filters`` blocks also insert what they touch into Bloom filters, for which ``filter_bytes`` of device memory are
+    taken; the pass ``filters`` does nothing but that.
     """
 
-    passes: tuple[str, ...] = PASSES
+    passes: tuple[str, ...] = ("accesses", "blocks", "time")
     granule: int = 32
     arena_bytes: int = 2 << 30
     replay: bool = True
@@ -62,12 +68,15 @@ class Settings:
     nvtx: str | None = None
     patch: str = "load"
     raw: Path | None = None
+    filters: FilterSettings | None = None
+    filter_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
-        unknown = [p for p in self.passes if p not in PASSES]
+        unknown = [p for p in self.passes if p not in PASSES or (p == "filters" and self.filters is None)]
         if unknown or not self.passes:
             raise UserError(
-                f"--passes takes some of {', '.join(PASSES)}; it was given {', '.join(self.passes) or 'none'}."
+                "--passes takes some of accesses, blocks, time and, with --filters, filters; it was given "
+                f"{', '.join(self.passes) or 'none'}."
             )
         if not 1 <= self.granule <= 4096 or self.granule & (self.granule - 1):
             raise UserError(f"--granule takes a power of two from 1 to 4096, not {self.granule}.")
@@ -75,6 +84,8 @@ class Settings:
             raise UserError(f"--patch takes {' or '.join(PATCH)}, not {self.patch}.")
         if self.patch == "range" and not self.capture_only and self.nvtx is None:
             raise UserError("--patch range is about captured regions: give --capture or --nvtx as well.")
+        if self.filters is not None:
+            self._check_filters(self.filters)
         if self.arena_bytes < 1 << 16:
             raise UserError(f"--arena takes at least 65536 bytes, not {self.arena_bytes}.")
         if not 0 < self.wait_s < float("inf"):
@@ -86,6 +97,22 @@ class Settings:
             except re.error as error:
                 raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 
+    def _check_filters(self, filters: FilterSettings) -> None:
+        if "accesses" not in self.passes:
+            raise UserError("--filters needs the accesses pass, whose records say which answers are right.")
+        if filters.granule < self.granule or filters.granule & (filters.granule - 1):
+            raise UserError(
+                f"--filters takes a granule that is a power of two and no less than --granule, {self.granule}, not "
+                f"{filters.granule}."
+            )
+        if filters.hashes > _MOST_HASHES or max(filters.granule, filters.bits // 8) > _MOST_BYTES:
+            raise UserError(f"--filters takes at most {_MOST_HASHES} hashes and filters and granules of 1 MiB.")
+
+    @property
+    def runs(self) -> list[str]:
+        """The passes, in the order in which they run."""
+        return [p for p in PASSES if p in self.passes]
+
     def environment(self, pass_: str, *, skip: int, count: int | None) -> dict[str, str]:
         """Return the variables that tell the injection library what to do in one pass."""
         out = {
@@ -95,6 +122,10 @@ class Settings:
             "TILEPROF_SKIP": str(skip), "TILEPROF_VERIFY": str(int(self.verify)), "TILEPROF_PATCH": self.patch,
         }  # fmt: skip
         out |= {"TILEPROF_COUNT": str(count)} if count is not None else {}
+        if self.filters is not None and pass_ in {"accesses", "filters"}:
+            sizes = self.filters.bits, self.filters.hashes, self.filters.granule
+            out["TILEPROF_FILTERS"] = ",".join(map(str, sizes))
+            out["TILEPROF_FILTER_BYTES"] = str(self.filter_bytes)
         out |= {"TILEPROF_KERNEL": self.kernel} if self.kernel else {}
         out |= {"TILEPROF_INCLUDE": self.include} if self.include else {}
         out |= {"TILEPROF_NVTX": self.nvtx or ".*"} if self.nvtx is not None else {}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tileprof.record.source.machine import INCLUDE
 
 if TYPE_CHECKING:
-    from tileprof.record.source.layout import FilterSettings
+    from tileprof.record.filter_settings import FilterSettings
     from tileprof.record.source.recording import Filtered, Kernel, Recording, Settings
 
 __all__ = ["INCLUDE", "FilterSettings", "Filtered", "Kernel", "Recording", "Settings"]
@@ -27,6 +27,6 @@ __all__ = ["INCLUDE", "FilterSettings", "Filtered", "Kernel", "Recording", "Sett
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        home = "layout" if name == "FilterSettings" else "recording"
-        return getattr(import_module(f"tileprof.record.source.{home}"), name)
+        home = "filter_settings" if name == "FilterSettings" else "source.recording"
+        return getattr(import_module(f"tileprof.record.{home}"), name)
     raise AttributeError(name)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
+from tileprof.record.filter_settings import FilterSettings
 from tileprof.record.source import layout
-from tileprof.record.source.layout import BLOCK, ENTRY, Blocks, Entries, FilterSettings
+from tileprof.record.source.layout import BLOCK, ENTRY, Blocks, Entries
 from tileprof.record.source.machine import Machine, Place
 
 _TIMED_RUNS: Final = 2  # the first loads the code

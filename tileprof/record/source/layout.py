@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.errors import UserError
+from tileprof.record.filter_settings import FilterSettings
 
 ENTRY: Final = np.dtype(
     [
@@ -55,8 +54,6 @@ LOG: Final = np.dtype(
 
 SYMBOL: Final = "tileprof_log"
 
-_WORD_BITS: Final = 32
-
 Entries = NDArray[np.void]
 Blocks = NDArray[np.void]
 
@@ -66,27 +63,6 @@ def fresh_blocks(count: int) -> Blocks:
     blocks = np.zeros(count, BLOCK)
     blocks["begin_ns"] = blocks["begin_clock"] = np.iinfo(np.uint64).max
     return blocks
-
-
-@dataclass(frozen=True, slots=True)
-class FilterSettings:
-    """Bloom filters that each thread block fills while it runs: ``bits`` of one (a block has two), ``hashes`` bits set
-    per granule of ``granule`` bytes. Raises UserError for what the device code cannot do.
-    """
-
-    bits: int = 2048
-    hashes: int = 2
-    granule: int = 512
-
-    def __post_init__(self) -> None:
-        if self.bits < _WORD_BITS or self.bits & (self.bits - 1):
-            raise UserError(f"filter bits are {self.bits:,}, expected a power of two of at least {_WORD_BITS}")
-        if self.hashes < 1 or self.granule < 1:
-            raise UserError(f"filters have {self.hashes} hashes of {self.granule} bytes, expected at least 1 of each")
-
-    def shape(self, blocks: int) -> tuple[int, int, int]:
-        """Return ``[blocks, 2, words]``: a filter of reads and one of writes and updates for each block."""
-        return blocks, 2, self.bits // _WORD_BITS
 
 
 def log(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
+from tileprof.record.filter_settings import FilterSettings
 from tileprof.record.source import arrays
 from tileprof.record.source.arrays import Array
 from tileprof.record.source.buffers import Buffers
@@ -21,9 +22,9 @@ from tileprof.record.source.capture import Capture, Issue
 from tileprof.record.source.gpu import Gpu
 from tileprof.record.source.host import Host
 from tileprof.record.source.launches import About, Launches
-from tileprof.record.source.layout import ENTRY, Blocks, FilterSettings
+from tileprof.record.source.layout import ENTRY, Blocks
 from tileprof.record.source.machine import Built, Dim, Machine, Place, Program, scalar
-from tileprof.trace import TraceWriter
+from tileprof.trace import TraceWriter, filters
 
 _HOST_DEVICE = "H200"
 
@@ -108,6 +109,7 @@ class Recording:
             copies=settings.copies,
             filters=settings.filters,
         )
+        self._filters = settings.filters
         self.filtered: list[Filtered] = []
         self._launches = Launches(self._writer, self.machine, self.device, self._buffers)
 
@@ -119,6 +121,8 @@ class Recording:
     ) -> None:
         if error is None:
             self._capture.close()
+            if self._filters is not None and self.filtered:
+                filters.write(self._writer.partial_path, _stored(self._filters, self.filtered))
             self._writer.close()
         else:
             self._writer.abandon(f"{type(error).__name__}: {error}")
@@ -253,6 +257,18 @@ class Recording:
             times = captured.times if measured else None
             self.filtered.append(Filtered(launch, captured.filters, times, captured.filtered_times))
         return launch
+
+
+def _stored(how: FilterSettings, filtered: list[Filtered]) -> filters.StoredFilters:
+    """Return what the trace keeps."""
+    launches = []
+    for f in filtered:
+        lives = np.full(len(f.words), -1, np.int64)
+        if f.filtered_times is not None:
+            ended = f.filtered_times["end_ns"] > 0  # a block without BlockLife does not say
+            lives[ended] = (f.filtered_times["end_ns"] - f.filtered_times["begin_ns"])[ended].astype(np.int64)
+        launches.append(filters.LaunchFilters(f.launch, f.words, lives))
+    return filters.StoredFilters(how.bits, how.hashes, how.granule, launches)
 
 
 def _machine(machine: str | Machine, device: str | Path | None) -> Machine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,13 @@ def units_of_the_library() -> list[Path]:
     return sorted(SOURCES.rglob("*.cpp"))
 
 
+def as_one_unit(units: Sequence[Path]) -> str:
+    """Return the text of one translation unit that holds ``units``: half the time to compile, since the headers of the
+    standard library are read once.
+    """
+    return "".join(f'#include "{path}"\n' for path in units)
+
+
 def build() -> Path:
     """Return the library, compiled now if no build of it is in the cache.
 
@@ -47,8 +55,9 @@ def build() -> Path:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
 
     def make(work: Path) -> None:
-        units = [str(path) for path in units_of_the_library()]
-        building.run([compiler, *FLAGS, f"-I{SOURCES}", *units, "-ldl", "-o", str(work / LIBRARY)], WHAT)
+        whole = work / "library.cpp"
+        whole.write_text(as_one_unit(units_of_the_library()), encoding="utf-8")
+        building.run([compiler, *FLAGS, f"-I{SOURCES}", str(whole), "-ldl", "-o", str(work / LIBRARY)], WHAT)
 
     folder = building.cached(building.cache_folder("acs") / digest.hexdigest()[:24], (LIBRARY,), make, WHAT)
     return folder / LIBRARY

@@ -9,7 +9,7 @@ import pytest
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate.bloom import Filters
-from tileprof.analysis.simulate.inserted import Answers, answers
+from tileprof.analysis.simulate.inserted import Answers, answers, inserted_report
 from tileprof.errors import UserError
 from tileprof.record.source import FilterSettings, Recording, Settings
 from tileprof.trace import load
@@ -65,12 +65,16 @@ def answers_of(folder: Path, how: FilterSettings, window: int = 5) -> tuple[Answ
 @pytest.mark.parametrize("how", [FilterSettings(), FilterSettings(32, 1, 64), FilterSettings(65536, 3, 4)])
 def test_filters_hold_what_was_recorded_and_miss_no_dependency(tmp_path: Path, how: FilterSettings) -> None:
     answer, path = answers_of(tmp_path, how)
-    assert answer.unequal == answer.missed == 0
+    assert answer.unequal == answer.lacking == answer.missed == 0
     assert answer.pairs == 32 * 16 + 2 * (32 + 16) * 4 + (32 + 16 + 4 + 4) * 32 + 4 * 4
     # Every edge between launches that the analysis finds is among the dependent pairs: here all are direct.
     assert answer.dependent >= len(build_graph(load(path)).edges.query("producer_launch != consumer_launch"))
     assert answer.answered == answer.dependent + answer.false
     assert 0 <= answer.granular <= answer.false
+    report = inserted_report(load(path), window=5)
+    assert report is not None
+    assert (report.bits, report.hashes, report.granule) == (how.bits, how.hashes, how.granule)
+    assert report.answers == answer, "the trace holds what the recording did"
 
 
 def test_wide_filters_of_small_granules_are_nearly_exact_and_narrow_ones_are_not(tmp_path: Path) -> None:
@@ -88,7 +92,7 @@ def test_a_lost_bit_is_a_missed_dependency(tmp_path: Path) -> None:
     words[0] = words[0].copy()
     words[0][:, 1] = 0  # what the first sum wrote
     answer = answers(load(path), words, Filters(how.bits, how.hashes), how.granule, 5)
-    assert answer.unequal == 1
+    assert answer.unequal == answer.lacking == 32
     assert answer.missed > 0
     with pytest.raises(UserError, match="launch 0 has 32 tiles and filters of 4096 bits"):
         answers(load(path), {0: words[0][:4]}, Filters(how.bits, how.hashes), how.granule, 5)

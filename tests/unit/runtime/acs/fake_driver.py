@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.shared import once
 from tileprof.runtime import acs
 from tileprof.runtime.acs.instances import Logged
 from tileprof.runtime.acs.table import Instance, Range, Table, tabulate
@@ -72,8 +73,13 @@ class Machine:
         return table, path
 
 
-def compiled(folder: Path) -> Machine:
-    """The fake driver and its program, compiled into ``folder``."""
+def compiled() -> Machine:
+    """The fake driver and its program, compiled once in a run of tests."""
+    return Machine(once("fake-driver", _compile), acs.build())
+
+
+def _compile(folder: Path) -> None:
+    folder.mkdir()
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
     driver = ["-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
     for command in (
@@ -81,7 +87,6 @@ def compiled(folder: Path) -> Machine:
         ["g++", *flags, "-pthread", str(SOURCES / "program.cpp"), "-ldl", "-o", str(folder / "program")],
     ):
         subprocess.run(command, check=True)
-    return Machine(folder, acs.build())
 
 
 def instance(call: Logged) -> Instance | None:

@@ -18,8 +18,7 @@ FOUND = {"name": "NVIDIA H200", "host_issue_ns": 3000.0, "host_issue_shared_ns":
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_costs_are_measured_through_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled(tmp_path)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(compiled().folder))
     monkeypatch.setenv("FAKE_DELAY", "0")
     monkeypatch.setattr(costs, "_PATIENCE_S", 250)
     out = tmp_path / "here.json"

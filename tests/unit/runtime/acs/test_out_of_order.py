@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runtime.acs.fake_driver import Machine, compiled
-from tileprof.cli.running.run_acs import _logged_runs
+from tileprof.cli.running.run_acs import _logged_runs, record_table
+from tileprof.errors import UserError
+from tileprof.record import cuda
+from tileprof.record.cuda.settings import Settings
 from tileprof.runtime import acs
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -22,9 +25,9 @@ KINDS = [("all", 150), ("plain", 100), ("loop", 25)]
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def machine() -> Machine:
     """The fake driver and its program."""
-    return compiled(tmp_path_factory.mktemp("driver"))
+    return compiled()
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -250,3 +253,19 @@ def test_plain_runs_are_logged_before_a_recording(
     assert len(runs) >= 3
     assert acs.repeats(runs)
     assert len(runs[0]) > 10
+
+
+def test_tables_are_recorded_without_names_and_tell_tensors_apart(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a read would stand for a whole segment of PyTorch's caching allocator, and every launch for a conflict."""
+    chosen: list[Settings] = []
+
+    def record(_options: object, settings: Settings) -> int:
+        chosen.append(settings)
+        return 1
+
+    monkeypatch.setattr(cuda, "record", record)
+    with pytest.raises(UserError, match="exit code 1"):
+        record_table(("true",), tmp_path, machine.library)
+    assert [(settings.hooks, settings.tensors) for settings in chosen] == [(False, True)]

@@ -1,14 +1,18 @@
 // Programs with nested parallelism under every rule of spawn.cuh: the same results, and what each takes.
 //
-//     program [repeats [scale [window_log2 [least [untried [name ...]]]]]]
+//     program [--costs=FIRST,ANOTHER] [--no-search] [repeats [scale [window_log2 [least [untried [name ...]]]]]]
 //
-// First it measures what launches cost here, which the controller then takes as its costs. A line of JSON for each
-// program.
+// First it measures what launches cost here, which the controller then takes as its costs, unless they are given in
+// nanoseconds. A line of JSON for each program: medians, and under "all" the times and launches of each repeat. The
+// rules take turns, after one round that is not counted, so that a first launch or a slow moment of the machine is not
+// one rule's alone. --no-search leaves out the search for the best threshold.
 #include <chrono>
 
 #include "programs.cuh"
 
 namespace {
+
+using spawn::u32;
 
 Control control_of(spawn::Rule rule, int threshold, int least, spawn::Costs costs, int window_log2, int untried = 0) {
     Control control = {};
@@ -31,19 +35,25 @@ double timed_us(const std::function<void()>& work) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The first child's price, and each further one's where many threads launch: medians.
+double median_of(std::vector<double> all) {
+    std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
+    return all[all.size() / 2];
+}
+
+// The first child's price, and each further one's where many threads launch: medians of repeats that take turns, after
+// some that are not counted.
 spawn::Costs measured_costs() {
-    const auto median = [](spawn::Rule rule, int blocks, int threads) {
-        std::vector<double> all;
-        for (int i = 0; i < 9; ++i) {
-            Buffer<Control> control(std::vector<Control>{control_of(rule, 1, 1, {0, 0}, 16)});
-            all.push_back(timed_us([&] { SPAWN_PARENT(launch_one_each, blocks, threads, control.at); }));
-        }
-        std::nth_element(all.begin(), all.begin() + 4, all.end());
-        return all[4];
+    constexpr int FIRST_REPEATS = 5, REPEATS = 25;
+    const auto once = [](spawn::Rule rule, int blocks, int threads) {
+        Buffer<Control> control(std::vector<Control>{control_of(rule, 1, 1, {0, 0}, 16)});
+        return timed_us([&] { SPAWN_PARENT(launch_one_each, blocks, threads, control.at); });
     };
-    const double none = median(spawn::FLAT, 1, 1), one = median(spawn::ALWAYS, 1, 1),
-                 many = median(spawn::ALWAYS, 64, 32);
+    std::vector<double> all[3];
+    for (int i = -FIRST_REPEATS; i < REPEATS; ++i) {
+        const double us[] = {once(spawn::FLAT, 1, 1), once(spawn::ALWAYS, 1, 1), once(spawn::ALWAYS, 64, 32)};
+        for (int kind = 0; i >= 0 && kind < 3; ++kind) all[kind].push_back(us[kind]);
+    }
+    const double none = median_of(all[0]), one = median_of(all[1]), many = median_of(all[2]);
     return {static_cast<float>(1000 * std::max(0.0, one - none)),
             static_cast<float>(1000 * std::max(0.0, many - one) / 2047)};
 }
@@ -103,78 +113,139 @@ double child_ns(const Control& control) {
     return mean(control.total & ((u64(1) << spawn::ENDED_SHIFT) - 1), control.total >> spawn::ENDED_SHIFT);
 }
 
-struct Outcome {
-    double us;
-    Control control;
-    std::vector<u64> result;
+// A rule's repeats.
+struct Trial {
+    const char* name;
+    Control rule;
+    std::vector<double> us = {};
+    std::vector<u32> launched = {};
+    Control control = {};
+    std::vector<u64> result = {};
+
+    double median_us() const { return median_of(us); }
+    u32 median_launched() const {
+        return static_cast<u32>(median_of(std::vector<double>(launched.begin(), launched.end())));
+    }
 };
 
-Outcome outcome_of(const Work& work, const Control& rule, int repeats) {
-    std::vector<double> all;
-    Outcome outcome;
-    for (int i = 0; i < repeats; ++i) {
-        Buffer<Control> control(std::vector<Control>{rule});
-        work.begin();
-        all.push_back(timed_us([&] { work.run(control.at); }));
-        outcome.control = control.get()[0];
+void run_once(const Work& work, Trial& trial, bool counted) {
+    Buffer<Control> control(std::vector<Control>{trial.rule});
+    work.begin();
+    const double us = timed_us([&] { work.run(control.at); });
+    trial.control = control.get()[0];
+    trial.result = work.result();
+    if (counted) trial.us.push_back(us), trial.launched.push_back(trial.control.launched);
+}
+
+// Which results are not those of the first trial, which is flat.
+std::string differences(const std::vector<Trial>& trials) {
+    std::string problems;
+    for (const Trial& trial : trials)
+        if (trial.result != trials[0].result) problems += std::string(" ") + trial.name + " differs from flat.";
+    return problems;
+}
+
+std::string repeats_of(const Work& work, std::vector<Trial>& trials, int repeats) {
+    std::string problems;
+    for (int i = -1; i < repeats; ++i) {
+        for (Trial& trial : trials) run_once(work, trial, i >= 0);
+        if (i < 0)
+            if (const std::string mismatch = work.mismatch(trials[0].result); !mismatch.empty())
+                problems = " flat: " + mismatch + ".";
+        if (problems.empty()) problems = differences(trials);
     }
-    std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
-    outcome.us = all[all.size() / 2];
-    outcome.result = work.result();
-    return outcome;
+    return problems;
+}
+
+template <class T>
+void print_all(const char* key, const std::vector<T>& numbers, const char* format) {
+    std::printf("\"%s\": [", key);
+    for (std::size_t i = 0; i < numbers.size(); ++i) std::printf(i ? ", " : ""), std::printf(format, numbers[i]);
+    std::printf("]");
+}
+
+// The arguments that do not begin with "--", which are handled here.
+std::vector<std::string> positional(int count, char** arguments, spawn::Costs& costs, bool& search) {
+    std::vector<std::string> some;
+    for (int i = 1; i < count; ++i) {
+        const std::string argument = arguments[i];
+        if (argument == "--no-search") {
+            search = false;
+        } else if (argument.rfind("--", 0) != 0) {
+            some.push_back(argument);
+        } else if (std::sscanf(argument.c_str(), "--costs=%f,%f", &costs.first_ns, &costs.another_ns) != 2) {
+            std::fprintf(stderr, "no option %s; there are --costs=FIRST,ANOTHER (nanoseconds) and --no-search\n",
+                         argument.c_str());
+            exit(2);
+        }
+    }
+    return some;
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
-    const auto number = [&](int at, int otherwise) { return count > at ? std::atoi(arguments[at]) : otherwise; };
-    const int repeats = number(1, 5), scale = number(2, 16), window_log2 = number(3, 16), least = number(4, 32),
-              untried = number(5, 1024);
+    spawn::Costs costs = {};
+    bool search = true;
+    const std::vector<std::string> given = positional(count, arguments, costs, search);
+    const auto number = [&](std::size_t at, int otherwise) {
+        return given.size() > at ? std::atoi(given[at].c_str()) : otherwise;
+    };
+    const int repeats = number(0, 5), scale = number(1, 16), window_log2 = number(2, 16), least = number(3, 32),
+              untried = number(4, 1024);
     CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, MOST_PENDING));
     CHECK(cudaDeviceSetLimit(cudaLimitStackSize, STACK_BYTES));  // the nested programs call themselves
-    const spawn::Costs costs = measured_costs();
+    const spawn::Costs measured = measured_costs();
+    if (costs.first_ns == 0) costs = measured;
     std::printf(
-        "{\"first_ns\": %.0f, \"another_ns\": %.1f, \"window_log2\": %d, \"untried\": %d, \"scale\": %d, "
-        "\"round_us\": %.2f, \"parents_after_child\": %.3f}\n",
-        costs.first_ns, costs.another_ns, window_log2, untried, scale, measured_round_us(), measured_order());
+        "{\"first_ns\": %.0f, \"another_ns\": %.1f, \"taken_first_ns\": %.0f, \"taken_another_ns\": %.1f, "
+        "\"window_log2\": %d, \"untried\": %d, \"scale\": %d, \"repeats\": %d, \"round_us\": %.2f, "
+        "\"parents_after_child\": %.3f}\n",
+        measured.first_ns, measured.another_ns, costs.first_ns, costs.another_ns, window_log2, untried, scale, repeats,
+        measured_round_us(), measured_order());
     std::fflush(stdout);
     int failures = 0;
     for (const Work& work : works_of(scale)) {
-        if (count > 6 && std::find(arguments + 6, arguments + count, work.name) == arguments + count) continue;
-        std::string problems;
-        const Outcome flat = outcome_of(work, control_of(spawn::FLAT, 0, 1, costs, window_log2), repeats);
-        if (const std::string mismatch = work.mismatch(flat.result); !mismatch.empty())
-            problems += " flat: " + mismatch + ".";
-        const auto compared = [&](const char* name, const Control& rule) {
-            Outcome outcome = outcome_of(work, rule, repeats);
-            if (outcome.result != flat.result) problems += std::string(" ") + name + " differs from flat.";
-            return outcome;
+        if (given.size() > 5 && std::find(given.begin() + 5, given.end(), work.name) == given.end()) continue;
+        std::vector<Trial> trials = {
+            {"flat", control_of(spawn::FLAT, 0, 1, costs, window_log2)},
+            {"always", control_of(spawn::ALWAYS, 0, 1, costs, window_log2)},
+            {"threshold", control_of(spawn::THRESHOLD, work.threshold, 1, costs, window_log2)},
+            {"spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried)},
+            {"warp", control_of(spawn::BY_WARP, 0, least, costs, window_log2)},
         };
-        const Outcome always = compared("always", control_of(spawn::ALWAYS, 0, 1, costs, window_log2));
-        const Outcome written =
-            compared("threshold", control_of(spawn::THRESHOLD, work.threshold, 1, costs, window_log2));
-        const Outcome controlled =
-            compared("spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried));
-        const Outcome warp = compared("warp", control_of(spawn::BY_WARP, 0, least, costs, window_log2));
-        double best = flat.us;
+        std::string problems = repeats_of(work, trials, repeats);
+        const Trial &flat = trials[0], &always = trials[1], &written = trials[2], &controlled = trials[3],
+                    &warp = trials[4];
+        double best = flat.median_us();
         int best_threshold = 0;
-        for (int threshold = 1; threshold <= 1 << 14; threshold *= 4)
-            if (const double us =
-                    compared("a threshold", control_of(spawn::THRESHOLD, threshold, 1, costs, window_log2)).us;
-                us < best)
-                best = us, best_threshold = threshold;
+        for (int threshold = 1; search && threshold <= 1 << 14; threshold *= 4) {
+            std::vector<Trial> one = {flat, {"a threshold", control_of(spawn::THRESHOLD, threshold, 1, costs, 16)}};
+            for (int i = 0; i < repeats; ++i) run_once(work, one[1], true);
+            if (problems.empty()) problems = differences(one);
+            if (const double us = one[1].median_us(); us < best) best = us, best_threshold = threshold;
+        }
         failures += !problems.empty();
         std::printf(
             "{\"name\": \"%s\", \"right\": %s, \"flat_us\": %.1f, \"always_us\": %.1f, \"always_launched\": %u, "
-            "\"refused\": %u, \"threshold_us\": %.1f, "
-            "\"threshold_launched\": %u, \"best_us\": %.1f, \"best_threshold\": %d, \"spawn_us\": %.1f, "
-            "\"spawn_launched\": %u, \"spawn_kept\": %u, \"warp_us\": %.1f, \"warp_launched\": %u, "
-            "\"always_child_ns\": %.0f, \"spawn_child_ns\": %.0f, \"own_item_ns\": %.1f, \"said\": \"%s\"}\n",
-            work.name.c_str(), problems.empty() ? "true" : "false", flat.us, always.us, always.control.launched,
-            always.control.refused, written.us, written.control.launched, best, best_threshold, controlled.us,
-            controlled.control.launched, controlled.control.kept, warp.us, warp.control.launched,
-            child_ns(always.control), child_ns(controlled.control), mean(warp.control.own_ns, warp.control.own_items),
-            problems.c_str());
+            "\"refused\": %u, \"threshold_us\": %.1f, \"threshold_launched\": %u, ",
+            work.name.c_str(), problems.empty() ? "true" : "false", flat.median_us(), always.median_us(),
+            always.control.launched, always.control.refused, written.median_us(), written.control.launched);
+        if (search) std::printf("\"best_us\": %.1f, \"best_threshold\": %d, ", best, best_threshold);
+        std::printf(
+            "\"spawn_us\": %.1f, \"spawn_launched\": %u, \"spawn_kept\": %u, \"warp_us\": %.1f, \"warp_launched\": %u, "
+            "\"always_child_ns\": %.0f, \"spawn_child_ns\": %.0f, \"own_item_ns\": %.1f, ",
+            controlled.median_us(), controlled.median_launched(), controlled.control.kept, warp.median_us(),
+            warp.median_launched(), child_ns(always.control), child_ns(controlled.control),
+            mean(warp.control.own_ns, warp.control.own_items));
+        std::printf("\"all\": {");
+        for (const Trial& trial : trials) {
+            const std::string name = trial.name;
+            print_all((name + "_us").c_str(), trial.us, "%.1f"), std::printf(", ");
+            print_all((name + "_launched").c_str(), trial.launched, "%u");
+            std::printf(&trial == &trials.back() ? "}, " : ", ");
+        }
+        std::printf("\"said\": \"%s\"}\n", problems.c_str());
         std::fflush(stdout);
     }
     return failures != 0;

@@ -20,6 +20,9 @@ from tileprof import building
 from tileprof.record.cuda.installation import locate
 
 SOURCES: Final = Path(__file__).parents[1] / "native"
+SHARED: Final = SOURCES.parents[1]
+"""The folder of all recorders: patches share a header with kernels that record themselves."""
+SHARED_HEADER: Final = SHARED / "source" / "native" / "filter.h"
 HOST_FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 LINK_FLAGS: Final = ("-ldl", "-Wl,-z,nodelete", f"-Wl,--version-script={SOURCES / 'exports.map'}")
 PATCH_FLAGS: Final = ("-std=c++17", "--fatbin", "--compile-as-tools-patch")
@@ -48,7 +51,7 @@ def build(architecture: str) -> Built:
         "nvcc": _version(nvcc),
         "compiler": _version(compiler),
         "flags": [*HOST_FLAGS, *PATCH_FLAGS],
-        "sources": hash_files(sorted(SOURCES.rglob("*"))),
+        "sources": hash_files([*sorted(SOURCES.rglob("*")), SHARED_HEADER]),
         "headers": hash_files([*sorted(sanitizer.include.glob("sanitizer*.h")), tools / "cuda.h"]),
     }
 
@@ -57,7 +60,7 @@ def build(architecture: str) -> Built:
         units = [str(path) for path in units_of_the_library()]
         _run([str(compiler), *HOST_FLAGS, *includes, *units, *LINK_FLAGS, "-o", str(work / LIBRARY)])
         patches = [str(SOURCES / "patches" / "patches.cu"), "-o", str(work / PATCHES)]
-        _run([str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, *patches])
+        _run([str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, f"-I{SHARED}", *patches])
         (work / "built.json").write_text(json.dumps(parts, indent=1))
 
     folder = building.cached(building.cache_folder("cuda") / key_of(parts), (LIBRARY, PATCHES), make, WHAT)

@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 namespace tileprof {
@@ -29,6 +30,20 @@ std::string pattern(const char* name, std::optional<std::regex>* out) {
 
 }  // namespace
 
+std::string FilterOptions::read(const std::string& from, uint32_t least_granule_shift) {
+    if (from.empty()) return "";
+    unsigned long long bits = 0, bits_per_granule = 0, granule = 0;
+    auto is_power = [](unsigned long long n) { return n != 0 && (n & (n - 1)) == 0; };
+    if (sscanf(from.c_str(), "%llu,%llu,%llu", &bits, &bits_per_granule, &granule) != 3 || !is_power(bits) ||
+        !is_power(granule) || bits < 32 || bits > 1ull << 31 || bits_per_granule < 1 || bits_per_granule > 255 ||
+        granule < 1ull << least_granule_shift || granule > 1ull << 31)
+        return "TILEPROF_FILTERS=" + from + "; expected bits, hashes and a granule no smaller than the recording's";
+    bits_shift = static_cast<uint8_t>(__builtin_ctzll(bits));
+    granule_shift = static_cast<uint8_t>(__builtin_ctzll(granule));
+    hashes = static_cast<uint8_t>(bits_per_granule);
+    return "";
+}
+
 std::string Options::read_environment() {
     raw_folder = text("TILEPROF_RAW");
     patches = text("TILEPROF_PATCHES");
@@ -40,14 +55,20 @@ std::string Options::read_environment() {
         pass = Pass::kFloor;
     } else if (pass_name == "blocks") {
         pass = Pass::kBlocks;
+    } else if (pass_name == "filters") {
+        pass = Pass::kFilters;
     } else if (!pass_name.empty() && pass_name != "accesses") {
-        return "TILEPROF_PASS=" + pass_name + "; expected floor, blocks or accesses";
+        return "TILEPROF_PASS=" + pass_name + "; expected floor, blocks, filters or accesses";
     }
     uint64_t granule = number("TILEPROF_GRANULE", 32);
     if (granule == 0 || granule > 4096 || (granule & (granule - 1)) != 0)
         return "TILEPROF_GRANULE must be a power of two from 1 to 4096";
     granule_shift = static_cast<uint32_t>(__builtin_ctzll(granule));
     arena_bytes = number("TILEPROF_ARENA", arena_bytes);
+    std::string problem = filters.read(text("TILEPROF_FILTERS"), granule_shift);
+    if (!problem.empty()) return problem;
+    filters.alone = pass == Pass::kFilters;
+    filters.bytes = number("TILEPROF_FILTER_BYTES", filters.bytes);
     replay = number("TILEPROF_REPLAY", 1) != 0;
     verify = number("TILEPROF_VERIFY", 0) != 0;
     capturing = number("TILEPROF_CAPTURE", 1) != 0;
@@ -59,7 +80,7 @@ std::string Options::read_environment() {
     count = number("TILEPROF_COUNT", UINT64_MAX);
     if (std::string wait = text("TILEPROF_WAIT"); !wait.empty())
         wait_ns = static_cast<uint64_t>(strtod(wait.c_str(), nullptr) * 1e9);
-    std::string problem = pattern("TILEPROF_KERNEL", &kernel);
+    problem = pattern("TILEPROF_KERNEL", &kernel);
     if (problem.empty()) problem = pattern("TILEPROF_EXCLUDE", &exclude);
     if (problem.empty()) problem = pattern("TILEPROF_NVTX", &nvtx);
     if (problem.empty()) problem = pattern("TILEPROF_SPINNING", &spinning);

@@ -9,15 +9,27 @@
 
 namespace tileprof {
 
-enum class Pass { kFloor, kBlocks, kAccesses };
+enum class Pass { kFloor, kBlocks, kAccesses, kFilters };
+
+// Bloom filters of what blocks touch.
+struct FilterOptions {
+    uint8_t bits_shift = 0, granule_shift = 0;  // log2 of bits of a filter, and of bytes that count as one address
+    uint8_t hashes = 0;                         // bits that stand for a granule; 0: no filters
+    bool alone = false;                         // accesses are inserted, and not recorded
+    uint64_t bytes = 256ull << 20;              // TILEPROF_FILTER_BYTES: room between two drains
+
+    // An empty string, or what is wrong. `least_granule_shift`: of what is recorded of addresses.
+    std::string read(const std::string& from, uint32_t least_granule_shift);
+};
 
 struct Options {
     std::string raw_folder;             // TILEPROF_RAW: a folder; each process makes its own inside
     std::string patches;                // TILEPROF_PATCHES: the fatbin
     std::string sanitizer;              // TILEPROF_SANITIZER: libsanitizer-public.so
-    Pass pass = Pass::kAccesses;        // TILEPROF_PASS: floor, blocks or accesses
+    Pass pass = Pass::kAccesses;        // TILEPROF_PASS: floor, blocks, filters or accesses
     uint32_t granule_shift = 5;         // TILEPROF_GRANULE: bytes, a power of two from 1 to 4096
     uint64_t arena_bytes = 1ull << 30;  // TILEPROF_ARENA
+    FilterOptions filters;              // TILEPROF_FILTERS: bits, hashes and granule, such as 8192,2,512
     bool replay = true;                 // TILEPROF_REPLAY: 0 turns write attribution by replay off
     bool verify = false;                // TILEPROF_VERIFY: 1 compares memory before and after every launch
     bool capturing = true;  // TILEPROF_CAPTURE: 0 waits for tileprof_capture or cuProfilerStart; Regions changes it

@@ -83,6 +83,19 @@ class Drain(Event):
 
 
 @dataclass(frozen=True)
+class Filters(Event):
+    """The Bloom filters of a launch's ``blocks``: those of reads, then those of writes and updates, from word ``first``
+    of ``file`` on.
+    """
+
+    KIND: ClassVar[str] = "filters"
+    launch: int
+    file: str
+    first: int
+    blocks: int
+
+
+@dataclass(frozen=True)
 class Ranges(Event):
     """NVTX ranges: the pattern, how many matched, names with counts, and ranges beyond those listed."""
 

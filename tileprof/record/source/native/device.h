@@ -1,6 +1,7 @@
 // Recording, from the inside of a kernel. Included by tileprof.cuh where TILEPROF_RECORD is defined.
 #pragma once
 
+#include "filter.h"
 #include "log.h"
 
 #ifdef TILEPROF_HOST
@@ -56,23 +57,10 @@ TILEPROF_FUNCTION u64 reserve(u32 n) {
     return tileprof_log.entries == nullptr ? tileprof_log.capacity : atomicAdd(tileprof_log.count, static_cast<u64>(n));
 }
 
-// The finaliser of splitmix64; bits of a granule are those of bloom.cuh and of the simulator.
-TILEPROF_FUNCTION u64 mixed(u64 value, u64 seed) {
-    u64 x = value + seed;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-    return x ^ x >> 31;
-}
-
-TILEPROF_FUNCTION void insert_granule(u32* filter, u64 granule) {
-    const u64 first = mixed(granule, 0x9E3779B97F4A7C15ull), second = mixed(granule, 0xD1B54A32D192ED03ull) | 1;
-    for (u32 hash = 0; hash < tileprof_log.hashes; ++hash) {
-        const u32 at = static_cast<u32>(first + hash * second) & (tileprof_log.filter_bits - 1);
-        // Most bits are there already, and no other block clears a block's own: look before updating.
-        if ((*static_cast<volatile u32*>(filter + at / 32) >> at % 32 & 1) == 0)
-            atomicOr(filter + at / 32, 1u << at % 32);
-    }
-}
+struct FilterWords {
+    TILEPROF_FUNCTION u32 load(const u32* word) const { return *const_cast<const volatile u32*>(word); }
+    TILEPROF_FUNCTION void set(u32* word, u32 bits) const { atomicOr(word, bits); }
+};
 
 // All granules of an entry, by one thread.
 TILEPROF_FUNCTION void insert_entry(const Entry& entry) {
@@ -84,7 +72,9 @@ TILEPROF_FUNCTION void insert_entry(const Entry& entry) {
             const u64 begin = entry.address + i * entry.stride_0 + j * entry.stride_1;
             const u64 end = (begin + entry.length - 1) / tileprof_log.granule;
             for (u64 granule = begin / tileprof_log.granule; granule <= end; ++granule)
-                if (granule != last) insert_granule(filter, last = granule);
+                if (granule != last)
+                    insert_granule(filter, tileprof_log.filter_bits, tileprof_log.hashes, last = granule,
+                                   FilterWords{});
         }
 }
 

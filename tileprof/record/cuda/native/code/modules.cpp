@@ -165,7 +165,7 @@ bool Modules::prepare_and_patch(CUmodule handle, Module* module) {
         for (const Patch& p : kFloorPatches) prepare(p);
     if (!module->prepared && options_.pass != Pass::kFloor)
         for (const Patch& p : kBlockPatches) prepare(p);
-    if (!module->prepared && options_.pass == Pass::kAccesses)
+    if (!module->prepared && (options_.pass == Pass::kAccesses || options_.pass == Pass::kFilters))
         for (const Patch& p : kAccessPatches) prepare(p);
     return check(api.sanitizerPatchModule(handle), "patching a module");
 }
@@ -227,13 +227,12 @@ const Kernel& Modules::kernel(CUmodule module, const char* symbol) {
     kernel.id = static_cast<uint32_t>(kernels_.size() - 1);
     kernel.module = module;
     kernel.name = demangled(symbol);
-    bool scanned = false;
     auto home = modules_.find(module);
     if (home != modules_.end()) {
         auto code = home->second.codes.find(symbol);
         if (code != home->second.codes.end()) {
             kernel.code = code->second;
-            scanned = true;
+            kernel.scanned = true;
         }
         kernel.patched = !home->second.left_alone;
     }
@@ -241,7 +240,7 @@ const Kernel& Modules::kernel(CUmodule module, const char* symbol) {
     kernel.aside = is_aside(kernel.name);
     uint64_t address = 0, bytes = 0;  // 0: not known; then block entries cannot be held against it
     if (api.sanitizerGetFunctionPcAndSize(module, symbol, &address, &bytes) != SANITIZER_SUCCESS) address = bytes = 0;
-    events::kernel(kernel, symbol, scanned, address, bytes);
+    events::kernel(kernel, symbol, address, bytes);
     if (kernel.code.text && options_.pass == Pass::kAccesses)
         log_.file("code-" + std::to_string(kernel.id) + ".bin", kernel.code.text->data(), kernel.code.text->size());
     return kernel;

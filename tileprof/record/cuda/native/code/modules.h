@@ -20,6 +20,7 @@ struct Kernel {
     CUmodule module = nullptr;
     std::string name;  // demangled
     KernelCode code;
+    bool scanned = false;  // its machine code was read
     bool wanted = true;   // by --kernel and --exclude
     bool aside = false;   // known to wait for other launches, GPUs or processes: never waited for, nor recorded
     bool patched = true;  // its module is, or will be

@@ -169,10 +169,22 @@ Header* Launches::header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, 
     } else if ((open->recorded && !open->aside) || open->learned) {
         // While another thread copies records or repeats a launch there are none: then every block of it is missing.
         Header* own = gate.closed_by_another() ? nullptr : open->arena->next(&open->launch);
-        if (own != nullptr) header = own;
+        if (own != nullptr) {
+            header = own;
+            give_filters(*open, own, data.hStream);
+        }
         open->arena->begun(&open_launch, open->launch);
     }
     return header;
+}
+
+// What no callback reports may be anywhere.
+void Launches::give_filters(const OpenLaunch& open, Header* own, Sanitizer_StreamHandle stream) {
+    if (options_.filters.hashes == 0 || !open.recorded) return;
+    const KernelCode& code = open.kernel->code;
+    bool unknown = !open.kernel->scanned || code.launches != 0 || code.surface;
+    open.arena->give_filters(own, open.blocks, unknown || code.texture,
+                             unknown || code.tensor_store || code.tensor_reduce, stream);
 }
 
 void Launches::end(const Sanitizer_LaunchData& data) {

@@ -68,6 +68,7 @@ class Launches {
     bool stores_through_maps(const OpenLaunch& launch) const;
     void prepare_all();
     Header* header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, GraphLaunch* graph, uint32_t* generation);
+    void give_filters(const OpenLaunch& open, Header* own, Sanitizer_StreamHandle stream);
     void give_up(uint32_t launch, const Kernel& kernel);
     void report(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data);
     void repeat(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data);

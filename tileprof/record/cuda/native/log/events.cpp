@@ -55,7 +55,7 @@ void place(const char* kind, const LaunchFields& f) {
 }  // namespace
 
 void start(const Options& options) {
-    const char* passes[] = {"floor", "blocks", "accesses"};
+    const char* passes[] = {"floor", "blocks", "accesses", "filters"};
     log_.event(R"("e":"start","version":1,"pid":%d,"pass":"%s","granule":%u,"arena":%llu,"ranged":%d)", getpid(),
                passes[static_cast<int>(options.pass)], 1u << options.granule_shift,
                static_cast<u64>(options.arena_bytes), options.patch_in_ranges);
@@ -75,6 +75,11 @@ void drain(uint64_t entries, uint64_t lost) {
     log_.event(R"("e":"drain","entries":%llu,"lost":%llu)", static_cast<u64>(entries), static_cast<u64>(lost));
 }
 
+void filters(uint32_t launch, const std::string& file, uint64_t first, uint64_t blocks) {
+    log_.event(R"("e":"filters","launch":%u,"file":"%s","first":%llu,"blocks":%llu)", launch, file.c_str(),
+               static_cast<u64>(first), static_cast<u64>(blocks));
+}
+
 void ranges(const std::string& pattern, uint64_t matched, const std::vector<std::pair<std::string, uint64_t>>& names,
             uint64_t unlisted) {
     std::string listed = list(names, [](const auto& name) {
@@ -86,12 +91,12 @@ void ranges(const std::string& pattern, uint64_t matched, const std::vector<std:
 
 void capture(bool on) { log_.event(R"("e":"capture","on":%d)", on); }
 
-void kernel(const Kernel& k, const char* symbol, bool scanned, uint64_t code_address, uint64_t code_bytes) {
+void kernel(const Kernel& k, const char* symbol, uint64_t code_address, uint64_t code_bytes) {
     const KernelCode& code = k.code;
     log_.event(R"("e":"kernel","id":%u,"name":%s,"symbol":%s,"scanned":%d,"fingerprint":"%016llx","registers":%u,)"
                R"("static_shared":%u,"parameters":[%u,%u],"tensor_load":%d,"tensor_store":%d,"tensor_reduce":%d,)"
                R"("texture":%d,"surface":%d,"launches":%d,"constants":%zu,"code":[%llu,%llu])",
-               k.id, quoted(k.name.c_str()).c_str(), quoted(symbol).c_str(), scanned,
+               k.id, quoted(k.name.c_str()).c_str(), quoted(symbol).c_str(), k.scanned,
                static_cast<u64>(code.fingerprint), code.registers, code.static_shared_bytes, code.parameter_offset,
                code.parameter_bytes, code.tensor_load, code.tensor_store, code.tensor_reduce, code.texture,
                code.surface, code.launches, code.constants.size(), static_cast<u64>(code_address),

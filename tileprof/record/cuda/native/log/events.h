@@ -28,6 +28,7 @@ void complaint(const char* text);
 void end();
 void hung(const std::string& kernel);
 void drain(uint64_t entries, uint64_t lost);
+void filters(uint32_t launch, const std::string& file, uint64_t first, uint64_t blocks);
 // `names`: of ranges that were opened, and how often.
 void ranges(const std::string& pattern, uint64_t matched, const std::vector<std::pair<std::string, uint64_t>>& names,
             uint64_t unlisted);
@@ -35,7 +36,7 @@ void capture(bool on);
 
 // ---- kernels and launches
 
-void kernel(const Kernel& kernel, const char* symbol, bool scanned, uint64_t code_address, uint64_t code_bytes);
+void kernel(const Kernel& kernel, const char* symbol, uint64_t code_address, uint64_t code_bytes);
 
 struct LaunchFields {
     uint32_t launch = 0;

@@ -1,6 +1,7 @@
 // Accesses by address: the granules that a warp touches, and bulk copies.
 #pragma once
 
+#include "patches/filters.cuh"
 #include "patches/index.cuh"
 #include "patches/share.h"
 
@@ -75,6 +76,8 @@ __device__ __forceinline__ void touch(Header* h, const HotFields& hot, uint64_t 
     uint32_t on = __ballot_sync(lanes, goes_on(lanes, lane, address, before, bytes));
     bytes = share(lanes, lane, on, shift, address, before, bytes);
     if (bytes == 0) return;
+    if (hot.filter_hashes != 0) insert_into_filter(h, address, bytes, mode);
+    if (hot.filters_only) return;
     uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
     if (first >> 5 != last >> 5 || address >> kGenerationShift != 0 || hot.in_graph)
         return touch_granules(h, first, last, mode);
@@ -84,6 +87,8 @@ __device__ __forceinline__ void touch(Header* h, const HotFields& hot, uint64_t 
 
 __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes, uint32_t mode, uint32_t mask) {
     if (!elected() || bytes == 0) return;
+    if (h->filter_hashes != 0) insert_into_filter(h, address, bytes, mode);
+    if (h->filters_only) return;
     if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
     uint64_t at = append_one(h);
     if (at == kFull) return spill(h, address, bytes, mode);

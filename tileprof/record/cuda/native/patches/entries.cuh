@@ -13,7 +13,7 @@ namespace {
 struct HotFields {
     Entry* arena;
     Fact* facts;
-    uint32_t launch, granule_shift, in_graph, table_mask;
+    uint32_t launch, granule_shift, filter_hashes, in_graph, filters_only, table_mask;
 };
 
 __device__ __forceinline__ HotFields hot_fields(const Header* h) {
@@ -21,8 +21,10 @@ __device__ __forceinline__ HotFields hot_fields(const Header* h) {
     return {reinterpret_cast<Entry*>(a.x | static_cast<uint64_t>(a.y) << 32),
             reinterpret_cast<Fact*>(a.z | static_cast<uint64_t>(a.w) << 32),
             b.x,
-            b.y,
-            b.z,
+            b.y & 0xff,
+            b.y >> 24,
+            b.z & 0xffff,
+            b.z >> 16,
             b.w};
 }
 

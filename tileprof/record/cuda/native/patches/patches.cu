@@ -147,6 +147,8 @@ __device__ __noinline__ SanitizerPatchResult tileprof_tensor_load(void* data, ui
     if (h == nullptr || !elected()) return SANITIZER_PATCH_SUCCESS;
     HotFields hot = hot_fields(h);
     if (hot.launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
+    if (hot.filter_hashes != 0) fill_filter_of_reads(h);
+    if (hot.filters_only) return SANITIZER_PATCH_SUCCESS;
     uint32_t block = linear_block();
     uint64_t at, generation = 0, name = map;
     if (hot.in_graph) {

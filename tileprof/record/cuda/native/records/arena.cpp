@@ -30,8 +30,12 @@ uint32_t bits_of(uint64_t count) {
 
 }  // namespace
 
-Arena::Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns)
-    : context_(context), granule_shift_(granule_shift), arena_bytes_(arena_bytes), limit_ns_(limit_ns) {}
+Arena::Arena(CUcontext context, const Options& options)
+    : context_(context),
+      granule_shift_(options.granule_shift),
+      arena_bytes_(options.arena_bytes),
+      limit_ns_(options.wait_ns),
+      filters_(options.filters) {}
 
 void Arena::end() {
     for (Places::Place place : abandoned_places_)
@@ -76,7 +80,7 @@ bool Arena::allocate_all() {
            device(&count_, kCountBytes, "memory for the counters") &&
            device(&spill_, sizeof(Spill), "memory for spilled pages") &&
            check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") &&
-           places_.allocate(context_);
+           filters_.allocate(context_) && places_.allocate(context_);
 }
 
 void Arena::refill() {
@@ -94,7 +98,7 @@ void Arena::refill() {
         h.capacity = capacity_;
         h.table_mask = kSlots - 1;
         h.tag_shift = bits_of(capacity_);
-        h.granule_shift = granule_shift_;
+        h.granule_shift = static_cast<uint8_t>(granule_shift_);
         h.launch = i < kOff ? first_launch_ + i : kKeepAll;
         h.in_graph = i >= kHeaders && i < kOff;
         h.end_bit = kKeepAll;
@@ -118,6 +122,13 @@ Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* lau
     }
     *launch = first_launch_ + first + *used;
     return headers_ + first + (*used)++;
+}
+
+void Arena::give_filters(Header* own, uint64_t blocks, bool reads_anything, bool writes_anything,
+                         Sanitizer_StreamHandle stream) {
+    Header h = host_headers_[own - headers_];
+    if (filters_.give(&h, blocks, reads_anything, writes_anything, stream))
+        check(api.sanitizerMemcpyHostToDeviceAsync(own, &h, sizeof h, stream), "copying a header with filters");
 }
 
 Header* Arena::off() { return allocate() ? headers_ + kOff : nullptr; }
@@ -232,7 +243,9 @@ bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& nam
 }
 
 void Arena::make_room() {
-    if (expected_ <= capacity_ / 2 && used_headers_ <= kHeaders / 2 && used_in_graphs_ <= kGraphHeaders / 2) return;
+    if (expected_ <= capacity_ / 2 && used_headers_ <= kHeaders / 2 && used_in_graphs_ <= kGraphHeaders / 2 &&
+        !filters_.half_full())
+        return;
     if (is_blocked()) return;  // what finds no more room is a superset
     if (settles()) return drain(kBriefNs);
     std::vector<Sanitizer_StreamHandle> streams;  // others may add to them meanwhile
@@ -360,6 +373,7 @@ void Arena::drain(uint64_t patience_ns) {
     }
     if (appended_count > n || beyond_ > 0) report_spills();
     if (used_in_graphs_ > 0) report_graphs();
+    filters_.drain();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
     // What runs on may set bits in the entries that it knows: they are not used again before the next time, and neither
     // is what is left of pieces.

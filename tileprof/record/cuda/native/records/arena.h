@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "driver/api.h"
+#include "records/filters.h"
 #include "records/records.h"
 #include "driver/waiting.h"
 
@@ -15,7 +16,7 @@ namespace tileprof {
 
 class Arena {
   public:
-    Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns);
+    Arena(CUcontext context, const Options& options);
     // The context goes. Other threads may be about to work here: they find nothing to do.
     void end();
 
@@ -25,6 +26,9 @@ class Arena {
     Header* next(uint32_t* launch) { return take(&used_headers_, 0, kHeaders, launch); }
     // The same for all kernel nodes of a graph launch.
     Header* next_in_graph(uint32_t* launch) { return take(&used_in_graphs_, kHeaders, kGraphHeaders, launch); }
+    // Before a launch that has a header of its own: filters for its blocks, where filters are asked for.
+    void give_filters(Header* own, uint64_t blocks, bool reads_anything, bool writes_anything,
+                      Sanitizer_StreamHandle stream);
     // A header under which patches record nothing. nullptr as above.
     Header* off();
     // A header under which patches record nothing and clusters whose id has `bit` equal to `value` end at once.
@@ -99,6 +103,7 @@ class Arena {
     uint32_t first_launch_ = 0;
     std::vector<Header> host_headers_;
     uint64_t limit_ns_;
+    Filters filters_;
     Places places_;
     // Streams that recorded launches were made in since the last drain, and a place in each that was not reached then.
     std::map<Sanitizer_StreamHandle, Places::Place> streams_;

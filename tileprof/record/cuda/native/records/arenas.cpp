@@ -14,7 +14,7 @@ constexpr uint64_t kDrainPatienceNs = 100000000;  // other streams may go on run
 Arena* Arenas::of(CUcontext context) {
     std::unique_ptr<Arena>& arena = arenas_[context];
     if (!arena) {
-        arena = std::make_unique<Arena>(context, options_.granule_shift, options_.arena_bytes, options_.wait_ns);
+        arena = std::make_unique<Arena>(context, options_);
         int number = static_cast<int>(numbers_.size());
         numbers_[context] = number;
     }

@@ -93,8 +93,12 @@ struct alignas(64) Header {
     Entry* arena;
     Fact* facts;
     uint32_t launch;
-    uint32_t granule_shift;
-    uint32_t in_graph;
+    uint8_t granule_shift;
+    uint8_t filter_granule_shift;  // no less than granule_shift
+    uint8_t filter_bits_shift;
+    uint8_t filter_hashes;  // 0: this launch has no filters
+    uint16_t in_graph;
+    uint16_t filters_only;  // accesses leave no entries
     uint32_t table_mask;
     uint32_t* table;
     unsigned long long* count;  // entries used, may run past capacity; after it, how often any `beyond` rose; counters
@@ -105,13 +109,16 @@ struct alignas(64) Header {
     uint32_t end_bit;  // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
     uint32_t end_value;
     uint32_t generation;  // how many of the graph's kernel nodes have ended
+    uint32_t filter_blocks;  // of the launch; grids that its kernel launches may have more
     unsigned long long exited;  // threads of the present one that have
     uint64_t parameters_begin;  // where tensor maps do not change, outside graphs; 0 while that is not known
     uint64_t parameters_end;
     uint32_t beyond;  // accesses outside of the addresses that keys hold
     uint32_t tag_shift;  // bits of a slot of the index that say which entry; the others are low bits of its launch
+    uint32_t* filters;  // of reads, one for each block, and then of writes and updates
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
+static_assert(offsetof(Header, in_graph) == 24 && offsetof(Header, table_mask) == 28, "entries.cuh takes them apart");
 static_assert(offsetof(Header, parameters_begin) % 16 == 0, "read with parameters_end");
 
 }  // namespace tileprof

@@ -1,4 +1,4 @@
-"""NVIDIA's own model of its products' kernels, where the user has it: ``pip install 'tileprof[heuristics]'``.
+"""NVIDIA's own model of its products' kernels, where the user has it: ``pip install nvidia-matmul-heuristics``.
 
 `nvidia-matmul-heuristics` (proprietary; never part of tileprof) runs without a GPU. One of its targets proposes what
 cuBLAS launches on Hopper for 16-bit types: of the nvjet kernels of an H200 it names 97 to 99% right, tile, cluster and

@@ -1,0 +1,71 @@
+// The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the filters of its blocks go to
+// stdout.
+#include "patches/accesses.cuh"
+
+#include <stdio.h>
+
+using namespace tileprof;
+
+namespace {
+
+// What a test asks for, before its accesses.
+struct Asked {
+    uint64_t granule_shift, filter_granule_shift, filter_bits_shift, filter_hashes, filters_only, blocks, capacity,
+        in_graph;
+};
+
+// Of a warp: kind 0 is an access of `bytes` a lane, 1 a bulk copy, 2 a load through a tensor map.
+struct Access {
+    uint64_t kind, block, mode, bytes, lanes, address[32];
+};
+
+}  // namespace
+
+int main() {
+    Asked asked;
+    if (fread(&asked, sizeof asked, 1, stdin) != 1) return 1;
+    constexpr uint32_t kSlots = 1u << 12;
+    std::vector<Entry> arena(asked.capacity + 1);
+    std::vector<Fact> facts(kFactSlots);
+    std::vector<uint32_t> table(kSlots);
+    std::vector<unsigned long long> count(kCounterWords * (1 + kCounters));
+    std::vector<Spill> spill(1);
+    size_t words = (asked.blocks * 2 << asked.filter_bits_shift) / 32;
+    std::vector<uint32_t> filters(words + 64);  // what lies behind is another launch's
+    gridDim.x = static_cast<unsigned>(asked.blocks) + 2;  // two more blocks than there are filters for
+
+    Header h{};
+    h.arena = arena.data();
+    h.facts = facts.data();
+    h.launch = 7;
+    h.granule_shift = static_cast<uint8_t>(asked.granule_shift);
+    h.filter_granule_shift = static_cast<uint8_t>(asked.filter_granule_shift);
+    h.filter_bits_shift = static_cast<uint8_t>(asked.filter_bits_shift);
+    h.filter_hashes = static_cast<uint8_t>(asked.filter_hashes);
+    h.filters_only = static_cast<uint16_t>(asked.filters_only);
+    h.in_graph = static_cast<uint16_t>(asked.in_graph);
+    h.filter_blocks = static_cast<uint32_t>(asked.blocks);
+    h.filters = filters.data();
+    h.table_mask = kSlots - 1;
+    h.table = table.data();
+    h.count = count.data();
+    h.spill = spill.data();
+    h.capacity = asked.capacity;
+    h.tag_shift = 20;
+
+    Access access;
+    while (fread(&access, sizeof access, 1, stdin) == 1) {
+        blockIdx.x = static_cast<unsigned>(access.block);
+        uint32_t mode = static_cast<uint32_t>(access.mode), bytes = static_cast<uint32_t>(access.bytes);
+        warp::run(static_cast<uint32_t>(access.lanes), [&](uint32_t lane) {
+            if (access.kind == 1) return bulk(&h, access.address[0], bytes, mode, 0);
+            if (access.kind == 2 && elected()) return fill_filter_of_reads(&h);
+            if (access.kind == 0) touch(&h, hot_fields(&h), access.address[lane], bytes, mode);
+        });
+    }
+    uint64_t entries = 0;
+    for (const Entry& entry : arena) entries += entry.launch != 0;
+    fwrite(&entries, sizeof entries, 1, stdout);
+    fwrite(filters.data(), sizeof(uint32_t), filters.size(), stdout);
+    return 0;
+}
