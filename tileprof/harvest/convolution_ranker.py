@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest.product_ranker import nodes
 from tileprof.record.model.tables import Table, read, write
+from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.convolutions import convolution_table, learned
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    Node = dict[str, Any]
 
 HELD_OUT_EVERY: Final = 10
 WANTED: Final = (6000, 12000)
@@ -62,7 +64,8 @@ def held_out(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
 def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:
     """Return the entries to learn from and to judge by."""
     plain = learned.is_plain(table.keys)
-    some = [random.permutation(np.flatnonzero(inside))[:count] for inside, count in zip((plain, ~plain), WANTED)]
+    kinds_of_calls = (plain, WANTED[0]), (~plain, WANTED[1])
+    some = [random.permutation(np.flatnonzero(inside))[:count] for inside, count in kinds_of_calls]
     return random.permutation(np.concatenate(some))
 
 
@@ -116,9 +119,21 @@ def grow(
     asked = np.flatnonzero(inside & away)
     for i in asked:
         own = some["y"][begins[i] : ends[i]]
-        worth = model.predict(some["X"][begins[i] : ends[i]], num_threads=1)
+        worth = np.asarray(model.predict(some["X"][begins[i] : ends[i]], num_threads=1))
         judged.append((own[0], own[worth.argmax()], own.any()))
     return model, rows[asked], np.array(judged, bool)
+
+
+def nodes(root: Node) -> Iterator[tuple[int, float, int, int]]:
+    """Yield the nodes of a tree as `tileprof.record.model.tables.trees` walks them."""
+    order: list[Node] = [root]
+    for node in order:  # grows while it is walked
+        if "split_feature" in node:
+            assert node["decision_type"] == "<="
+            yield node["split_feature"], node["threshold"], len(order), len(order) + 1
+            order += [node["left_child"], node["right_child"]]
+        else:
+            yield LEAF, node["leaf_value"], 0, 0
 
 
 def write_trees(path: Path, about: dict[str, Any], grown: dict[int, Any]) -> int:

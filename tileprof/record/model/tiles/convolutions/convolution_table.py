@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 FAMILY: Final = "convolutions"
 RANKER: Final = "convolution-ranker"
-_PRODUCT_TYPES: Final = {
+_PRODUCT_TYPES: Final[dict[int, int]] = {
     Dtype.TF32: products.TF32, Dtype.FP32: products.FP32, Dtype.FP16: products.FP16, Dtype.BF16: products.BF16
 }  # fmt: skip
 TIME_SCALE: Final = 100.0

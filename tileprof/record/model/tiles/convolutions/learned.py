@@ -258,7 +258,8 @@ def _sizes(keys: NDArray[np.int64]) -> NDArray[np.float64]:
     sizes = np.column_stack(
         [keys[:, 6], groups, keys[:, 7] // groups, keys[:, 8] // groups, keys[:, 9:12].prod(1), results]
     )
-    return np.log2(np.maximum(sizes, 1).astype(float))
+    logarithms: NDArray[np.float64] = np.log2(np.maximum(sizes, 1).astype(float))
+    return logarithms
 
 
 def alike(table: Table, near: NDArray[np.int64], entry: int) -> NDArray[np.int64]:
