@@ -39,7 +39,7 @@ _UNORDERED = (
 )
 
 LIBRARY_BYTES = 32 << 20
-"""Of the workspace that PyTorch gives cuBLAS on sm_90 (``getChosenWorkspaceSize``): one for a stream's products."""
+"""The workspace that PyTorch gives cuBLAS on sm_90 (``getChosenWorkspaceSize``), one for a stream's products."""
 
 _COPIED_BYTES = 8
 """Bytes that a thread copies at a time, where the size allows it."""
