@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.list_schedule import initial_counters
+from tileprof.analysis.bounds.machine import RESOURCES
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.simulate.clocks import RATE, UPCOMING, Clocks, Sharing
 from tileprof.analysis.simulate.plan import FREE, GRID, READY, Plan
@@ -31,14 +32,18 @@ class Room(NamedTuple):
     def of_one_kernel(self) -> Room:
         """Return the room where all launches are tasks of one persistent kernel.
 
-        A kernel has one configuration. Its workers are taken to be as large as the largest tile: as few per SM as of
-        the launch of which fewest reside, in clusters as large as the largest.
+        A kernel has one configuration: as few workers per SM as blocks reside of the launch of which fewest do, each
+        with as many threads as the largest block. A worker runs as many tiles of fewer threads side by side as its
+        threads hold, on an SM no more than reside of their launch, and a tile that is a cluster takes a worker for each
+        of its blocks.
         """
         if not len(self.demand):
             return self
         resident = (self.capacity // np.maximum(self.demand, 1)).min(axis=1)
-        demand = np.broadcast_to(self.capacity // max(int(resident.min()), 1), self.demand.shape).copy()
-        return self._replace(demand=demand, cluster=np.full_like(self.cluster, self.cluster.max()))
+        workers = max(int(resident.min()), 1)
+        threads = np.maximum(self.demand[:, RESOURCES.index("threads")], 1)
+        beside = np.maximum(np.minimum(threads.max() // threads, resident // workers), 1)
+        return self._replace(demand=np.maximum(self.capacity // (workers * beside[:, None]), 1))
 
 
 class Outcome(NamedTuple):

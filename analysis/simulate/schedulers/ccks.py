@@ -25,8 +25,7 @@ class Ccks(Options):
     by ``way`` (`LINK_WAYS`); on an H200 over PCIe 2.5 us, with which the runtime's ``ccks`` is simulated within 9% on
     ten chains, and with ``speculate=0`` its ``ccks-ready`` within 14% (docs/ccks.md). Of NVLink-C2C, which the proposal
     has, ``up=500ns,down=500ns`` is assumed, and so are ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns``; a
-    block that relays costs nothing here. ``local_ns`` is two L2 round trips. Workers are as large as the largest tile,
-    as in ``persistent``.
+    block that relays costs nothing here. ``local_ns`` is two L2 round trips. Workers are those of ``persistent``.
 
     | rule | source | here | worth |
     |---|---|---|---|

@@ -25,7 +25,7 @@ class Inline(Options):
     `tileprof.analysis.simulate.inlining`. With ``policy`` 0 the rule after that paper's decides, with 1 every tile is
     spawned, with 2 every tile is run inline by the worker of its last parent.
 
-    A worker is as large as the largest tile, as in ``persistent``. ``spawn_ns``, from the end of a tile through its
+    A worker is as large as the largest tile and runs one at a time. ``spawn_ns``, from the end of a tile through its
     event counter to the queue, is two L2 round trips (0.35 us each: Luo et al. 2024, arXiv:2402.13499); ``fetch_ns``, a
     worker's time to take a tile from the queue, is assumed. ``reload_ns`` is what an inline tile spares because its
     input is still in its SM: 0, since nothing recorded says how much; with more the program may end before bounds that

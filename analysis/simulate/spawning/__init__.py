@@ -9,9 +9,9 @@ Parent and child tiles share the GPU's blocks and threads, parents first, or chi
 child tiles have ended.
 
 Children may launch, too (``first_child``): an item is then a thread with items of its own, which are asked about where
-it runs. A thread that keeps such items does them one after the other, depth first, and launches from among them cost
-it the whole overhead, since its warp's other threads stand elsewhere. All of a tile's decisions are taken when the tile
-starts.
+it runs. A thread that keeps such items does them one after the other, depth first, and decides about each when it comes
+there; launches from among them cost it the whole overhead, since its warp's other threads stand elsewhere. A warp
+decides ``base_ns`` after its tile's start, or after its own items.
 
 Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14
 (SPAWN). Its rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of a child
@@ -21,7 +21,8 @@ time of all that ended. It is asked where the program as written would launch. W
 ended we do not know: see ``prior``, and ``untried``, the bound of spawn.cuh in the CUDA examples.
 
 ``stagger_ns``: parent tiles reach their launch sites one after the other. ``guess_ns``: the rule ``warp`` knows items'
-times as spawn.cuh does, from items that threads which kept their work have done, and guesses before.
+times as spawn.cuh does, and guesses before: a warp's first thread that keeps its items counts them when all threads
+that keep theirs have done so, and threads that do items with sites count them one by one.
 
 ``lag_ns``: rules read the length of the queue at most once in this time, and tiles that start in between decide by the
 value that was read last.

@@ -33,13 +33,15 @@ from tileprof.analysis.simulate.spawning.state import (
     State,
     Work,
 )
-from tileprof.analysis.simulate.spawning.tiles import schedule, tile_life
+from tileprof.analysis.simulate.spawning.tiles import comes_to_site, schedule, warp_decides
 
 
 @compiled
 def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> float:
-    """Run event by event: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of
-    all rounds).
+    """Run event by event. Of n threads, in the order in which events of one instant happen: the tile of slot s ends
+    (s); the threads of the warp that begins with thread t have done the items without sites that they keep (slots + t);
+    grid g arrives (slots + n + g); the next round or parent tile may begin (slots + 2 n); the warp of thread t decides
+    (slots + 2 n + 1 + t); thread t comes to a site among its items, or to their end (slots + 3 n + 1 + t).
     """
     c, n = z.c, len(w.items)
     now = 0.0
@@ -51,43 +53,64 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
         while o.children > 0 and c[HELD] > 0 and c[FRONT] < c[ENTERED] and c[ROOM] >= o.child:
             _start_child(z, o, w, now)
         while c[HELD] > 0 and c[PARENT] < stop and c[ROOM] >= o.parent and now >= z.ns[REACHES]:
-            last = min(c[PARENT] + o.parent, stop)
-            life = tile_life(w, o, z, now, c[PARENT], last, w.base_ns)
+            first, last = c[PARENT], min(c[PARENT] + o.parent, stop)
             c[PARENT] = last
-            _start(z, -1, o.parent, now, life)
+            c[RUNNING] += 1
+            _begin_warps(z, o, n, _start(z, -1, o.parent, now), first, last, now + w.base_ns)
             if o.stagger_ns > 0 and c[PARENT] < stop:
                 z.ns[REACHES] = now + o.stagger_ns
-                schedule(z, z.ns[REACHES], o.slots + n)
+                schedule(z, z.ns[REACHES], o.slots + 2 * n)
         while c[HELD] > 0 and c[PARENT] == stop and c[FRONT] < c[ENTERED] and c[ROOM] >= o.child:
             _start_child(z, o, w, now)
         if c[RUNNING] == 0 and c[QUEUED] == 0 and c[PARENT] == stop:
             c[CURRENT] += 1
             if c[CURRENT] + 1 < len(round_at):
-                schedule(z, now + o.gap_ns, o.slots + n)
+                schedule(z, now + o.gap_ns, o.slots + 2 * n)
         if c[SIZE] == 0:
             break
         now = z.keys[0]
         while c[SIZE] > 0 and z.keys[0] == now:
-            _happens(z, o, n, now)
+            _happens(z, o, w, now)
     return now
 
 
 @internal
-def _happens(z: State, o: Costs, threads: int, now: float) -> None:
-    item = z.events[0]
+def _happens(z: State, o: Costs, w: Work, now: float) -> None:
+    item, n = z.events[0], len(w.items)
     pop(z.keys, z.events, z.c[SIZE])
     z.c[SIZE] -= 1
-    if item == o.slots + threads:
+    if item < o.slots:
+        _tile_ends(z, o, item, now)
         return
-    if item >= o.slots:
-        z.arrived[z.c[ARRIVED]] = item - o.slots
+    item -= o.slots
+    if item < n:
+        z.ns[OWN_ITEMS] += z.own_items[item]
+        z.ns[OWN_NS] += z.own_ns[item]
+        _part_ends(z, o, item, now)
+    elif item < 2 * n:
+        z.arrived[z.c[ARRIVED]] = item - n
         z.c[ARRIVED] += 1
-        return
-    z.free[z.c[HELD]] = item
+    elif 2 * n < item <= 3 * n:
+        warp_decides(w, o, z, now, item - 2 * n - 1)
+    elif item > 3 * n and not comes_to_site(w, o, z, now, item - 3 * n - 1):
+        _part_ends(z, o, z.warp[item - 3 * n - 1], now)
+
+
+@internal
+def _part_ends(z: State, o: Costs, first: int, now: float) -> None:
+    z.parts[first] -= 1
+    if z.parts[first] == 0:
+        slot = z.slot[first]
+        z.warps[slot] -= 1
+        if z.warps[slot] == 0:
+            _tile_ends(z, o, slot, now)
+
+
+@internal
+def _tile_ends(z: State, o: Costs, slot: int, now: float) -> None:
+    z.free[z.c[HELD]] = slot
     z.c[HELD] += 1
-    z.ns[OWN_ITEMS] += z.own_items[item]
-    z.ns[OWN_NS] += z.own_ns[item]
-    grid = z.runs[item]
+    grid = z.runs[slot]
     if grid < 0:
         z.c[RUNNING] -= 1
         z.c[ROOM] += o.parent
@@ -95,9 +118,10 @@ def _happens(z: State, o: Costs, threads: int, now: float) -> None:
     z.c[ROOM] += o.child
     z.c[QUEUED] -= 1
     z.c[ENDED] += 1
-    z.ns[LIVED] += z.lives[item]
+    life = now - z.began[slot]
+    z.ns[LIVED] += life
     if o.ended > 0:
-        count_end(z, o, now, z.lives[item])
+        count_end(z, o, now, life)
     tick(z, o, now)
     z.c[CHILDREN] -= 1
     if z.c[CHILDREN] == 0:
@@ -109,17 +133,23 @@ def _happens(z: State, o: Costs, threads: int, now: float) -> None:
 
 
 @internal
-def _start(z: State, what: int, threads: int, now: float, life: float) -> None:
+def _start(z: State, what: int, threads: int, now: float) -> int:
+    """Give a tile a slot, which is returned."""
     z.c[HELD] -= 1
     z.c[ROOM] -= threads
-    slot = z.free[z.c[HELD]]
+    slot = int(z.free[z.c[HELD]])
     z.runs[slot] = what
-    z.lives[slot] = life
-    z.own_items[slot], z.own_ns[slot] = z.own_items[-1], z.own_ns[-1]
-    z.own_items[-1], z.own_ns[-1] = 0, 0.0
-    if what < 0:
-        z.c[RUNNING] += 1
-    schedule(z, now + life, slot)
+    z.began[slot] = now
+    return slot
+
+
+@internal
+def _begin_warps(z: State, o: Costs, n: int, slot: int, first: int, last: int, when: float) -> None:
+    """Let the warps of a tile's threads decide at a time."""
+    z.warps[slot] = (last - first + o.warp - 1) // o.warp
+    for t in range(first, last, o.warp):
+        z.slot[t], z.stop[t] = slot, min(t + o.warp, last)
+        schedule(z, when, o.slots + 2 * n + 1 + t)
 
 
 @internal
@@ -135,8 +165,10 @@ def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
         z.ns[BEGUN] = now
     tick(z, o, now)
     z.c[CHILDREN] += 1
-    life = w.child_ns + w.item_ns[grid]
+    slot = _start(z, grid, o.child, now)
+    end = now + (w.child_ns + w.item_ns[grid])
     if w.first_child[grid] >= 0:
         first, last = tile * o.child, min((tile + 1) * o.child, w.items[grid])
-        life = tile_life(w, o, z, now, w.first_child[grid] + first, w.first_child[grid] + last, life)
-    _start(z, grid, o.child, now, life)
+        _begin_warps(z, o, len(w.items), slot, w.first_child[grid] + first, w.first_child[grid] + last, end)
+    else:
+        schedule(z, end, slot)

@@ -98,19 +98,23 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     """
     o, n = options, len(work.items)
     first_child = np.full(n, -1, np.int64) if work.first_child is None else work.first_child
-    depth = depth_of(work, first_child)
+    depth_of(work, first_child)
     costs = Costs(
         int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
         float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.ended), int(o.queues), float(o.gap_ns),
         int(o.prior), int(o.untried), int(o.children), float(o.lag_ns), float(o.stagger_ns), float(o.guess_ns),
     )  # fmt: skip
+    events = o.slots + 3 * n + 2
     z = State(
-        np.zeros(14, np.int64), np.zeros(13), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
-        np.empty(o.slots, np.int64), np.arange(o.slots), np.empty(n + 1, np.int64), np.zeros(n, np.int64),
-        np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(o.slots),
-        np.empty(depth + 1, np.int64), np.empty(depth + 1, np.int64), np.zeros(o.warp, np.bool_),
-        np.empty(o.warp, np.int64), np.zeros(o.slots + 1, np.int64), np.zeros(o.slots + 1), np.zeros(o.warp),
-        np.full(WINDOWS, -1), np.zeros(WINDOWS, np.int64), np.zeros(WINDOWS),
+        np.zeros(14, np.int64), np.zeros(13), np.empty(events), np.empty(events, np.int64),
+        np.empty(o.slots, np.int64), np.zeros(o.slots), np.zeros(o.slots, np.int64), np.arange(o.slots),
+        np.empty(n + 1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, np.nan),
+        np.full(n, np.nan), np.full(n, np.nan), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64),
+        np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64),
+        np.empty(n, np.int64), np.empty(n), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64), np.zeros(n),
+        np.zeros(o.warp, np.bool_),
+        np.empty(o.warp, np.int64), np.zeros(o.warp), np.full(WINDOWS, -1), np.zeros(WINDOWS, np.int64),
+        np.zeros(WINDOWS),
     )  # fmt: skip
     z.c[HELD], z.c[ROOM] = o.slots, o.resident
     z.ns[CLOSES], z.ns[LOOKED] = o.window_ns, -np.inf

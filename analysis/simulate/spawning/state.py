@@ -28,6 +28,9 @@ the one before. When a rule looked at the queue; when the next parent tile may s
 have ended, and their time. When the first child tile started.
 """
 
+TOP, UNTIMED = -1, -2
+"""No owner above; and the time of the thread's items is not measured, since another thread of its warp measures."""
+
 WINDOWS = 8
 """That are kept, of which the last six whole ones are read (spawn.cuh)."""
 
@@ -39,6 +42,10 @@ class State(NamedTuple):
     events: NDArray[np.int64]
     runs: NDArray[np.int64]
     """``[slots]`` -1 a parent tile, else a grid."""
+    began: NDArray[np.float64]
+    """``[slots]`` when the tile there started."""
+    warps: NDArray[np.int64]
+    """``[slots]`` warps of the tile there that have not ended."""
     free: NDArray[np.int64]
     """Free slots, a stack."""
     arrived: NDArray[np.int64]
@@ -48,18 +55,37 @@ class State(NamedTuple):
     asked: NDArray[np.float64]
     took: NDArray[np.float64]
     estimate: NDArray[np.float64]
-    lives: NDArray[np.float64]
-    """``[slots]`` of the tile that runs there."""
-    owner: NDArray[np.int64]
-    """Threads whose items are done inline, one for each level of nesting, and which of their items comes next."""
+    slot: NDArray[np.int64]
+    """``[threads]`` by the first thread of a warp, where its tile runs; the end of its threads; and its parts that have
+    not ended: threads whose items have sites, and the others together.
+    """
+    stop: NDArray[np.int64]
+    parts: NDArray[np.int64]
+    warp: NDArray[np.int64]
+    """``[threads]`` first thread of the warp of a thread that does items with sites inline."""
+    at: NDArray[np.int64]
+    """``[threads]`` of such a thread, the owner of the items that it does now, and the site that it reaches next, or -1
+    for its end.
+    """
+    site: NDArray[np.int64]
+    up: NDArray[np.int64]
+    """``[threads]`` of an owner, the owner whose item it is (`TOP` or `UNTIMED` for none), the next of its own items,
+    and when these began.
+    """
     next: NDArray[np.int64]
+    since: NDArray[np.float64]
+    due_items: NDArray[np.int64]
+    """``[threads]`` items that such a thread has done inline since it came to a site, and their time."""
+    due_ns: NDArray[np.float64]
+    own_items: NDArray[np.int64]
+    """``[threads]`` by the first thread of a warp, items of the first thread that keeps its own, if they have no sites,
+    and how long the warp takes for all that it keeps.
+    """
+    own_ns: NDArray[np.float64]
     chosen: NDArray[np.bool_]
     """``[warp]`` which threads of a warp launch."""
     picked: NDArray[np.int64]
     """``[warp]`` those, the largest first."""
-    own_items: NDArray[np.int64]
-    """``[slots + 1]`` items that the tile there does inline, and their time; last, those of the tile that starts."""
-    own_ns: NDArray[np.float64]
     kept: NDArray[np.float64]
     """``[warp]`` time of each thread of a warp for what it does inline, by itself."""
     window: NDArray[np.int64]

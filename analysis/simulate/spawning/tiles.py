@@ -1,4 +1,4 @@
-"""The life of a tile, and the launches of its threads."""
+"""Warps that decide at their sites, and threads that come to sites among items which they do inline."""
 
 from __future__ import annotations
 
@@ -8,40 +8,112 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.compiled import internal
 from tileprof.analysis.heaps import push
 from tileprof.analysis.simulate.spawning.rules import choose, launches_by_rule, pace, tiles_of
-from tileprof.analysis.simulate.spawning.state import QUEUED, SERVED, SIZE, WARP, Costs, State, Work
+from tileprof.analysis.simulate.spawning.state import (
+    OWN_ITEMS,
+    OWN_NS,
+    QUEUED,
+    SERVED,
+    SIZE,
+    TOP,
+    UNTIMED,
+    WARP,
+    Costs,
+    State,
+    Work,
+)
 
 
 @internal
-def tile_life(w: Work, o: Costs, z: State, now: float, begin: int, stop: int, base_ns: float) -> float:
-    """The threads of a tile decide, warp by warp, after ``base_ns`` each, and the longest warp is the tile's life."""
-    life = 0.0
-    for first in range(begin, stop, o.warp):
-        last = min(first + o.warp, stop)
-        if w.policy == WARP:
-            choose(w, o, z, first, last, now)
-        launches = 0
-        for t in range(first, last):
-            if w.items[t] > 0 and (
-                z.chosen[t - first] if w.policy == WARP else launches_by_rule(w, o, z, t, launches, now)
-            ):
-                _launch(w, o, z, t, launches, now, now + base_ns)
-                launches += 1
-        cost_ns = base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
-        for t in range(first, last):
-            if z.to_end[t] > 0:
-                arrive(z, o, t, now + cost_ns)
-        for t in range(first, last):
-            keeps = w.items[t] > 0 and z.to_end[t] == 0
-            z.kept[t - first] = _inline(w, o, z, t, now, cost_ns) if keeps else 0.0
-        longest = 0.0
-        for t in range(first, last):
-            if z.kept[t - first] > 0:
-                took = _beside(z.kept[: last - first], t - first, w.together)
-                longest = max(longest, took)
-                z.own_items[-1] += w.items[t]
-                z.own_ns[-1] += took
-        life = max(life, cost_ns + longest)
-    return life
+def warp_decides(w: Work, o: Costs, z: State, now: float, first: int) -> None:
+    """The threads of a warp decide, launch together, and begin with what they keep."""
+    last = z.stop[first]
+    if w.policy == WARP:
+        choose(w, o, z, first, last, now)
+    launches = 0
+    for t in range(first, last):
+        if w.items[t] > 0 and (
+            z.chosen[t - first] if w.policy == WARP else launches_by_rule(w, o, z, t, launches, now)
+        ):
+            _launch(w, o, z, t, launches, now)
+            launches += 1
+    begin = now + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
+    z.parts[first] = 1
+    timed = -1
+    for t in range(first, last):
+        z.kept[t - first] = 0.0
+        if z.to_end[t] > 0:
+            _arrive(w, o, z, t, begin)
+        elif w.items[t] > 0:
+            timed = t if timed < 0 else timed
+            if w.first_child[t] < 0:
+                z.kept[t - first] = w.items[t] * w.item_ns[t]
+            else:
+                z.parts[first] += 1
+                z.warp[t], z.at[t] = first, t
+                _begin_items(w, z, t, TOP if timed == t else UNTIMED, begin)
+                _go_on(w, o, z, t, begin)
+    longest = 0.0
+    for t in range(first, last):
+        if z.kept[t - first] > 0:
+            longest = max(longest, _beside(z.kept[: last - first], t - first, w.together))
+    timed = timed if timed >= 0 and w.first_child[timed] < 0 else -1
+    z.own_items[first], z.own_ns[first] = (w.items[timed], longest) if timed >= 0 else (0, 0.0)
+    schedule(z, begin + longest, o.slots + first)
+
+
+@internal
+def comes_to_site(w: Work, o: Costs, z: State, now: float, t: int) -> bool:
+    """A thread that does items with sites launches there or goes on; return whether it has not come to its end."""
+    u = z.site[t]
+    z.ns[OWN_ITEMS] += z.due_items[t]
+    z.ns[OWN_NS] += z.due_ns[t]
+    z.due_items[t], z.due_ns[t] = 0, 0.0
+    if u < 0:
+        return False
+    launched = w.policy != WARP and launches_by_rule(w, o, z, u, 0, now)
+    if w.policy == WARP:
+        choose(w, o, z, u, u + 1, now)
+        launched = z.chosen[0]
+    if launched:
+        _launch(w, o, z, u, 0, now)
+        _arrive(w, o, z, u, now + o.launch_ns + o.another_ns)
+        _go_on(w, o, z, t, now + o.launch_ns + o.another_ns)
+    elif w.first_child[u] < 0:
+        took = w.items[u] * w.item_ns[u]
+        z.due_items[t], z.due_ns[t] = w.items[u], took
+        _go_on(w, o, z, t, now + took)
+    else:
+        _begin_items(w, z, u, z.at[t], now)
+        z.at[t] = u
+        _go_on(w, o, z, t, now)
+    return True
+
+
+@internal
+def _begin_items(w: Work, z: State, owner: int, up: int, when: float) -> None:
+    z.up[owner], z.next[owner], z.since[owner] = up, w.first_child[owner], when
+
+
+@internal
+def _go_on(w: Work, o: Costs, z: State, t: int, when: float) -> None:
+    """Let a thread do items from a time on until one has a site."""
+    owner = z.at[t]
+    z.site[t] = -1
+    while owner >= 0:
+        u = z.next[owner]
+        if u == w.first_child[owner] + w.items[owner]:
+            if z.up[owner] != UNTIMED:
+                z.due_items[t] += w.items[owner]
+                z.due_ns[t] += when - z.since[owner]
+            owner = z.up[owner]
+            continue
+        z.next[owner] += 1
+        when += w.item_ns[owner]
+        if w.items[u] > 0:
+            z.site[t] = u
+            break
+    z.at[t] = owner
+    schedule(z, when, o.slots + 3 * len(w.items) + 1 + t)
 
 
 @internal
@@ -56,54 +128,20 @@ def _beside(kept: NDArray[np.float64], t: int, together: float) -> float:
 
 
 @internal
-def _launch(w: Work, o: Costs, z: State, t: int, launches: int, now: float, threads: float) -> None:
-    """Count a launch of thread t, the number ``launches`` of its warp, that is asked for at a time."""
+def _launch(w: Work, o: Costs, z: State, t: int, launches: int, now: float) -> None:
+    """Count a launch of thread t, the number ``launches`` of its warp."""
     tiles = tiles_of(o, w.items[t])
     each, _ = pace(w, o, z, t, now)
-    z.asked[t] = threads
+    z.asked[t] = now
     z.estimate[t] = o.launch_ns + (launches + 1) * o.another_ns + (z.c[QUEUED] + tiles) * each
     z.to_end[t] = z.to_start[t] = tiles
     z.c[QUEUED] += tiles
 
 
 @internal
-def arrive(z: State, o: Costs, t: int, when: float) -> None:
+def _arrive(w: Work, o: Costs, z: State, t: int, when: float) -> None:
     z.ns[SERVED] = max(when, z.ns[SERVED] + o.serve_ns)
-    schedule(z, z.ns[SERVED] if o.serve_ns > 0 else when, o.slots + t)
-
-
-@internal
-def _inline(w: Work, o: Costs, z: State, t: int, now: float, begin: float) -> float:
-    """Return the time that a thread takes for its items one after the other, and for theirs where these are not
-    launched.
-    """
-    if w.first_child[t] < 0:
-        return float(w.items[t] * w.item_ns[t])
-    took, depth = 0.0, 0
-    z.owner[0], z.next[0] = t, w.first_child[t]
-    while depth >= 0:
-        owner, u = z.owner[depth], z.next[depth]
-        if u == w.first_child[owner] + w.items[owner]:
-            depth -= 1
-            continue
-        z.next[depth] += 1
-        took += w.item_ns[owner]
-        if w.items[u] == 0:
-            continue
-        launched = w.policy != WARP and launches_by_rule(w, o, z, u, 0, now)
-        if w.policy == WARP:
-            choose(w, o, z, u, u + 1, now)
-            launched = z.chosen[0]
-        if launched:
-            _launch(w, o, z, u, 0, now, now + begin + took)
-            took += o.launch_ns + o.another_ns
-            arrive(z, o, u, now + begin + took)
-        elif w.first_child[u] < 0:
-            took += w.items[u] * w.item_ns[u]
-        else:
-            depth += 1
-            z.owner[depth], z.next[depth] = u, w.first_child[u]
-    return took
+    schedule(z, z.ns[SERVED] if o.serve_ns > 0 else when, o.slots + len(w.items) + t)
 
 
 @internal

@@ -1,12 +1,13 @@
 """A step of an example, of `acs_models.py` or of `acs_shipped.py`, while no other process measures.
 
     python tests/gpu/measuring/acs_step.py [--lock FILE] [--ready FILE] [--kernels FILE] [--timeline FILE] [--rounds N]
-        [--each N] -- inception --graph
+        [--each N] [--turns] -- inception --graph
 
 ``--ready`` is made when all is warm, before the lock is taken. The median time of a step over ``--rounds`` rounds of
 ``--each`` steps (0: as many as take 50 ms) goes to stderr, with the time until it was issued; a digest of the last
 result goes to stdout, the kernels of a step (name, mean duration in us) to ``--kernels``, when each kernel of two steps
-ran, and with how many blocks, to ``--timeline``.
+ran, and with how many blocks, to ``--timeline``. With ``--turns`` it measures once for each line on stdin, and writes
+both times as a line to stdout.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ def main() -> None:
     options.add_argument("--timeline", type=Path)
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--each", type=int, default=1)
+    options.add_argument("--turns", action="store_true")
     options.add_argument("words", nargs="+")
     values = options.parse_args()
     name = values.words[0]
@@ -128,10 +130,13 @@ def main() -> None:
                 values.ready.touch()
             with alone(values.lock):
                 each = values.each or max(3, round(ROUND_S / _step_seconds(step, 5)[0]))
-                _step_seconds(step, each)
-                times = [_step_seconds(step, each) for _ in range(values.rounds)]
-                whole, issue = (statistics.median(of) * 1e6 for of in zip(*times, strict=True))
-                sys.stderr.write(f"step: {whole:.1f} us per step, {issue:.1f} us to issue it\n")
+                for _ in sys.stdin if values.turns else range(1):
+                    _step_seconds(step, each)
+                    times = [_step_seconds(step, each) for _ in range(values.rounds)]
+                    whole, issue = (statistics.median(of) * 1e6 for of in zip(*times, strict=True))
+                    line = f"step: {whole:.1f} us per step, {issue:.1f} us to issue it\n"
+                    (sys.stdout if values.turns else sys.stderr).write(line)
+                    sys.stdout.flush()
                 result = step()
                 digest_bytes = result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
                 print(hashlib.sha256(digest_bytes).hexdigest())

@@ -4,15 +4,14 @@
         [--pairs N]
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
-warm, one after another measures its steps while the others sleep; that is done ``--pairs`` times (``time``).
-``OUT/eager.json`` gets a row for each as soon as it has measured. Run it again to go on: tables and rows that are there
-are not made again, and what has not ended after ``--seconds`` is killed and done again then. Programs from number 9 on
-are some of the first ones as frozen TorchScript and from AOTInductor.
+warm, one after another measures its steps while the others sleep; they do so ``--pairs`` times in turn (``time``).
+``OUT/eager.json`` gets the rows of a turn when all have measured. Run it again to go on: tables that are there are not
+made again, and more turns follow. No turn begins after ``--seconds``. Programs from number 9 on are some of the first
+ones as frozen TorchScript and from AOTInductor.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -25,8 +24,10 @@ import traceback
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
+from select import select
 from typing import Any
 
 from measure_acs_simulated import STEP, name_of, write_whole
@@ -54,8 +55,8 @@ SHIPPED = tuple(
 )
 """Each makes its package at its first run."""
 ISLANDS = Path(examples.__file__).parent / "cuda" / "islands.cu"
-START_S = 90
-"""Until all processes of a turn have to be warm."""
+START_S, TURN_S = 90, 30
+"""Until all processes have to be warm, and until one has to have measured."""
 ROUNDS, EACH = 11, 8
 """As many steps in every run: the result of a simulation depends on their number."""
 
@@ -109,81 +110,125 @@ def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | N
     return acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
 
 
-def turn(jobs: list[tuple[str, str]], pair: int, folder: Path, library: Path, limit: float) -> Iterator[dict[str, Any]]:
-    """Start all jobs (program, mode), let them measure one after another when all are warm, and yield each one's row;
-    what has not ended at ``limit`` (`time.monotonic`) is killed.
-    """
-    lock, running = folder / "lock", []
-    with lock.open("a") as gate:
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        for number, (words, mode) in enumerate(jobs):
-            chosen = settings(words, mode, folder, pair)
-            variables = acs.environment(library, chosen) if chosen else {}
-            ready = folder / f"ready-{pair}-{number}"
-            ready.unlink(missing_ok=True)
-            step = ["--lock", str(lock), "--ready", str(ready), "--rounds", str(ROUNDS), "--each", str(EACH)]
-            if mode == "plain" and pair == 0:
-                step += ["--kernels", str(kernels_of(words, folder))]
-            if words == "islands":
-                continue
-            process = subprocess.Popen(
+class Running:
+    """A program in a mode, whose process measures when it is told to; ``words`` "islands" starts one each time."""
+
+    def __init__(self, words: str, mode: str, folder: Path, library: Path, first: int) -> None:
+        self.words, self.mode, self.folder = words, mode, folder
+        self.chosen = settings(words, mode, folder, first)
+        self.variables = {**os.environ, **(acs.environment(library, self.chosen) if self.chosen else {})}
+        self.said, self.profiles = "", False
+        self.process: subprocess.Popen[str] | None = None
+        if words == "islands":
+            return
+        self.ready = folder / name_of(words) / f"ready-{mode}-{first}"
+        self.ready.unlink(missing_ok=True)
+        self.errors = folder / name_of(words) / f"errors-{mode}-{first}"
+        step = ["--ready", str(self.ready), "--rounds", str(ROUNDS), "--each", str(EACH), "--turns"]
+        self.profiles = mode == "plain" and not kernels_of(words, folder).exists()
+        if self.profiles:
+            step += ["--kernels", str(kernels_of(words, folder))]
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
                 command(words, folder, *step),
-                env={**os.environ, **variables},
+                env=self.variables,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=errors,
                 text=True,
             )
-            running.append((words, mode, chosen, process, ready))
-        ends = min(time.monotonic() + START_S, limit)
-        while time.monotonic() < ends and any(p.poll() is None and not r.exists() for *_, p, r in running):
-            time.sleep(0.05)
-    for words, mode, chosen, process, _ in running:
+
+    def is_warm(self) -> bool:
+        """Return whether it waits for its turn, or has ended."""
+        return self.process is None or self.ready.exists() or self.process.poll() is not None
+
+    def measure(self, pair: int, limit: float) -> dict[str, Any]:
+        """Return the row of a turn; without times where it did not end before ``limit`` (`time.monotonic`)."""
+        line = self._line(max(0.1, limit - time.monotonic()))
+        times = re.search(r": ([0-9.]+) us per step(?:, ([0-9.]+) us to issue)?", line)
+        row = {"program": self.words, "mode": self.mode, "pair": pair, "us": None, "issue_us": None}
+        return row | ({"us": float(times[1]), "issue_us": float(times[2]) if times[2] else None} if times else {})
+
+    def _line(self, seconds: float) -> str:
+        if self.process is None:
+            try:
+                result = subprocess.run(
+                    command(self.words, self.folder),
+                    env=self.variables,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=seconds,
+                )
+            except subprocess.TimeoutExpired:
+                return ""
+            self.said = result.stdout.strip()
+            return result.stderr
+        orders, answers = self.process.stdin, self.process.stdout
         try:
-            output, errors = process.communicate(timeout=max(0.1, min(START_S, limit - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, errors = process.communicate()
-        yield row(words, mode, pair, chosen, (process.returncode, output, errors))
-    for words, mode in jobs:
-        if words != "islands" or time.monotonic() > limit:
-            continue
-        chosen = settings(words, mode, folder, pair)
-        try:
-            result = subprocess.run(
-                command(words, folder),
-                env={**os.environ, **(acs.environment(library, chosen) if chosen else {})},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=max(0.1, min(START_S, limit - time.monotonic())),
-            )
-        except subprocess.TimeoutExpired:
-            continue
-        yield row(words, mode, pair, chosen, (result.returncode, result.stdout, result.stderr))
+            print("go", file=orders, flush=True)
+        except BrokenPipeError:
+            return ""
+        if select([answers], [], [], seconds)[0]:
+            return answers.readline() if answers else ""
+        self.process.kill()
+        return ""
+
+    def close(self) -> None:
+        """Say that there are no more turns."""
+        if self.process is not None and self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+            self.process.stdin = None
+
+    def end(self, limit: float) -> dict[str, Any]:
+        """Let it end, and return what it said and what the library counted."""
+        if self.process is not None:
+            self.close()
+            try:
+                self.said, _ = self.process.communicate(timeout=max(0.1, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.communicate()
+            if self.process.returncode != 0:
+                print(f"{self.words} {self.mode}: {self.errors.read_text()[-600:]}", flush=True)
+        counts = acs.results(self.chosen.folder) if self.chosen else []
+        return {
+            "said": self.said.strip()[:64],
+            "counts": {k: v for k, v in counts[0].items() if k != "unknown_at"} if counts else {},
+        }
 
 
-def left(jobs: list[tuple[str, str]], pair: int, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Jobs of a pair that have not measured yet."""
-    done = {(r["program"], r["mode"]) for r in rows if r["pair"] == pair and r["us"] is not None}
-    return [job for job in jobs if job not in done]
+def measured(
+    jobs: list[tuple[str, str]], pairs: range, folder: Path, library: Path, limit: float
+) -> Iterator[list[dict[str, Any]]]:
+    """Start all jobs (program, mode), and yield the rows of each turn; at last all rows again, with what programs said.
 
-
-def row(words: str, mode: str, pair: int, chosen: acs.Settings | None, outcome: tuple[int, str, str]) -> dict[str, Any]:
-    """Return what a run of a program said, and what the library counted."""
-    code, output, errors = outcome
-    match = re.search(r": ([0-9.]+) us per step", errors)
-    issue = re.search(r"([0-9.]+) us to issue", errors)
-    counts = acs.results(chosen.folder) if chosen else []
-    return {
-        "program": words,
-        "mode": mode,
-        "pair": pair,
-        "code": code,
-        "us": float(match[1]) if match and code == 0 else None,
-        "issue_us": float(issue[1]) if issue and code == 0 else None,
-        "said": output.strip()[:64] if code == 0 else errors[-600:],
-        "counts": {k: v for k, v in counts[0].items() if k != "unknown_at"} if counts else {},
-    }
+    No turn begins after ``limit`` (`time.monotonic`).
+    """
+    running = [Running(words, mode, folder, library, pairs.start) for words, mode in jobs]
+    ends = min(time.monotonic() + START_S, limit)
+    while time.monotonic() < ends and not all(each.is_warm() for each in running):
+        time.sleep(0.05)
+    rows: list[dict[str, Any]] = []
+    for pair in pairs:
+        if time.monotonic() > limit:
+            break
+        turn = [each.measure(pair, time.monotonic() + TURN_S) for each in running if each.is_warm()]
+        rows += turn
+        yield turn
+    for each in running:
+        if not each.profiles:  # kernels are timed alone
+            each.close()
+    for each in running:
+        said = each.end(time.monotonic() + TURN_S)
+        kept = kernels_of(each.words, folder)
+        for row in rows:
+            if (row["program"], row["mode"]) == (each.words, each.mode):
+                row.update(said)
+                if each.mode == "plain" and row["pair"] == pairs.start and kept.exists():
+                    row["kernels"] = [kernel["us"] for kernel in json.loads(kept.read_text())]
+    yield rows
 
 
 def kernels_of(words: str, folder: Path) -> Path:
@@ -204,7 +249,7 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
             continue
         plain = statistics.median(times["plain"].values())
         line = f"{words:50s} {plain:9.0f}  "
-        said = {r["said"] for r in rows if r["program"] == words and r["code"] == 0}
+        said = {r["said"] for r in rows if r["program"] == words and r["us"]}
         for mode in modes:
             if mode == "plain" or not times[mode]:
                 continue
@@ -225,7 +270,7 @@ def main() -> None:
     parser.add_argument("--only", help="numbers of programs, such as 0,3; default: the first nine")
     parser.add_argument("--modes", default="plain,thread")
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=180, help="no turn begins later, and none ends later")
+    parser.add_argument("--seconds", type=float, default=180, help="no turn begins later")
     options = parser.parse_args()
     begin = time.monotonic()
     programs = PROGRAMS + SHIPPED
@@ -242,21 +287,14 @@ def main() -> None:
     path = options.out / "eager.json"
     rows = json.loads(path.read_text()) if path.exists() else []
     with_tables = [words for words in chosen if (folder / name_of(words) / "table").exists()]
-    for pair in range(options.pairs):
-        jobs = left([(words, mode) for words in with_tables for mode in modes], pair, rows)
-        if not jobs or time.monotonic() - begin > options.seconds:
-            continue
-        for each in turn(jobs, pair, folder, library, begin + options.seconds):
-            rows = [r for r in rows if (r["program"], r["mode"], r["pair"]) != (each["program"], each["mode"], pair)]
-            kept = kernels_of(each["program"], folder)
-            if each["mode"] == "plain" and pair == 0 and kept.exists():
-                each["kernels"] = [kernel["us"] for kernel in json.loads(kept.read_text())]
-            rows.append(each)
-            write_whole(path, json.dumps(rows))
-        print(f"pair {pair} after {time.monotonic() - begin:.0f} s", flush=True)
-    for each in rows:
-        if each["us"] is None:
-            print(f"{each['program']} {each['mode']}: {each['said']}", flush=True)
+    first = max((row["pair"] for row in rows), default=-1) + 1
+    jobs = [(words, mode) for words in with_tables for mode in modes]
+    turns = range(first, first + options.pairs)
+    for some in measured(jobs, turns, folder, library, begin + options.seconds):
+        keys = {(row["program"], row["mode"], row["pair"]) for row in some}
+        rows = [row for row in rows if (row["program"], row["mode"], row["pair"]) not in keys] + some
+        write_whole(path, json.dumps(rows))
+        print(f"{len(rows)} rows after {time.monotonic() - begin:.0f} s", flush=True)
     print(table([r for r in rows if r["program"] in chosen], list(dict.fromkeys(["plain", *modes]))), flush=True)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 from tests.gpu.measuring import measure_models, measure_starts
+from tests.integration.docs import acs_results
 from tileprof.runtime.measuring import summary
 
 ROOT = Path(__file__).parents[3]
@@ -152,6 +153,11 @@ def acs() -> list[str]:
     """Return programs that ACS makes faster."""
     rows = [[name, f"{one:,.0f}", f"{two:,.0f}", f"{one / two:.2f}x"] for name, (one, two) in acs_gains().items()]
     return markdown(["program", "stream order", "over streams", "gain"], rows, left=1)
+
+
+def acs_eager() -> list[str]:
+    """Return programs that issue their launches themselves, under ACS."""
+    return markdown(acs_results.EAGER_HEAD, acs_results.eager_rows(results("acs_eager")), left=1)
 
 
 def bloom() -> list[str]:
@@ -324,7 +330,7 @@ def bytes_written() -> list[str]:
 
 
 TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
-    "acs": {"programs that gain": acs},
+    "acs": {"programs that gain": acs, "eager measured": acs_eager},
     "bloom": {"found by filters": bloom, "filters in kernels": filters},
     "ccks": {"dealt": dealers_table, "ways over the link": link_ways, "deadlines": deadlines},
     "exported-headers": {"kernels with exported headers": exported_headers},
@@ -454,11 +460,23 @@ def _of_acs() -> Iterator[Figure]:
     six = [ratios[title] for title in list(ACS_ALONE)[1:]]
     cells = f"{mean(six):.2f}", f"{mean(captured):.2f}"
     yield Figure(r"first six captured programs gain ([\d.]+)x .{0,80}, all ten ([\d.]+)x", cells)
+    yield from _of_eager()
     models = [
         row for row in results("acs")["models with delays of up to 20 us, 2026-11-24"] if "train" not in row["program"]
     ]
     spread, launches = (f"{sum(row[key] for row in models):,}" for key in ("spread", "launches"))
     yield Figure(r"([\d,]+) of ([\d,]+) launches (?:went to|ran on) other streams", (spread, launches))
+
+
+def _of_eager() -> Iterator[Figure]:
+    document = results("acs_eager")
+    alike = [mean(acs_results.gains(document, mode, acs_results.LIKE_THE_PAPERS)) for mode in ("thread", "graph")]
+    yield Figure(
+        r"eight programs like the paper's gain ([\d.]+)x with `acs` and ([\d.]+)x with\s+`acs-graph`",
+        tuple(f"{gain:.2f}" for gain in alike),
+    )
+    best = [max(acs_results.gains(document, mode)) for mode in ("thread", "graph")]
+    yield Figure(r"best ([\d.]+)x\s+and ([\d.]+)x \(`islands`\)", tuple(f"{gain:.2f}" for gain in best))
 
 
 def _of_dealing() -> Iterator[Figure]:

@@ -54,6 +54,10 @@ class Scratch:
     library: str = ""
 
 
+PINNED = "pinned host memory"
+"""The workspace to which a count is copied for the host: PyTorch keeps it and gives it to the next copy."""
+
+
 @dataclass(slots=True)
 class Call:
     """One ATen call. ``arguments`` maps every schema argument name to its value (defaults filled in), with

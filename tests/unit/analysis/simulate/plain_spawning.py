@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
 
 from tileprof.analysis.simulate.spawning import ALWAYS, FLAT, SPAWN, WARP, Ran, Spawning, Spawns
 
-Event = tuple[float, int, int, float, int, float]
-"""When; 0 a parent tile ends, 1 a child tile ends, 2 a grid arrives, 3 a parent tile may start; the grid; how long the
-tile ran; items that it did inline, and their time.
+Event = tuple[float, int, int, Callable[[], None]]
+"""When, which kind and number decide who is first, what happens. Kinds: a child tile without sites ends, a warp has
+done the items without sites that it keeps, a grid arrives, a parent tile may start, a warp decides, a thread comes to a
+site among its items or to their end.
 """
+CHILD_ENDS, PART_ENDS, ARRIVES, MAY_START, DECIDES, COMES = range(6)
+
+
+class Tile:
+    """A tile that runs: its grid, None for a parent's, when it started, and warps that have not ended."""
+
+    def __init__(self, grid: int | None, begin: float, warps: int) -> None:
+        self.grid, self.begin, self.warps = grid, begin, warps
+
+
+class Warp:
+    """Its tile, and parts that have not ended."""
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile, self.parts = tile, 1
 
 
 class Plain:
@@ -36,9 +53,11 @@ class Plain:
         self.free, self.room = options.slots, options.resident
         self.children = self.ended = 0
         self.busy_ns = self.since = self.lived_ns = self.now = self.served = 0.0
-        self.seen, self.looked, self.reaches = 0, -np.inf, 0.0
-        self.inlined, self.done = [0, 0.0], [0, 0.0]
-        """Items done inline, and their time: by the tile that starts, and by all that have ended."""
+        self.seen, self.looked, self.reaches, self.number = 0, -np.inf, 0.0, 0
+        self.done = [0, 0.0]
+        """Items done inline, and their time."""
+        self.due: dict[int, list[tuple[int, float]]] = {}
+        """The same of a thread since it came to a site."""
         self.ran: list[tuple[float, int]] = [(0.0, 0)]
         """From when on so many child tiles ran."""
         self.begun, self.ends = -1.0, []
@@ -58,48 +77,62 @@ class Plain:
                     self.child_starts(self.tiles.popleft())
                 while parents and self.free and self.room >= o.parent and self.now >= self.reaches:
                     first = parents.popleft()
-                    self.starts(o.parent, self.tile_life(range(first, min(first + o.parent, end)), self.work.base_ns))
+                    self.starts(range(first, min(first + o.parent, end)), self.now + self.work.base_ns)
                     if o.stagger_ns and parents:
                         self.reaches = self.now + o.stagger_ns
-                        heapq.heappush(self.events, (self.reaches, 3, 0, 0.0, 0, 0.0))
+                        self.later(self.reaches, MAY_START, 0, lambda: None)
                 while not parents and self.tiles and self.free and self.room >= o.child:
                     self.child_starts(self.tiles.popleft())
                 if not self.events:
                     break
                 self.now = self.events[0][0]
                 while self.events and self.events[0][0] == self.now:
-                    self.happens(*heapq.heappop(self.events)[1:])
+                    heapq.heappop(self.events)[3]()
         n = len(self.work.items)
         columns = [np.array([d.get(t, np.nan) for t in range(n)], np.float64) for d in (self.took, self.estimate)]
         return Ran(self.now, *columns)
 
-    def starts(self, threads: int, life: float, kind: int = 0, grid: int = 0) -> None:
-        self.free -= 1
-        self.room -= threads
-        heapq.heappush(self.events, (self.now + life, kind, grid, life, *self.inlined))
-        self.inlined = [0, 0.0]
+    def later(self, when: float, kind: int, number: int, what: Callable[[], None]) -> None:
+        heapq.heappush(self.events, (when, kind, number, what))
 
-    def happens(self, kind: int, grid: int, life: float, items: int, items_ns: float) -> None:
-        if kind == 3:
-            return
-        if kind == 2:
-            self.waiting.append(grid)
-            return
-        self.done = [self.done[0] + items, self.done[1] + items_ns]
+    def starts(self, threads: range, when: float, grid: int | None = None) -> None:
+        """A tile takes its place; its warps decide at a time."""
+        o = self.options
+        self.free -= 1
+        self.room -= o.parent if grid is None else o.child
+        warps = [threads[i : i + o.warp] for i in range(0, len(threads), o.warp)]
+        tile = Tile(grid, self.now, len(warps))
+        if not warps:
+            self.number += 1
+            self.later(when, CHILD_ENDS, self.number, lambda: self.tile_ends(tile))
+        for warp in warps:
+            self.later(when, DECIDES, warp[0], lambda warp=warp: self.decides(warp, Warp(tile)))  # type: ignore[misc]
+
+    def part_ends(self, warp: Warp) -> None:
+        warp.parts -= 1
+        if warp.parts == 0:
+            warp.tile.warps -= 1
+            if warp.tile.warps == 0:
+                self.tile_ends(warp.tile)
+
+    def tile_ends(self, tile: Tile) -> None:
         self.free += 1
-        self.room += self.options.child if kind == 1 else self.options.parent
-        if kind == 1:
-            self.ended += 1
-            self.lived_ns += life
-            self.ends.append((self.now, life))
-            self.children -= 1
-            self.ran.append((self.now, self.children))
-            if self.children == 0:
-                self.busy_ns += self.now - self.since
-            self.left[grid] -= 1
-            if self.left[grid] == 0:
-                self.active.discard(grid)
-                self.took[grid] = self.now - self.asked[grid]
+        if tile.grid is None:
+            self.room += self.options.parent
+            return
+        life = self.now - tile.begin
+        self.room += self.options.child
+        self.ended += 1
+        self.lived_ns += life
+        self.ends.append((self.now, life))
+        self.children -= 1
+        self.ran.append((self.now, self.children))
+        if self.children == 0:
+            self.busy_ns += self.now - self.since
+        self.left[tile.grid] -= 1
+        if self.left[tile.grid] == 0:
+            self.active.discard(tile.grid)
+            self.took[tile.grid] = self.now - self.asked[tile.grid]
 
     def child_starts(self, grid: int) -> None:
         if self.children == 0:
@@ -110,9 +143,8 @@ class Plain:
         self.ran.append((self.now, self.children))
         child, items, place = self.options.child, int(self.work.items[grid]), self.tile[grid]
         self.tile[grid] += 1
-        life = float(self.work.child_ns + self.work.item_ns[grid])
         own = self.threads_of(grid)[place * child : min((place + 1) * child, items)]
-        self.starts(child, self.tile_life(own, life) if own else life, 1, grid)
+        self.starts(own, self.now + float(self.work.child_ns + self.work.item_ns[grid]), grid)
 
     def threads_of(self, t: int) -> range:
         """The threads that a thread's items are; none for items that have no items."""
@@ -120,67 +152,105 @@ class Plain:
         first = int(self.work.first_child[t]) if nested else 0
         return range(first, first + int(self.work.items[t])) if nested else range(0)
 
-    def tile_life(self, threads: range, base_ns: float) -> float:
-        """The longest of the tile's warps."""
-        warps = [threads[i : i + self.options.warp] for i in range(0, len(threads), self.options.warp)]
-        return max(self.warp_life(warp, base_ns) for warp in warps)
-
-    def warp_life(self, warp: range, base_ns: float) -> float:
+    def decides(self, threads: range, warp: Warp) -> None:
         """Its threads decide one after the other, launch together, and do the rest together."""
         o = self.options
-        chosen = self.chosen(warp) if self.policy == WARP else set()
+        chosen = self.chosen(threads) if self.policy == WARP else set()
         launching: list[int] = []
-        for t in warp:
+        for t in threads:
             if self.work.items[t] and (t in chosen if self.policy == WARP else self.launches(t, len(launching))):
-                self.launch(t, len(launching), self.now + base_ns)
+                self.launch(t, len(launching))
                 launching.append(t)
-        life_ns = base_ns + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
+        begin = self.now + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
         for t in launching:
-            self.arrives(t, self.now + life_ns)
-        kept = [t for t in warp if self.work.items[t] and t not in launching]
-        alone = [self.inline(t, life_ns) for t in kept]
-        rest = [
-            took + sum(self.work.together * min(took, other) for v, other in zip(kept, alone, strict=True) if v != t)
-            for t, took in zip(kept, alone, strict=True)
-        ]
-        self.inlined[0] += sum(int(self.work.items[t]) for t in kept)
-        for took in rest:
-            self.inlined[1] += took
-        return life_ns + max(rest, default=0.0)
+            self.arrives(t, begin)
+        kept = [t for t in threads if self.work.items[t] and t not in launching]
+        plain = [t for t in kept if not self.threads_of(t)]
+        longest = max(
+            (
+                self.alone(t)
+                + sum(self.work.together * min(self.alone(t), self.alone(other)) for other in plain if other != t)
+                for t in plain
+            ),
+            default=0.0,
+        )
 
-    def inline(self, t: int, begin: float) -> float:
-        """A thread's time for its items and, where these do not launch, for theirs."""
-        took = 0.0
+        def ends() -> None:
+            if kept and kept[0] in plain:
+                self.count(int(self.work.items[kept[0]]), longest)
+            self.part_ends(warp)
 
-        def descend(t: int) -> None:
-            nonlocal took
-            if not self.threads_of(t):
-                took += self.alone(t)
-            for u in self.threads_of(t):
-                took += float(self.work.item_ns[t])
+        for t in kept:
+            if t not in plain:
+                warp.parts += 1
+                self.goes_on(t, self.inline(t, t == kept[0]), begin, warp)
+        self.later(begin + longest, PART_ENDS, threads[0], ends)
+
+    def count(self, items: int, took: float) -> None:
+        self.done = [self.done[0] + items, self.done[1] + took]
+
+    def inline(self, t: int, timed: bool) -> Iterator[tuple[float, int]]:
+        """What a thread does that keeps items which have sites: for each step how long it takes, and the site behind
+        it, -1 for none.
+        """
+
+        def descend(owner: int, timed: bool) -> Iterator[tuple[float, int]]:
+            begin = yield 0.0, -1
+            for u in self.threads_of(owner):
+                yield float(self.work.item_ns[owner]), -1
                 if not self.work.items[u]:
                     continue
+                yield 0.0, u
                 if u in self.chosen(range(u, u + 1)) if self.policy == WARP else self.launches(u, 0):
-                    self.launch(u, 0, self.now + begin + took)
-                    took += self.options.launch_ns + self.options.another_ns
-                    self.arrives(u, self.now + begin + took)
+                    self.launch(u, 0)
+                    overhead = self.options.launch_ns + self.options.another_ns
+                    self.arrives(u, self.now + overhead)
+                    yield overhead, -1
+                elif self.threads_of(u):
+                    yield from descend(u, True)
                 else:
-                    descend(u)
+                    self.due.setdefault(t, []).append((int(self.work.items[u]), self.alone(u)))
+                    yield self.alone(u), -1
+            end = yield 0.0, -1
+            if timed:
+                self.due.setdefault(t, []).append((int(self.work.items[owner]), end - begin))
 
-        descend(t)
-        return took
+        return descend(t, timed)
+
+    def goes_on(self, t: int, steps: Iterator[tuple[float, int]], when: float, warp: Warp) -> None:
+        """A thread does items from a time on until one has a site."""
+        site, step = -1, next(steps, None)
+        while step is not None:
+            took, site = step
+            if site >= 0:
+                break
+            when += took
+            try:
+                step = steps.send(when)  # type: ignore[attr-defined]
+            except StopIteration:
+                step = None
+
+        def comes() -> None:
+            for items, took in self.due.pop(t, []):
+                self.count(items, took)
+            if site < 0:
+                self.part_ends(warp)
+            else:
+                self.goes_on(t, steps, self.now, warp)
+
+        self.later(when, COMES, t, comes)
 
     def alone(self, t: int) -> float:
         return float(self.work.items[t] * self.work.item_ns[t])
 
-    def launch(self, t: int, turn: int, request: float) -> None:
+    def launch(self, t: int, turn: int) -> None:
         own = -(-int(self.work.items[t]) // self.options.child)
-        self.asked[t], self.estimate[t] = request, self.expected(t, turn)
+        self.asked[t], self.estimate[t] = self.now, self.expected(t, turn)
         self.left[t], self.tile[t] = own, 0
 
     def arrives(self, t: int, when: float) -> None:
         self.served = max(when, self.served + self.options.serve_ns)
-        heapq.heappush(self.events, (self.served if self.options.serve_ns else when, 2, t, 0.0, 0, 0.0))
+        self.later(self.served if self.options.serve_ns else when, ARRIVES, t, lambda: self.waiting.append(t))
 
     def pace(self, t: int) -> tuple[float, float]:
         """One over the throughput of child tiles, and a child warp's time; not a number while nothing is known."""

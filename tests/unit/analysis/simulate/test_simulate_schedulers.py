@@ -97,15 +97,26 @@ def test_host_threads_launch_side_by_side_up_to_what_they_share():
     assert h200.issue_ns(8) == h200.issue_ns(32) == 1400
 
 
-def test_tasks_of_one_kernel_are_as_large_as_the_largest():
-    # Six resident tiles of the first launch, one of the second: a kernel of both has one worker per SM.
+FREE_OF_COST = (
+    "persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe",
+    "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,fetch_ns=0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("threads", "resident", "us"), [(64, 4, 20), (128, 2, 20), (64, 1, 30), (192, 1, 30)])
+def test_a_worker_of_one_kernel_runs_as_many_small_tiles_as_it_holds(threads, resident, us):
+    # One block of the second launch resides per SM: a kernel of both has one worker of 256 threads there.
     g = with_trace(graph([4, 2], []), [[10.0] * 4, [10.0] * 2])
-    g.launches["block_x"], g.launches["blocks_per_sm"] = [64, 256], [4, 1]
-    free = ("persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe",
-            "inline:fetch_ns=0",
-            "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,fetch_ns=0")  # fmt: skip
-    assert {time_of(g, text) for text in free} == {30.0}
-    assert time_of(g, "dataflow") == 20.0  # kernels of their own: four of the first on one SM
+    g.launches["block_x"], g.launches["blocks_per_sm"] = [threads, 256], [resident, 1]
+    assert {time_of(g, text) for text in FREE_OF_COST} == {us}
+    assert time_of(g, "inline:fetch_ns=0") == 30.0  # a tile at a time
+
+
+def test_a_cluster_takes_a_worker_of_one_kernel_for_each_of_its_blocks():
+    # Two SMs: the cluster takes both, and the tiles of the other launch one each.
+    g = with_trace(graph([2, 1], []), [[10.0] * 2, [10.0]])
+    g.launches["block_x"], g.launches["blocks_per_sm"], g.launches["cluster_x"] = [256, 256], [1, 1], [1, 2]
+    assert {time_of(g, text) for text in FREE_OF_COST} == {20.0}
 
 
 def test_list_scheduling_passes_over_a_tile_that_fits_nowhere():

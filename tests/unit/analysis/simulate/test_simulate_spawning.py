@@ -237,3 +237,18 @@ def test_tiles_that_start_at_a_time_decide_by_one_view_of_the_queue():
     )
     launch_flags = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
     assert launch_flags == [3, 8]
+
+
+def test_a_thread_decides_about_a_site_when_it_comes_there():
+    # Items of 10 ns: the first thread keeps its two, and each of these has a site with three. The child that the second
+    # thread launches at once lives 11 ns and ends at 26; before that one block may be tried, afterwards the rule knows.
+    work = spawns("two", [np.array([2, 4])], 10.0, base_ns=0.0, child_ns=1.0, threshold=3,
+                  below=[np.array([3, 3, 0, 0, 0, 0]), np.zeros(6, np.int64)])  # fmt: skip
+    options = Spawning(
+        slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0, gap_ns=0.0, prior=0, untried=1
+    )
+    outcome = run(work, options, SPAWN, 3)
+    assert np.flatnonzero(np.isfinite(outcome.took_ns)).tolist() == [1, 3]
+    # The thread begins at 5, comes to its first site at 15 and does it inline until 45, to the second at 55.
+    assert outcome.took_ns[[1, 3]].tolist() == [16.0, 16.0]
+    assert outcome.time_ns == 55.0 + 16.0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -91,39 +89,27 @@ def test_stages_of_another_number_of_steps_do_not_count(machine, tmp_path):
     assert machine.recorded == 1
 
 
-def test_pairs_of_runs_that_have_measured_are_not_measured_again():
-    jobs = [(words, mode) for words in ("cloth", "moe") for mode in ("plain", "thread")]
-    rows = [
-        {"program": "cloth", "mode": "plain", "pair": 0, "us": 1.0},
-        {"program": "cloth", "mode": "thread", "pair": 0, "us": None},  # was cut
-        {"program": "moe", "mode": "plain", "pair": 1, "us": 1.0},
-    ]
-    assert eager.left(jobs, 0, rows) == jobs[1:]
-    assert eager.left(jobs, 1, rows) == [jobs[0], jobs[1], jobs[3]]
-
-
-def test_a_turn_ends_at_its_limit_and_keeps_what_has_measured(monkeypatch, tmp_path):
-    quick = "import sys; print('digest'); print('x: 12.5 us per step', file=sys.stderr)"
-    programs = {"quick": quick, "endless": "import time; time.sleep(600)"}
-    processes, limit = [], 60.0
-
-    class Process(subprocess.Popen):
-        def __init__(self, *words, **options):
-            super().__init__(*words, **options)
-            processes.append(self)
-
-    def monotonic():
-        """The limit passes as soon as the first program has ended, on a slow machine as on a fast one."""
-        return limit + 1 if processes and processes[0].returncode is not None else 0.0
-
-    monkeypatch.setattr(eager, "command", lambda words, *_: (sys.executable, "-IS", "-c", programs[words]))
-    monkeypatch.setattr(eager.subprocess, "Popen", Process)
-    monkeypatch.setattr(eager, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
-    jobs = [("quick", "plain"), ("endless", "plain")]
-    rows = list(eager.turn(jobs, 0, tmp_path, Path("library"), limit))
-    assert [(row["program"], row["us"]) for row in rows] == [("quick", 12.5), ("endless", None)]
-    assert all(process.returncode is not None for process in processes)
-    assert eager.left(jobs, 0, rows) == [("endless", "plain")]
+def test_programs_measure_in_turn_and_one_that_does_not_answer_is_left_out(monkeypatch, tmp_path):
+    ready = "import sys, pathlib; pathlib.Path(sys.argv[sys.argv.index('--ready') + 1]).touch(); "
+    programs = {
+        "quick": ready + "[print('step: 12.5 us per step, 11.0 us to issue it', flush=True) for _ in sys.stdin]; "
+        "print('digest')",
+        "dead": "raise SystemExit(3)",
+        "silent": ready + "sys.stdin.read()",
+    }
+    monkeypatch.setattr(eager, "command", lambda words, _, *step: (sys.executable, "-c", programs[words], *step))
+    monkeypatch.setattr(eager, "TURN_S", 20)
+    for words in programs:
+        (tmp_path / words).mkdir()
+    limit = time.monotonic() + 60
+    first, second, whole = eager.measured([("quick", "plain"), ("dead", "plain")], range(3, 5), tmp_path, Path(), limit)
+    assert [(row["program"], row["pair"], row["us"], row["issue_us"]) for row in [*first, *second]] == [
+        ("quick", 3, 12.5, 11.0), ("dead", 3, None, None), ("quick", 4, 12.5, 11.0), ("dead", 4, None, None),
+    ]  # fmt: skip
+    assert [row["said"] for row in whole] == ["digest", "", "digest", ""]
+    monkeypatch.setattr(eager, "TURN_S", 1)
+    *_, rows = eager.measured([("silent", "plain")], range(2), tmp_path, Path(), limit)
+    assert [row["us"] for row in rows] == [None, None]
 
 
 def test_a_recorded_program_is_not_recorded_again(monkeypatch, tmp_path):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tileprof.record.model.memory.allocator import CachingAllocator
-from tileprof.record.model.tile_model import Kernel, Operand
+from tileprof.record.model.tile_model import PINNED, Kernel, Operand
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ _UNORDERED = (
 
 LIBRARY_BYTES = 32 << 20
 """The workspace that PyTorch gives cuBLAS on sm_90 (``getChosenWorkspaceSize``), one for a stream's products."""
+PINNED_BYTES = 512
+"""The host memory that counts are copied to: the least that PyTorch's allocator gives."""
 
 _COPIED_BYTES = 8
 """Bytes that a thread copies at a time, where the size allows it."""
@@ -430,7 +432,8 @@ class Buffers:
         """Return workspace that lives until `release`, or the library's own if that is large enough."""
         if library and size <= LIBRARY_BYTES:
             if library not in self._kept:
-                self._kept[library] = self._workspace(LIBRARY_BYTES, f"workspace of {library}")
+                size = PINNED_BYTES if library == PINNED else LIBRARY_BYTES
+                self._kept[library] = self._workspace(size, library if library == PINNED else f"workspace of {library}")
             return self._kept[library]
         return self._workspace(size)
 

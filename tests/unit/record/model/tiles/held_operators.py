@@ -75,8 +75,11 @@ _BY_REASON: Final = {
         "_scaled_dot_product_fused_attention_overrideable _scaled_mm _thnn_fused_gru_cell _thnn_fused_lstm_cell "
         "copy im2col repeat_interleave"
     ),
+    "torchvision's own, held against loops": "torchvision::nms torchvision::roi_align",
 }
-NOT_HELD: Final = {f"aten::{op}": reason for reason, ops in _BY_REASON.items() for op in ops.split()}
+NOT_HELD: Final = {
+    op if "::" in op else f"aten::{op}": reason for reason, ops in _BY_REASON.items() for op in ops.split()
+}
 """By operator: why the oracle does not reach its model, nor one with the same function."""
 
 

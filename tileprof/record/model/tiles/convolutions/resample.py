@@ -72,8 +72,10 @@ def linear_map(size: int, outputs: int, scale: float | None, *, align_corners: b
 
 @models(*(f"aten::{kind}{d}d" for kind in _NEAREST for d in (1, 2, 3)))
 def nearest(call: Call, _device: Device) -> list[Kernel]:
-    """One input element per output element."""
+    """One input element per output element; an image that keeps its size is copied."""
     source, out = call["self"], call.outputs[0]
+    if len(out.shape) == 4 and source.shape == out.shape:
+        return elementwise("copy_", [source], [out], flops_each=0)
     return _mapped(short(call.op), source, READ, out, WRITE, _nearest_maps(call, source, out), _NEAREST_THREADS)
 
 
@@ -90,8 +92,10 @@ def nearest_backward(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::upsample_bilinear2d", "aten::upsample_linear1d", "aten::upsample_trilinear3d")
 def bilinear(call: Call, _device: Device) -> list[Kernel]:
-    """Two input elements per axis, weighted."""
+    """Two input elements per axis, weighted; an image that keeps its size is copied."""
     source, out = call["self"], call.outputs[0]
+    if len(out.shape) == 4 and source.shape == out.shape:
+        return elementwise("copy_", [source], [out], flops_each=0)
     return _mapped(short(call.op), source, READ, out, WRITE, _linear_maps(call, source, out), _LINEAR_THREADS)
 
 

@@ -9,13 +9,14 @@ launch turns places into coordinates. What was found is taken from the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tileprof.arrays import I64
 from tileprof.devices import Device
-from tileprof.record.model.tile_model import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import PINNED, Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values
 from tileprof.record.model.tiles.foundations.sketch import (
@@ -38,9 +39,10 @@ COUNTED = 512
 """Elements and threads of a block that counts into bins."""
 SELECT_CHUNK, COUNT_CHUNK = 4224, 4096
 """Elements of a block of 384 threads that selects, and of one of 256 that counts."""
-_COUNT, _STAGING, _STATES = 21, 22, 25
-"""Scratch slots of the count, of its reduction, and of what blocks tell later ones; masks take those from 30 on for
-their positions."""
+_COUNT, _STAGING, _STATES, _HOST = 21, 22, 25, 26
+"""Scratch slots of the count, of its reduction, of what blocks tell later ones, and of the count on the host; masks
+take those from 30 on for their positions.
+"""
 
 
 @models("aten::nonzero", data_dependent=True)
@@ -85,18 +87,18 @@ def positions_of(mask: Operand, values: Any, columns: Sequence[Operand]) -> list
 
     ``values`` is the mask's content (None: unknown).
     """
-    if mask.numel == 0:
-        return []
     rank = len(mask.shape)
     count = scratch(_COUNT, 1)
     kernels = [*_counted(mask, count), _to_host(count)]
     sketch = Sketch(blocks(mask.numel, SELECT_CHUNK))
     states = scratch(_STATES, sketch.tiles + 32, itemsize=8)
-    init = Sketch(blocks(sketch.tiles, 128))
+    init = Sketch(max(blocks(sketch.tiles, 128), 1))
     tile, lo, hi = ranges(sketch.tiles + 32, 128, init.tiles)
     init.span(states, WRITE, tile, Span((0,), lo, hi))
     init.whole(count, WRITE, [0])
     kernels.append(init.kernel("compact_init", threads=128))
+    if mask.numel == 0:
+        return kernels
     tile, lo, hi = ranges(mask.numel, SELECT_CHUNK)
     sketch.span(mask, READ, tile, Span(tuple(range(rank)), lo, hi))
     if sketch.tiles > 1:
@@ -123,6 +125,10 @@ def positions_of(mask: Operand, values: Any, columns: Sequence[Operand]) -> list
 def _counted(mask: Operand, count: Operand) -> list[Kernel]:
     """CUB's sum: a block up to 4096 elements; else one per 4096, and one that adds up what they have."""
     every = tuple(range(len(mask.shape)))
+    if not mask.numel:
+        nothing = Sketch(1)
+        nothing.whole(count, WRITE)
+        return [nothing.kernel("reduce<count_nonzero>", threads=256)]
     parts = blocks(mask.numel, COUNT_CHUNK)
     tile, lo, hi = ranges(mask.numel, COUNT_CHUNK)
     target = count if parts == 1 else scratch(_STAGING, parts)
@@ -139,9 +145,15 @@ def _counted(mask: Operand, count: Operand) -> list[Kernel]:
 
 
 def _to_host(count: Operand) -> Kernel:
+    """Copy the count to memory of the host that the next such copy gets again."""
     sketch = Sketch(1)
     sketch.whole(count, READ)
-    return sketch.kernel("memcpy<device to host>", threads=1)
+    sketch.whole(scratch(_HOST, 1), WRITE)
+    kernel = sketch.kernel("memcpy<device to host>", threads=1)
+    kernel.operands = tuple(
+        replace(o, library=PINNED) if isinstance(o, Scratch) and o.slot == _HOST else o for o in kernel.operands
+    )
+    return kernel
 
 
 def _coordinates(columns: Sequence[Operand]) -> Kernel:

@@ -8,7 +8,7 @@ operand is taken whole by every tile and the launch is marked conservative.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ ROW_CHUNK = 128
 VECTOR_BYTES = 16
 _LINEAR = 60
 """Scratch slot of indices as one number each."""
+_COPIES = 80
+"""First scratch slot of copied indices."""
 _FAR = 1 << 40
 """Extent of the dimension that stands for an index's offset; larger than any tensor."""
 
@@ -78,7 +80,8 @@ def index(call: Call, _device: Device) -> list[Kernel]:
     target, shape, tensors = _target(call, call["self"], places)
     if len(tensors) == 1 and int(np.prod(shape)) > 1 and _whole_vectors(call["self"], out, target):
         return kernels + _rows(call, call["self"], target, tensors[0], shape)
-    return kernels + _move("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
+    copies, tensors = _alike(tensors, shape)
+    return kernels + copies + _move("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
 
 
 @models("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put", data_dependent=True)
@@ -111,6 +114,9 @@ def index_put(call: Call, device: Device) -> list[Kernel]:
         keys = [sorted_keys(count), sorted_places(count)]
         rows = out.numel // max(target.size(target.after), 1)
         kernels += sort_indices(linear, device, bits=max(rows - 1, 1).bit_length())
+    else:
+        copies, tensors = _alike(tensors, shape)
+        kernels += copies
     return kernels + _move("index_put", target, mode, source, READ, tensors, shape, INDEX_CHUNK, None, whole=keys)
 
 
@@ -228,6 +234,31 @@ def index_fill(call: Call, device: Device) -> list[Kernel]:
     )
 
 
+def _alike(tensors: list[Operand], shape: Sequence[int]) -> tuple[list[Kernel], list[Operand]]:
+    """Let several indices have the same strides: where they differ, those that are not contiguous are copied, as
+    broadcast ones are.
+    """
+    views = [_broadcast(one, shape) for one in tensors]
+    if len({view.strides for view in views}) <= 1:
+        return [], tensors
+    kernels, result = [], []
+    for number, view in enumerate(views):
+        if is_contiguous(view):
+            result.append(tensors[number])
+            continue
+        copy = replace(scratch(_COPIES + number, *shape, itemsize=view.itemsize), dtype=view.dtype)
+        kernels += elementwise("contiguous", [view], [copy], flops_each=0)
+        result.append(copy)
+    return kernels, result
+
+
+def _broadcast(operand: Operand, shape: Sequence[int]) -> Operand:
+    """Return an index as the kernel sees it: of the common shape, with stride 0 where it is broadcast."""
+    missing = len(shape) - len(operand.shape)
+    strides = (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(operand.shape, operand.strides, strict=True))
+    return part(operand, shape, strides)
+
+
 def _is_mask(index: Operand | None) -> bool:
     return index is not None and index.dtype in {"bool", "uint8"}
 
@@ -343,11 +374,7 @@ def _move(
         low, high = begin - line * after, end - line * after
     position = line % count
     for operand in tensors:
-        missing = len(shape) - len(operand.shape)
-        strides = (0,) * missing + tuple(
-            0 if n == 1 else s for n, s in zip(operand.shape, operand.strides, strict=True)
-        )
-        sketch.elements(operand, READ, tile, positions(part(operand, shape, strides))[position])
+        sketch.elements(operand, READ, tile, positions(_broadcast(operand, shape))[position])
     for operand in whole:
         sketch.whole(operand, READ)
     if other is not None:

@@ -16,7 +16,7 @@ from tests.unit.record.model.tiles.reach import (
     tensors,
     tile_count,
 )
-from tileprof.record.model.tile_model import Scratch
+from tileprof.record.model.tile_model import PINNED, Scratch
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 TABLE = st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9))
@@ -45,11 +45,41 @@ def test_indexing_reads_the_elements_it_returns(data):
         for d, kind in enumerate(kinds)
     ]
     call = call_of("aten::index.Tensor", source, indices)
-    [kernel] = run_model(call, H200)
+    *copies, kernel = run_model(call, H200)
+    assert all("contiguous" in copy.name for copy in copies)
     tile_count(kernel)
     out = call.outputs[0]
     assert_writes(kernel, out)
     assert_reads(kernel, out, call["self"], torch.ops.aten.index(positions(source), indices))
+
+
+def test_indices_with_other_strides_are_copied_first_and_the_kernel_reads_the_copies():
+    source, rows, columns = torch.rand(3, 600), torch.tensor([[1]]), torch.randint(0, 600, (1, 450))
+    call = call_of("aten::index.Tensor", source, [rows, columns])
+    copy, kernel = run_model(call, H200)
+
+    [copied] = [o for o in copy.operands if isinstance(o, Scratch)]
+    assert copied in kernel.operands
+    rows_ref = call["indices"][0].ref
+    assert [o.ref for o in copy.operands if not isinstance(o, Scratch)] == [rows_ref]
+    assert rows_ref not in [o.ref for o in kernel.operands if not isinstance(o, Scratch)]
+    assert _scratch_bytes(copy, copied, WRITE) == _scratch_bytes(kernel, copied, READ) == set(range(450 * 8))
+
+
+def test_indices_with_the_same_strides_are_read_where_they_lie():
+    source, rows, columns = torch.rand(3, 600), torch.randint(0, 3, (2, 5)), torch.randint(0, 600, (2, 5))
+    [kernel] = run_model(call_of("aten::index.Tensor", source, [rows, columns]), H200)
+    assert not any(isinstance(o, Scratch) for o in kernel.operands)
+
+
+def test_nothing_is_searched_in_an_empty_mask_but_its_count_goes_to_the_host():
+    kernels = run_model(call_of("aten::nonzero", torch.zeros(0, dtype=torch.bool)), H200)
+    assert [k.name for k in kernels] == ["reduce<count_nonzero>", "memcpy<device to host>", "compact_init"]
+
+
+def test_counts_of_calls_go_to_the_same_memory_of_the_host():
+    copies = [run_model(call_of("aten::nonzero", torch.rand(5) > 0.5), H200)[1] for _ in range(2)]
+    assert [copy.operands[1].library for copy in copies] == [PINNED, PINNED]
 
 
 def test_a_mask_is_turned_into_positions_that_the_index_kernel_reads():
