@@ -1,4 +1,4 @@
-"""Traces of the CUDA recorder for policies: their operators in the tiles that the runtime's kernels have."""
+"""Traces for policies: their operators in the tiles that the runtime's kernels have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     from tileprof.trace import load  # noqa: PLC0415 - as above
 
     trace = graph.recording
-    if trace.manifest["recorder"] != "cuda" or not trace.launches["call"].astype(str).str.contains('"number":').any():
+    if not trace.launches["call"].astype(str).str.contains('"number":').any():
         return None
     try:
         from tileprof.record.model.recut_gpu_recording import recut  # noqa: PLC0415 - needs torch
@@ -200,14 +200,17 @@ def best_stages(graph: TileGraph, cut: Cut, *, around: bool) -> list[int] | None
     where it computes none.
 
     ``around``: activations at the ends of a pair are left to the launches around them. A stage is worth a kernel of its
-    own: a pair of pointwise launches is none.
+    own: a pair of pointwise launches is none. Where every pair of the recording is inside an operator (a fill and its
+    product), the pairs of the operators are ranked.
     """
     from tileprof.policy.synthesis.stage_choice import around_epilogues, is_stage, ranked_pairs  # noqa: PLC0415 - heavy
 
-    for pair in islice(ranked_pairs(graph), MOST_PAIRS):
-        numbers = cut.numbers(pair)
-        if around and len(numbers) == 2:
-            numbers = list(around_epilogues(cut.graph, (numbers[0], numbers[1])))
+    recorded = (cut.numbers(pair) for pair in islice(ranked_pairs(graph), MOST_PAIRS))
+    pairs = () if cut.graph is graph else islice(ranked_pairs(cut.graph), MOST_PAIRS)
+    for candidate in chain(recorded, map(list, pairs)):
+        numbers = candidate
+        if around and len(candidate) == 2:
+            numbers = list(around_epilogues(cut.graph, (candidate[0], candidate[1])))
         if len(numbers) > 1 and all(is_stage(cut.graph, n) for n in numbers):
             return numbers
     return None
@@ -218,7 +221,7 @@ def fitting(policy: Policy, graph: TileGraph) -> TileGraph:
     if _names(policy, graph):
         return graph
     cut, words = in_tiles_of_stages(graph), _words(policy)
-    if cut is not None and words:
+    if cut is not None and words and not _names(policy, cut.graph):
         cut = in_tiles_of_stages(graph, cut.recorded(words))
     return cut.graph if cut is not None and _names(policy, cut.graph) else graph
 

@@ -28,12 +28,6 @@ class Draft:
 
 def draft(call: RecordedCall) -> Draft:
     """Return the operator of a launch; raises `UnknownStageError` where there is none, or where its grid is another."""
-    if call.op.rstrip("_") in _RANDOM or call.arguments.get("dropout_p", 0):
-        raise UnknownStageError(
-            f"{call.op} draws from PyTorch's generator, whose numbers no stage repeats: record the model in eval "
-            "mode; a softmax stage "
-            "takes dropout and a seed of its own"
-        )
     kind = _BY_OPERATOR.get(call.op) or _BY_OPERATOR.get(call.op.rstrip("_"))
     if kind is None:
         raise UnknownStageError(f"no stage operator computes {call.op}")
@@ -280,7 +274,6 @@ _ONE: Final = {
 }  # fmt: skip
 _TWO: Final = {"add": "add", "mul": "mul"}
 _BY_NUMBER: Final = ("div",)
-_RANDOM: Final = ("native_dropout", "_fused_dropout", "bernoulli")
 
 _BY_OPERATOR: Final[dict[str, Callable[[RecordedCall], Draft]]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), gemm),
