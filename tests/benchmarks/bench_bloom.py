@@ -39,6 +39,9 @@ SIGNAL_NS = 700
 LOADS_NS, ROUND_NS = 8 * 340, 8 * 14
 KERNELS = f"graph:gap={SIGNAL_NS}ns,issue=0ns"
 """Kernel after kernel."""
+WINDOW = 512
+BASE = 0x7F0000000000
+"""Of the addresses that the program declares; filters hash them."""
 WORKERS = 2
 """For each SM."""
 CLOSE = 4e-3
@@ -88,7 +91,7 @@ def tile_graph(works, factor):
     ]  # fmt: skip
     g = graph([feet[n].tiles for n in feet], links)
     operands = [{"launch": n, "buffer": 0, "offset": 0} for n in feet]
-    buffers = [{"buffer": 0, "base": 1 << 32, "bytes": 5 * 192 * PAGE}]
+    buffers = [{"buffer": 0, "base": BASE, "bytes": 5 * 192 * PAGE}]
     g.recording = trace(rows, feet, operands=operands, buffers=buffers, device=device)
     return g
 
@@ -114,7 +117,9 @@ def time_us(simulator, text):
 def with_filters(simulator, row, look_up_factor):
     """Microseconds with the filters of a row of the results."""
     look_up = f"look_up={look_up_factor * row['look_up_ns']}ns"
-    filters = f"bits={row['bits']},hashes=2,granule=512,insert={row['insert_ns']}ns,signal={SIGNAL_NS}ns"
+    filters = (
+        f"bits={row['bits']},hashes=2,granule=512,insert={row['insert_ns']}ns,signal={SIGNAL_NS}ns,window={WINDOW}"
+    )
     return time_us(simulator, f"dataflow-bloom:{filters},{look_up}")
 
 

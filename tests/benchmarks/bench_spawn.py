@@ -47,7 +47,7 @@ H200 = Spawning(
     window_ns=65536, ended=1,
 )  # fmt: skip
 H200_BASE_NS = BASE_NS * 706 / 1755
-"""As many cycles as on a K20c."""
+"""The same number of cycles as `BASE_NS` on a K20c."""
 WITHIN = 0.15
 CLOSE, ROUNDS = 1e-3, 3
 """How closely bisection encloses a time, as a share of it; how often all times are found in turn."""
@@ -118,7 +118,7 @@ def joined(runs):
 
 
 class Times(NamedTuple):
-    """Of a program: one for all items, of a parent thread besides, of a child besides its item; and the share of its
+    """Times of a program: for all items, of a parent thread besides, of a child besides its item; and the share of its
     time that each busy thread of a warp adds to another's.
     """
 

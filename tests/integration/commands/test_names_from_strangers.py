@@ -89,10 +89,10 @@ def test_headers_compile_whatever_the_names_are(tmp_path: Path) -> None:
             "-arch=sm_90",
             "-I",
             str(CUSYNC.parents[1]),
-            "-c",
+            "-cubin",
             "example.cu",
             "-o",
-            "example.o",
+            "example.cubin",
         ]
         result = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
         assert result.returncode == 0, f"{name!r}: {result.stderr}"

@@ -1,5 +1,7 @@
 """Bloom filters never miss a dependency, and what they find too much is counted."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -137,3 +139,59 @@ def test_large_filters_are_made_in_parts_and_too_many_pairs_are_refused(monkeypa
     monkeypatch.setattr(bloom, "_MOST_BYTES", 200 * 4 * 8 - 1)
     with pytest.raises(UserError, match="200 tiles against about 256 of another launch are too many pairs"):
         filter_hits(t, Filters(512, 2), 16)
+
+
+@settings(deadline=None, max_examples=60)
+@given(programs, st.integers(1, 6), st.sampled_from([8, 4096]))
+def test_in_a_window_a_tile_waits_for_all_earlier_ones_that_conflict_and_that_have_its_place(launches, window, bits):
+    """Of its own launch too; a brute force over all pairs of tiles, and the begins and ends of a simulation."""
+    t = program(launches)
+    graph = build_graph(t)
+    rule = DataflowBloom(bits=bits, granule=1, window=window, insert_ns=30.0, look_up_ns=70.0)
+    p = problem(graph, lives_of(launches), reuse=True)
+    wider, _ = rule.rewired(graph, p)
+    waits = {(parent, child) for parent, child, _ in links_of(wider)}
+    shares = {first for *_, first in links_of(wider)}
+    order = [(launch, tile) for launch, tiles in enumerate(launches) for tile in range(len(tiles))]
+    for (a, (la, ta)), (b, (lb, tb)) in itertools.combinations(enumerate(order), 2):
+        if b - a < window and conflict(launches[la][ta], launches[lb][tb]):
+            assert (a, b) in waits
+        elif b - a == window or (la != lb and conflict(launches[la][ta], launches[lb][tb])):
+            assert b - a > window or (a, b) in waits
+        elif b - a > window:
+            assert (a, b) not in waits
+    assert all(0 < first < 1 for first in shares)
+    outcome = Simulator(graph).run(rule)
+    for parent, child in waits:
+        own = lives_of(launches).of(order[child][0], len(launches[order[child][0]]))[order[child][1]]
+        assert outcome.end_ns[child] >= outcome.end_ns[parent]
+        assert outcome.end_ns[child] - outcome.begin_ns[child] >= own
+
+
+def lives_of(launches):
+    """What `program` gives its tiles."""
+    lives = [[10.0] * (len(tiles) - 1) + [100.0] for tiles in launches]
+    return Durations(np.concatenate(lives), np.cumsum([0, *map(len, lives)])[:-1], [""] * len(lives))
+
+
+def links_of(p):
+    """Parent and child, by place among all tiles, and the share of the child's life before it needs the parent."""
+    for link in range(len(p.producer)):
+        r, c = p.relation[link], p.consumer[link]
+        for tile in range(p.tile_base[c + 1] - p.tile_base[c]):
+            k = p.set_of[p.tile_at[r] + tile]
+            at = p.indptr[p.set_at[r] + k : p.set_at[r] + k + 2] if k >= 0 else (0, 0)
+            for e in range(at[0], at[1]):
+                parent = p.tile_base[p.producer[link]] + p.parent[p.entry_at[r] + e]
+                yield int(parent), int(p.tile_base[c] + tile), float(p.first[p.entry_at[r] + e])
+
+
+def test_false_answers_about_tiles_of_the_same_launch_make_a_chain_whatever_a_look_up_costs():
+    """As measured with small filters: the time is that of the longest chain of hits, and look-ups hide behind waits."""
+    graph = build_graph(stripes(launches=2))
+    tiny = {"bits": 8, "granule": 1, "window": 64, "insert_ns": 0.0}
+    times = [Simulator(graph).run(DataflowBloom(**tiny, look_up_ns=ns)).time_ns for ns in (0.0, 5.0)]
+    assert times[0] > 10.0 * 140
+    assert times[1] < 1.05 * times[0]
+    apart = Simulator(graph).run(DataflowBloom(bits=1 << 20, granule=16, window=64, insert_ns=0.0, look_up_ns=0.0))
+    assert apart.time_ns < 0.6 * times[0]

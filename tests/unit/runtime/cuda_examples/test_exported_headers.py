@@ -87,8 +87,7 @@ def test_a_folder_without_an_export_and_a_machine_without_a_gpu_are_sentences(
 @pytest.mark.parametrize("name", ["halo", "join"])
 def test_an_exported_example_compiles_against_the_bundled_runtime(tmp_path: Path, name: str) -> None:
     header = exported(tmp_path, name, "--several-waits")
-    code = [word for a in ("75", "90") for word in ("-gencode", f"arch=compute_{a},code=sm_{a}")]
-    compile_cuda(header.parent, header.parent / "example.cu", *code)
+    assert len(machine_code(header.parent, header.parent / "example.cu", "-arch=sm_75")) > 0
 
 
 @needs_nvcc
@@ -96,17 +95,20 @@ def test_an_exported_example_compiles_against_the_bundled_runtime(tmp_path: Path
 def test_the_examples_in_cuda_compile(tmp_path: Path, name: str) -> None:
     words = ["export", "--format", "cusync", "--several-waits", "-o", str(tmp_path / "made")]
     assert main([*words, str(EXAMPLES / f"{name}.dep")]) == 0
-    compile_cuda(tmp_path / "made", EXAMPLES / f"{name}.cu", "-arch=sm_90")
+    assert len(machine_code(tmp_path / "made", EXAMPLES / f"{name}.cu", "-arch=sm_90")) > 0
 
 
-def compile_cuda(folder: Path, source: Path, *options: str) -> None:
+def machine_code(folder: Path, source: Path, *options: str) -> bytes:
+    """Return what nvcc makes of a source for a GPU. It reads the host's code too, and refuses what is wrong or warned
+    of there; the host's compiler, which takes longer than all else, reads `test_emit_cusync`'s files.
+    """
     result = subprocess.run(
         ["nvcc", "-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall", "-I", INCLUDE, "-I", folder, source,
-         "-c", "-o", folder / "made.o", *options],
+         "-cubin", "-o", folder / "made.cubin", *options],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    assert (folder / "made.o").stat().st_size > 0
+    return (folder / "made.cubin").read_bytes()
 
 
 def test_the_table_on_the_page_is_that_of_the_results() -> None:
