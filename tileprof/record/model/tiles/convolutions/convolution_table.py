@@ -94,8 +94,8 @@ def entry_of(
     trees: Table | None = None,
     without: NDArray[np.bool_] | None = None,
 ) -> Entry | None:
-    """Return the same from a table; ``without`` says which entries are left out, as leave-one-out tests ask for. Without ``trees``
-    the nearest entry counts.
+    """Return the same from a table; ``without`` says which entries are left out, as leave-one-out tests ask for.
+    Without ``trees`` the nearest entry counts.
     """
     row = table.row(key)
     if row is not None and without is None:

@@ -78,9 +78,7 @@ def carried(launches: Sequence[MeasuredLaunch], measured: Key, key: Key) -> list
     copied: set[int] = set()
     mains = [number for number, launch in enumerate(launches) if named(launch.name).role in MAINS]
     after = mains[-1] if mains else len(launches)
-    return [
-        _carried(launch, measured, key, copied, behind=number > after) for number, launch in enumerate(launches)
-    ]
+    return [_carried(launch, measured, key, copied, behind=number > after) for number, launch in enumerate(launches)]
 
 
 def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], *, behind: bool) -> Grid:
