@@ -31,26 +31,32 @@ from torch.nn.functional import conv2d, linear
 from tileprof.examples.deepbench import PRODUCTS
 
 torch.set_default_dtype(torch.float16)
+mark = torch.zeros(32)
 for m, n, k in PRODUCTS:
     a, b = torch.zeros(m, k), torch.zeros(k, n)
     with tileprof.capture():
+        mark.frac()
         a @ b
 for row in csv.DictReader(open(sys.argv[1])):
     hidden, batch, gates = (int(row[name]) for name in ("hidden", "batch", "gates"))
     state, weight = torch.zeros(batch, hidden), torch.zeros(gates * hidden, hidden)
     with tileprof.capture():
+        mark.frac()
         linear(state, weight)
 for row in csv.DictReader(open(sys.argv[2])):
     n = {name: int(value) for name, value in row.items() if name != "suite"}
     image = torch.zeros(n["batch"], n["c"], n["h"], n["w"]).contiguous(memory_format=torch.channels_last)
     filters = torch.zeros(n["filters"], n["c"], n["fh"], n["fw"]).contiguous(memory_format=torch.channels_last)
     with tileprof.capture():
+        mark.frac()
         conv2d(image, filters, stride=(n["stride_h"], n["stride_w"]), padding=(n["pad_h"], n["pad_w"]))
 """
 
 
 def slots_filled():
-    """The share of slots per shape, in the order in which shapes are measured: reductions of split k join products."""
+    """The share of slots per shape, in the order in which shapes are measured, of its longest launch: those that change
+    layouts or add up slices of k stand beside it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         program, path = Path(folder, "layers.py"), Path(folder, "layers.tileprof")
         program.write_text(PROGRAM)
@@ -60,8 +66,9 @@ def slots_filled():
         trace = load(path)
         launches = trace.launches
         waves = launches["tiles"] / Machine(trace.device).slots(launches)
-    main = ~launches["kernel"].astype(str).str.contains("splitk_reduce")
-    return (waves / np.ceil(waves))[main].to_numpy()
+    shape = launches["op"].str.endswith("frac").cumsum()
+    longest = launches["duration_ns"].groupby(shape).idxmax()
+    return (waves / np.ceil(waves))[longest].to_numpy()
 
 
 def main():

@@ -64,7 +64,8 @@ slot that is workspace is null::
 
 Recorders on a GPU add ``number`` (equal for all launches of one call), ``tensors`` (every tensor of the call as an
 operand with ``buffer``, -1 for memory that is not in the trace, ``offset`` in bytes, and ``written``) and ``places``
-(which of ``tensors`` each argument is). Where several tensors share a buffer, ``operands`` is empty.
+(which of ``tensors`` each argument is). Where several tensors share a buffer, ``operands`` is empty. The model recorder
+adds these to products of several launches; all but the last of these have no ``tensors`` and ``places``.
 
 Byte 20 of buffer 1 is written by tile 1 of launch 0 (16 + 4) and read by tile 1 of launch 1: a RAW dependency.
 ``tests/unit/trace/test_worked_example.py`` writes this trace.

@@ -1,4 +1,4 @@
-"""Traces of the CUDA recorder for policies: their operators in the tiles that the runtime's kernels have."""
+"""Traces for policies: their operators in the tiles that the runtime's kernels have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,13 +60,13 @@ class Cut:
         """Return the launches that stand for these recorded ones."""
         return sorted({new for old in launches for new in self.launches[old]})
 
-    def recorded(self, words: Mapping[int, str]) -> dict[int, str]:
-        """Return what is said of launches of the cut, of the recorded launches that they stand for."""
+    def by_recorded_launch(self, words: Mapping[int, str]) -> dict[int, str]:
+        """Return the words about launches of the cut by the recorded launches that they stand for."""
         return {old: words[new[0]] for old, new in self.launches.items() if len(new) == 1 and new[0] in words}
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class StageLaunches:
     """Launches of a cut that are stages, those that become their epilogues, and the tiles that suit the runtime."""
 
     stages: tuple[int, ...]
@@ -82,7 +82,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     from tileprof.trace import load  # noqa: PLC0415 - as above
 
     trace = graph.recording
-    if trace.manifest["recorder"] != "cuda" or not trace.launches["call"].astype(str).str.contains('"number":').any():
+    if not trace.launches["call"].astype(str).str.contains('"number":').any():
         return None
     try:
         from tileprof.record.model.recut_gpu_recording import recut  # noqa: PLC0415 - needs torch
@@ -103,7 +103,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     return cut
 
 
-def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen | None:
+def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> StageLaunches | None:
     """Return that one of some sets of launches for which the runtime's model saves most time; None where its persistent
     kernel takes none.
     """
@@ -113,7 +113,7 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
     device = graph.device
     if device.architecture != ARCHITECTURE:
         return None
-    fits: dict[str, tuple[Chosen, Policy] | None] = {}
+    fits: dict[str, tuple[StageLaunches, Policy] | None] = {}
     for stages in sets:
         folded = epilogues_between(graph, stages)
         policy = stages_with(graph, stages, folded)
@@ -124,7 +124,7 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
             if len(fits) == MOST_SETS:
                 break
             fit = suited(policy, device.sms)
-            fits[key] = None if fit is None else (Chosen(tuple(stages), tuple(folded), fit), policy)
+            fits[key] = None if fit is None else (StageLaunches(tuple(stages), tuple(folded), fit), policy)
     accepted = [each for each in fits.values() if each is not None]
     if not accepted:
         return None
@@ -137,14 +137,14 @@ def _layouts(stage: Stage) -> dict[str, Any]:
     return {role: {k: v for k, v in view.items() if k != "tensor"} for role, view in operands.items()}
 
 
-def retiled(cut: Cut, chosen: Chosen) -> Cut:
+def retiled(cut: Cut, chosen: StageLaunches) -> Cut:
     """Return the recording cut again, with the tiles that suit the chosen stages."""
     words = {
         launch: tile_word(name, tile)
         for launch, name, tile in zip(chosen.stages, chosen.suited.names, chosen.suited.tiles, strict=True)
     }
     words |= dict.fromkeys(chosen.folded, ROWS)
-    return in_tiles_of_stages(cut.recorded_graph, cut.recorded(words)) or cut
+    return in_tiles_of_stages(cut.recorded_graph, cut.by_recorded_launch(words)) or cut
 
 
 def tile_word(name: str, tile: Sequence[int]) -> str:
@@ -200,14 +200,17 @@ def best_stages(graph: TileGraph, cut: Cut, *, around: bool) -> list[int] | None
     where it computes none.
 
     ``around``: activations at the ends of a pair are left to the launches around them. A stage is worth a kernel of its
-    own: a pair of pointwise launches is none.
+    own: a pair of pointwise launches is none. Where every pair of the recording is inside an operator (a fill and its
+    product), the pairs of the operators are ranked.
     """
     from tileprof.policy.synthesis.stage_choice import around_epilogues, is_stage, ranked_pairs  # noqa: PLC0415 - heavy
 
-    for pair in islice(ranked_pairs(graph), MOST_PAIRS):
-        numbers = cut.numbers(pair)
-        if around and len(numbers) == 2:
-            numbers = list(around_epilogues(cut.graph, (numbers[0], numbers[1])))
+    recorded = (cut.numbers(pair) for pair in islice(ranked_pairs(graph), MOST_PAIRS))
+    pairs = () if cut.graph is graph else islice(ranked_pairs(cut.graph), MOST_PAIRS)
+    for candidate in chain(recorded, map(list, pairs)):
+        numbers = candidate
+        if around and len(candidate) == 2:
+            numbers = list(around_epilogues(cut.graph, (candidate[0], candidate[1])))
         if len(numbers) > 1 and all(is_stage(cut.graph, n) for n in numbers):
             return numbers
     return None
@@ -218,8 +221,8 @@ def fitting(policy: Policy, graph: TileGraph) -> TileGraph:
     if _names(policy, graph):
         return graph
     cut, words = in_tiles_of_stages(graph), _words(policy)
-    if cut is not None and words:
-        cut = in_tiles_of_stages(graph, cut.recorded(words))
+    if cut is not None and words and not _names(policy, cut.graph):
+        cut = in_tiles_of_stages(graph, cut.by_recorded_launch(words))
     return cut.graph if cut is not None and _names(policy, cut.graph) else graph
 
 

@@ -28,12 +28,6 @@ class Draft:
 
 def draft(call: RecordedCall) -> Draft:
     """Return the operator of a launch; raises `UnknownStageError` where there is none, or where its grid is another."""
-    if call.op.rstrip("_") in _RANDOM or call.arguments.get("dropout_p", 0):
-        raise UnknownStageError(
-            f"{call.op} draws from PyTorch's generator, whose numbers no stage repeats: record the model in eval "
-            "mode; a softmax stage "
-            "takes dropout and a seed of its own"
-        )
     kind = _BY_OPERATOR.get(call.op) or _BY_OPERATOR.get(call.op.rstrip("_"))
     if kind is None:
         raise UnknownStageError(f"no stage operator computes {call.op}")
@@ -78,7 +72,7 @@ def gemm(call: RecordedCall) -> Draft:
     a, b = call.need("mat1", "batch1", "self"), call.need("mat2", "batch2")
     if call.workspace[0] >= 0:
         return _split(call, a, b)
-    out = call.written()
+    out = call.written_slot()
     operands = {"a": _batchless(a), "b": _batchless(b), "out": _batchless(out)}
     if "beta" in call.arguments and call.arguments["beta"] != 0:
         operands |= _addend(call, call.need("self", "out"), operands["out"], out)
@@ -108,7 +102,7 @@ def _split(call: RecordedCall, a: Slot, b: Slot) -> Draft:
 
 def reduce(call: RecordedCall) -> Draft:
     """Draft the sum over split-k slices: rectangles of results, or runs of them as one long row."""
-    whole = call.written()
+    whole = call.written_slot()
     out = _batchless(whole)
     if len(out.shape) != 2:
         raise UnknownStageError("a product of batches, split along k")
@@ -151,7 +145,7 @@ def convolution(call: RecordedCall) -> Draft:
     call.only(groups=1, transposed=False)
     if not call.kernel.startswith("implicit_gemm_fprop") or call.workspace[0] >= 0:
         raise UnknownStageError(f"{call.kernel} is no convolution that stages compute")
-    x, weight, out = call.need("input", "self"), call.need("weight"), call.written()
+    x, weight, out = call.need("input", "self"), call.need("weight"), call.written_slot()
     if len(x.shape) != 4:
         raise UnknownStageError(f"a convolution in {len(x.shape) - 2} dimensions; stages compute those in two")
     settings = {name: {int(n) for n in call.arguments.get(name, (1,))} for name in ("stride", "padding", "dilation")}
@@ -174,7 +168,7 @@ def pointwise(call: RecordedCall) -> Draft:
     """
     if "elementwise" not in call.kernel:
         raise UnknownStageError(f"{call.kernel} is no function of single elements")
-    out, name = call.written(), call.op.rstrip("_")
+    out, name = call.written_slot(), call.op.rstrip("_")
     call.only(alpha=1, rounding_mode=None)
     function = _ONE.get(name) or _TWO.get(name, "copy")
     if name == "gelu" and call.arguments.get("approximate") == "tanh":
@@ -250,7 +244,7 @@ def norm(call: RecordedCall) -> Draft:
 
 def softmax(call: RecordedCall) -> Draft:
     """Draft a softmax over the last dimension."""
-    out, source = call.written(), call.need("self")
+    out, source = call.written_slot(), call.need("self")
     call.only(half_to_float=False)
     if call.arguments["dim"] not in (-1, len(out.shape) - 1):
         raise UnknownStageError(
@@ -280,7 +274,6 @@ _ONE: Final = {
 }  # fmt: skip
 _TWO: Final = {"add": "add", "mul": "mul"}
 _BY_NUMBER: Final = ("div",)
-_RANDOM: Final = ("native_dropout", "_fused_dropout", "bernoulli")
 
 _BY_OPERATOR: Final[dict[str, Callable[[RecordedCall], Draft]]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), gemm),

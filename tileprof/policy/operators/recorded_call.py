@@ -25,6 +25,7 @@ ITEM_BYTES: Final = {"float16": 2, "bfloat16": 2, "float32": 4}
 Shape = tuple[int, ...]
 
 _MOST: Final = 1 << 60
+_RANDOM: Final = ("native_dropout", "_fused_dropout", "bernoulli")
 _SLOT_KEYS: Final = {"argument", "dtype", "shape", "strides"}
 
 
@@ -118,6 +119,12 @@ class RecordedCall:
         if str(row.get("coverage", "exact")) != "exact":
             raise UnknownStageError(f"{row['op']} was not recorded exactly")
         call = _parsed(text)
+        operator = str(row["op"]).removeprefix("aten::").split(".")[0]
+        if operator.rstrip("_") in _RANDOM or call["arguments"].get("dropout_p", 0):
+            raise UnknownStageError(
+                f"{operator} draws from PyTorch's generator, whose numbers no stage repeats: record the model in eval "
+                "mode; a softmax stage takes dropout and a seed of its own"
+            )
         buffers, offsets = (column.tolist() for column in graph.recording.operands_of(launch))
         slots = [
             None if operand is None else _slot(number, operand, buffers[number], offsets[number])
@@ -126,7 +133,7 @@ class RecordedCall:
         empty = next((n for n, slot in enumerate(slots) if slot is None), -1)
         return cls(
             launch,
-            str(row["op"]).removeprefix("aten::").split(".")[0],
+            operator,
             str(row["kernel"]),
             grid_of(graph, launch),
             tuple(slots),
@@ -150,7 +157,7 @@ class RecordedCall:
             raise UnknownStageError(f"{self.op} touches no {names[0]}")
         return slot
 
-    def written(self) -> Slot:
+    def written_slot(self) -> Slot:
         """Return the operand that the launch writes; raises `UnknownStageError` for none, or for several that later
         stages could read.
         """

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
 
 PRODUCTS: Final = frozenset({"gemm", "conv2d"})
+_MOVES: Final = ("memset", "memcpy")
 PASSED: Final = frozenset({"pointwise", "batch_norm"})
 """Launches that can be epilogues of products."""
 
@@ -69,9 +70,17 @@ def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy
 def best_pair(graph: TileGraph) -> tuple[int, int]:
     """Return the pair that the report says to look at first and whose launches can be stages; raises `UserError` where
     there is none.
+
+    Fills and copies are stages only where there is no other pair: overlap with them saves nothing else.
     """
+    kernels = graph.launches["kernel"].astype(str)
+    first = None
     for pair in ranked_pairs(graph):
-        return pair
+        if not any(kernels.iloc[launch].startswith(_MOVES) for launch in pair):
+            return pair
+        first = first or pair
+    if first is not None:
+        return first
     raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
 
 

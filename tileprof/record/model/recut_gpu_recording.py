@@ -1,9 +1,9 @@
-"""A recording from a GPU with its operators cut into the tiles of the model's kernels.
+"""A recording with its operators cut into the tiles of the model's kernels.
 
-The CUDA recorder sees cuBLAS's and cuDNN's tiles; stages of the runtime have tiles of their own. Where a trace says how
-an operator was called, its launches are replaced by those that the tile models make of the same call on the same
-buffers, and the time that was recorded for the operator is dealt out to them. All other launches stay as they were
-recorded.
+Recordings have cuBLAS's and cuDNN's tiles; stages of the runtime have tiles of their own. Where a trace says how an
+operator was called (the CUDA recorder for all of them, the model recorder for products of several launches), its
+launches are replaced by those that the tile models make of the same call on the same buffers, and the time that was
+recorded for the operator is dealt out to them. All other launches stay as they were recorded.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ def _group(
     in the trace.
     """
     launches, (_, text) = [launch for launch, _ in members], members[-1]
+    if not text["tensors"]:  # the recording ends within the operator
+        return None
     name = str(trace.launches["op"].iloc[launches[0]])
     operator = _operator(name)
     if operator is None or operator.entry is None or operator.entry.data_dependent:
@@ -298,7 +300,8 @@ class _Writing:
                 fingerprint=row["fingerprint"], registers=row["registers"], shared_bytes=row["shared_bytes"],
                 blocks_per_sm=row["blocks_per_sm"], timing=row["timing"], coverage=row["coverage"], note=row["note"],
                 duration_ns=row["duration_ns"], begin_ns=row["begin_ns"], shape_source=row["shape_source"],
-                time_source=row["time_source"], **self._issued(row),
+                time_source=row["time_source"], call=_alone(row["call"]),
+                **self._issued(row),
             )
         )  # fmt: skip
 
@@ -334,6 +337,11 @@ class _Writing:
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _alone(call: Any) -> str:
+    """Return the description of a launch that was not cut; "" for one of an operator that could not be."""
+    return call if isinstance(call, str) and '"number":' not in call else ""
 
 
 def _xyz(row: dict[str, Any], what: str) -> tuple[int, int, int]:

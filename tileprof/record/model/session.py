@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model.calls import launch_plans
-from tileprof.record.model.calls.call_text import call_description
+from tileprof.record.model.calls.call_text import IN_PARTS, call_description, numbered
 from tileprof.record.model.calls.layouts import as_operands, flatten
 from tileprof.record.model.calls.overload_facts import HOST_READS, Operator, describe, higher_order, reads_a_step
 from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
@@ -81,6 +81,8 @@ class Session:
         self._notes: set[str] = set()
         self._remarks: set[str] = set()
         self._host_reads = 0
+        self._calls = 0
+        """Calls so far whose launches are described together."""
         self._operators: dict[Any, Operator] = {}
         self._plans: dict[Any, list[launch_plans.KernelPlan]] = {}
         self._plans_by_value = PlansByValue()
@@ -326,7 +328,9 @@ class Session:
             outputs: list[torch.Tensor] = []
             flatten([v for a, v in zip(operator.arguments, arguments, strict=True) if a.written], outputs, [])
             buffers.wrote(outputs)
-        self._launch(operator.name, kernel_plans, tensors, places, inputs, path, texts)
+        parts = len(kernel_plans) > 1 and operator.name in IN_PARTS and all(one.call for one in kernel_plans)
+        whole = self._call(operator, arguments, result, tensors, values) if parts else None
+        self._launch(operator.name, kernel_plans, tensors, places, inputs, path, texts, whole)
 
     def _initialises(self, operator: Operator, places: list[Buffer | None], inputs: int) -> bool:
         """Return whether an operator initialises a parameter, a module or its tensors before any module ran.
@@ -439,10 +443,13 @@ class Session:
         inputs: int,
         path: str,
         texts: list[str] | None = None,
+        call: Call | None = None,
     ) -> None:
         """Write the launches of an operator; ``texts``: how it was called, where that differs from when it was
-        planned.
+        planned; ``call``: the call itself, where its launches are to be described together.
         """
+        touched: dict[int, tuple[int, int]] = {}
+        self._calls += call is not None
         sizes: dict[int, int] = {}
         libraries: dict[int, str] = {}
         for one in kernel_plans:
@@ -453,7 +460,12 @@ class Session:
         for number, one in enumerate(kernel_plans):
             if self.window.keeps():
                 text = texts[number] if texts else one.call
-                self._add(op, one, self._bindings(one, tensors, places, inputs, scratch), path, text)
+                bound = self._bindings(one, tensors, places, inputs, scratch)
+                if call is not None:
+                    slots = zip(one.slots, bound, strict=True)
+                    touched |= {slot: place for slot, place in slots if not isinstance(slot, Scratch)}
+                    text = numbered(text, self._calls, call if number == len(kernel_plans) - 1 else None, touched)
+                self._add(op, one, bound, path, text)
         for buffer in scratch.values():
             self.buffers.release(buffer)
 

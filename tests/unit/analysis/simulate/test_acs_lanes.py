@@ -86,6 +86,17 @@ def test_a_captured_program_costs_the_host_nothing_and_a_join_its_hop():
     assert time_of(g, "acs-sw:captured=1,gap_ns=3,hop_ns=5") == 38
 
 
+@pytest.mark.parametrize(
+    ("loss", "time"), [("", 1010), ("beside_ns=30,", 1040), ("beside_ns=30,beside_share=0.1,", 1110)]
+)
+def test_a_branch_beside_another_loses_a_time_or_a_share_of_its_own_where_that_is_more(loss, time):
+    to_both = [(0, 1, all_to_all(1, 1)), (0, 2, all_to_all(1, 1))]
+    g = with_trace(graph([1, 1, 1], to_both), [[10.0], [1000.0], [1000.0]])
+    g.launches["duration_ns"] = [10, 1000, 1000]
+    default = "beside_ns=0," * ("beside_ns" not in loss) + "beside_share=0," * ("beside_share" not in loss)
+    assert time_of(g, f"acs-sw:captured=1,gap_ns=0,hop_ns=0,{loss}{default}".rstrip(",")) == time
+
+
 def test_the_share_of_independent_launches_counts_the_launch_before():
     g = with_trace(graph([1, 1, 1, 1], [(0, 1, all_to_all(1, 1)), (0, 2, all_to_all(1, 1))]), [[10.0]] * 4)
     actual = independence(program_of(g))

@@ -74,7 +74,7 @@ def make(tmp_path_factory) -> Callable[..., HostExperts]:
         patch: Patch | None = None,
         flight: Patch | None = None,
     ) -> HostExperts:
-        """Of a case; ``patch`` and ``flight`` change the sources of kernel and co-pilot."""
+        """Return the program of a case; ``patch`` and ``flight`` change the sources of kernel and co-pilot."""
         shape = CASES[name]
         library = compiled(shape, BLOCKS, SCHEDULES[schedule].dealing, folder / str(next(numbers)), patch)
         return HostExperts(

@@ -48,7 +48,7 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
     def make(
         name: str, choices: Choices | None = None, patch: Patch | None = None, flight: Patch | None = None
     ) -> HostKernel:
-        """Of a case; with ``choices`` a co-pilot deals. ``patch`` and ``flight`` change their sources."""
+        """Return a case's kernel; with ``choices`` a co-pilot deals. ``patch`` and ``flight`` change their sources."""
         plan: Plan = plan_for(name)
         dealer = Dealer.QUEUE if choices is None else Dealer.PILOT
         with mock.patch.object(source, "SHARED_BYTES", 1024 * CASES[name][4]):

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from tileprof.record.model.tile_model import Operand, Scratch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tileprof.record.model.tile_model import Call, Kernel
 
 _MOST_OPERANDS: Final = 32
 """Slots that are described: a kernel over the tensors of a whole optimiser step has thousands."""
+
+
+IN_PARTS: Final = frozenset({"aten::mm", "aten::addmm"})
+"""Operators whose launches are described together where there are several: a policy has them as one stage."""
 
 
 def call_description(call: Call, kernel: Kernel) -> str:
@@ -27,6 +33,26 @@ def call_description(call: Call, kernel: Kernel) -> str:
     ]
     arguments = {name: value for name, value in call.arguments.items() if _plain(value)}
     return json.dumps({"operands": operands, "arguments": arguments}, separators=(",", ":"))
+
+
+def numbered(
+    text: str, number: int, call: Call | None = None, places: Mapping[int, tuple[int, int]] | None = None
+) -> str:
+    """Return the description of one of several launches of a call: with the ``number`` that they share; the last one
+    also with all tensors of ``call``, whose buffers and offsets are ``places`` by ``ref`` (others: no memory).
+    """
+    more: dict[str, Any] = {"number": number, "tensors": [], "places": {}}
+    if call is not None and places is not None:
+        names = _names(call)
+        written = {o.ref for o in call.outputs}
+        for operand in call.tensors:
+            buffer, offset = places.get(operand.ref, (-1, 0))
+            layout = _layout(operand, names.get(operand.ref, ""))
+            more["tensors"].append(layout | {"buffer": buffer, "offset": offset, "written": operand.ref in written})
+        for name, value in call.arguments.items():
+            if isinstance(value, Operand):
+                more["places"][name] = {"tensor": value.ref}
+    return json.dumps(json.loads(text) | more, separators=(",", ":"))
 
 
 def _names(call: Call) -> dict[int, str]:
