@@ -6,28 +6,30 @@ that are in no other list, and run once on the GPU (`tests/gpu/harvest/held_out_
     python tests/benchmarks/bench_products_held_out.py                     as installed
     python tests/benchmarks/bench_products_held_out.py --without-library   as if nvidia-matmul-heuristics were not there
     python tests/benchmarks/bench_products_held_out.py --rules             tileprof's rules alone
+    python tests/benchmarks/bench_products_held_out.py --leave-one-out 2000  entries of the table, each by the others
     python tests/benchmarks/bench_products_held_out.py --write   to results/products_held_out.json
-    python tests/benchmarks/bench_products_held_out.py --page    that file, and the report of
-        tileprof.harvest.product_ranker (results/product_ranker.json), into docs/harvest.md
+    python tests/benchmarks/bench_products_held_out.py --page    that file into docs/harvest.md
 """
 
 import argparse
 import csv
 import json
+import random
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
 from tileprof import devices
 from tileprof.record.model import tables
+from tileprof.record.model.tables.product_entries import recipe_of, time_ns
 from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.products import gemm_choice, library_heuristic
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.problem import BF16, FP8, FP16, FP32, TF32, Problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "harvest.md"
+BEGIN, END = "<!-- held-out products -->", "<!-- end of held-out products -->"
 WRITTEN = Path(__file__).parent / "results" / "products_held_out.json"
-TRAINED = Path(__file__).parent / "results" / "product_ranker.json"
 LAYOUTS = {0: "rows, rows", 1: "rows, columns", 2: "columns, rows", 3: "columns, columns"}
 OPS = dict(enumerate(("mm", "addmm", "addmm with a matrix", "bmm", "baddbmm", "grouped", "scaled")))
 RESULTS = Path(__file__).parents[1] / "gpu" / "harvest" / "held_out_products_h200.csv"
@@ -69,10 +71,10 @@ def by_recorder(problem, device):
 def judge(cases, device, *, rules, with_times):
     """One row per case: type, source, whether the kernel is right, relative error of the time."""
     rows = []
-    for problem, row in cases:
+    for problem, row, without in cases:
         shape, _, total = real(row)
         table = None if rules else tables.table("products", device)
-        choice = gemm_choice.measured(problem, table, device) if table is not None else None
+        choice = gemm_choice.measured(problem, table, device, exact=not without) if table is not None else None
         if choice is None:
             dtype, size = DTYPES[problem.dtype]
             rate = (
@@ -109,6 +111,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rules", action="store_true")
     parser.add_argument("--without-library", action="store_true")
+    parser.add_argument("--leave-one-out", type=int, default=0, metavar="N")
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--page", action="store_true")
@@ -122,7 +125,8 @@ def main():
         return
     if options.without_library:
         library_heuristic.proposals = lambda *_: []
-    rows = judge(held_out(), device, rules=options.rules, with_times=not options.no_times)
+    cases = left_out(options.leave_one_out, device) if options.leave_one_out else held_out()
+    rows = judge(cases, device, rules=options.rules, with_times=not options.no_times)
     for name, key, count, right, error in table_rows(rows):
         print(f"{name:<7} {key:<18} {count:>5} {right:>7.1%} right  {error:>6.1%} median error of the time")
 
@@ -131,19 +135,38 @@ def held_out():
     """The held-out products and what ran for them."""
     names = ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k")
     with RESULTS.open(newline="") as file:
-        return [(Problem(*(int(row[n]) for n in names)), row) for row in csv.DictReader(file)]
+        return [(Problem(*(int(row[n]) for n in names)), row, False) for row in csv.DictReader(file)]
+
+
+def left_out(count, device):
+    """Measured entries of the table, each to be told by the others."""
+    table = tables.table("products", device)
+    cases = []
+    measured = [row for row in range(len(table)) if table.columns["main_time"][row]]
+    for entry in random.Random(0).sample(measured, count):
+        recipe, key = recipe_of(table, entry), table.keys[entry].tolist()
+        names = ("tile_m", "tile_n", "cluster_m", "cluster_n", "split")
+        shape = dict(zip(names, (recipe.m, recipe.n, *recipe.cluster, recipe.split), strict=True))
+        times = {f"{name}_ns": time_ns(int(table.columns[f"{name}_time"][entry])) for name in ("main", "rest")}
+        if key[1] in DTYPES:
+            cases.append((Problem(*key), shape | times | {"kind": recipe.kind}, True))
+    return cases
 
 
 def write(device, *, timed):
-    """Write the figures without the library, and with it where it is installed."""
+    """Write the figures with and without the library, where it is installed, and those of leaving entries out."""
     asked = library_heuristic.proposals
     installed = bool(asked(Problem(0, BF16, 0, 1, 1, 1024, 1024, 1024), device))
     results = {}
-    for name, proposals in (("with the library", asked if installed else None), ("without the library", lambda *_: [])):
+    for name, proposals, cases in (
+        ("with the library", asked if installed else None, held_out),
+        ("without the library", lambda *_: [], held_out),
+        ("left out one by one", lambda *_: [], lambda: left_out(1000, device)),
+    ):
         if proposals is None:
             continue
         library_heuristic.proposals = proposals
-        rows = table_rows(judge(held_out(), device, rules=False, with_times=timed))
+        rows = table_rows(judge(cases(), device, rules=False, with_times=timed))
         results[name] = [
             {"by": by, "of": of, "products": count, "right": round(right, 4), "error_of_time": round(error, 4)}
             for by, of, count, right, error in rows
@@ -152,42 +175,22 @@ def write(device, *, timed):
 
 
 def write_page():
-    """Put the tables of the written results into the page."""
+    """Put the table of the written results into the page."""
     results = json.loads(WRITTEN.read_text())
-    columns = [name for name in ("without the library", "with the library") if name in results]
-    by_row = {name: {(row["by"], row["of"]): row for row in results[name]} for name in columns}
+    columns = ("without the library", "with the library", "left out one by one")
+    by_row = {name: {(row["by"], row["of"]): row for row in results.get(name, [])} for name in columns}
     lines = [
         f"| | products | {' | '.join(columns)} | median error of the time |",
-        "|---|---|" + "---|" * len(columns) + "---|",
+        "|---|---|---|---|---|---|",
     ]
     for (by, of), row in by_row[columns[0]].items():
         if by == "source":
             continue
-        shares = " | ".join(f"{by_row[name][by, of]['right']:.1%}" for name in columns)
+        cells = [by_row[name].get((by, of)) for name in columns]
+        shares = " | ".join(f"{cell['right']:.1%}" if cell else "" for cell in cells)
         lines.append(f"| {by} {of} | {row['products']} | {shares} | {row['error_of_time']:.1%} |")
-    groups = json.loads(TRAINED.read_text())["groups"]
-    layers = ["| types | call | type | products | right | among the candidates |", "|---|---|---|---|---|---|"]
-    curve = ["| types | problems to learn from | shown | right |", "|---|---|---|---|"]
-    for group in groups:
-        types = ", ".join(group["types"])
-        layers += [
-            f"| {types} | {row['call']} | {row['type']} | {row['problems']:,} | {row['right']:.1%} "
-            f"| {row['among candidates']:.1%} |"
-            for row in group["left out"]
-        ]
-        curve += [
-            f"| {types} | {row['problems']:,} | {row['shown']:,} | {row['right']:.1%} |"
-            for row in group["curve"]
-            if not row["sieve"]
-        ]
-    page = PAGE.read_text()
-    for name, table in (("held-out products", lines), ("layers left out", layers), ("learning curve", curve)):
-        before, begin, rest = page.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition(f"<!-- end of {name} -->")
-        assert begin, f"{PAGE.name} has no place for {name}"
-        assert end, f"{PAGE.name} has no end of {name}"
-        page = before + begin + "\n".join(table) + "\n" + end + after
-    PAGE.write_text(page)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
 
 
 if __name__ == "__main__":

@@ -116,6 +116,7 @@ STEPS = (
     suite("faults", "recorder/test_gpu_faults.py", likely_s=40, limit_s=150),
     suite("company", "recorder/test_gpu_company.py", likely_s=60, limit_s=150),
     suite("programs", "recorder/test_gpu_programs.py", likely_s=70, limit_s=180),
+    suite("filters", "recorder/test_gpu_filters.py", likely_s=25, limit_s=90),
     suite("regions", "recorder/test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
     suite("products", "recorder/test_gpu_persistent.py", "recorder/test_gpu_im2col.py", likely_s=50, limit_s=180),
     suite("clients", "recorder/test_gpu_clients.py", likely_s=150, limit_s=400),

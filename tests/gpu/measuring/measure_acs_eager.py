@@ -1,7 +1,7 @@
 """Programs that issue their launches themselves, under ACS with a thread that issues, each alone on the machine.
 
-    python tests/gpu/measuring/measure_acs_eager.py OUT [--phase record|time] [--only N,…] [--modes plain,thread,graph]
-        [--pairs N]
+    python tests/gpu/measuring/measure_acs_eager.py OUT [--phase record|time] [--only N,…]
+        [--modes plain,thread,spread,graph] [--pairs N]
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; they do so ``--pairs`` times in turn (``time``).
@@ -25,6 +25,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from select import select
@@ -101,13 +102,14 @@ def tabulate(words: str, folder: Path) -> str:
 
 
 def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | None:
-    """How the library is told to run a program; None in stream order."""
+    """How the library is told to run a program; None in stream order. ``spread``: a thread issues and never rests."""
     if mode == "plain":
         return None
     own = folder / name_of(words) / f"{mode}-{pair}"
     own.mkdir(parents=True, exist_ok=True)
     kind: acs.Mode = "graph" if mode == "graph" else "streams"
-    return acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
+    chosen = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
+    return replace(chosen, rest=0) if mode == "spread" else chosen
 
 
 class Running:

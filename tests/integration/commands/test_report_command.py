@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.support.synthetic_graphs import write_mlp
 from tileprof.cli.entry import main
+from tileprof.trace import filters, load
 
 
 def report(*arguments, cwd=None, environment=None):
@@ -31,7 +33,7 @@ def report(*arguments, cwd=None, environment=None):
 
 
 def in_process(arguments):
-    """As the command line would, without a new interpreter: starting one takes longer than the report."""
+    """Run as the command line would, without a new interpreter: starting one takes longer than the report."""
     with io.BytesIO() as out, io.BytesIO() as err:
         streams = [io.TextIOWrapper(file, encoding="utf-8", write_through=True) for file in (out, err)]
         with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
@@ -180,6 +182,7 @@ for before, after in zip(buffers, buffers[1:]):
 WATCH = """
 import sys
 from tileprof.cli.entry import main
+from tileprof.trace import filters, load
 from tileprof.cli.verbs import report_watch
 
 report_watch.LOOK_AGAIN_S = 0.05
@@ -235,3 +238,24 @@ def test_what_a_recorder_on_a_gpu_cannot_know_is_not_called_nought(mlp):
     assert not re.search(r"^compute ", golden_report, re.MULTILINE)
     assert re.search(r"^work +[\d.]+ [GT]FLOP", modelled, re.MULTILINE)
     assert re.search(r"^compute ", modelled, re.MULTILINE)
+
+
+def test_filters_that_blocks_filled_are_asked_and_their_cost_is_said(tmp_path):
+    """Those of the first launch are full, the others empty: only what depends on the first is found."""
+    path = write_mlp(tmp_path / "mlp.tileprof", layers=2, tokens=256, hidden=512)
+    trace = load(path)
+    assert "Bloom filters of" not in report(path).stdout
+    sizes = trace.launches["tiles"].tolist()
+    words = [np.full((tiles, 2, 32), 0 if n else 0xFFFFFFFF, np.uint32) for n, tiles in enumerate(sizes)]
+    stored = [filters.LaunchFilters(n, w, np.full(len(w), 7000)) for n, w in enumerate(words)]
+    filters.write(path, filters.StoredFilters(1024, 2, 128, stored))
+    part = json.loads(report(path, "--json").stdout)["filters"]
+    answers = part["answers"]
+    assert (part["bits"], part["hashes"], part["granule"], part["launches"]) == (1024, 2, 128, len(sizes))
+    assert (answers["full"], answers["filters"]) == (2 * sizes[0], 2 * sum(sizes))
+    assert answers["answered"] == answers["dependent"] - answers["missed"] + part["false"]
+    assert answers["answered"] == sizes[0] * sum(sizes[1:5])
+    assert 0 < answers["missed"] < answers["dependent"]
+    text = " ".join(report(path).stdout.split())
+    assert f"{answers['missed']:,} missed" in text
+    assert f"Bloom filters of 1,024 bits, 2 hashes, granules of 128 bytes, which the blocks of {len(sizes)}" in text

@@ -79,12 +79,12 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--size",
         "--width",
         # of python -m tileprof.harvest and of the script that judges its tables
-        "--captures",
+        "--choices",
         "--launched",
+        "--leave-one-out",
         "--rules",
         "--seconds",
         "--without-library",
-        "--wrong",
     }
     for page in PAGES:
         text = re.sub(r"^\$ (?!tileprof|.*-m tileprof).*$", "", page.read_text(), flags=re.MULTILINE)
@@ -121,7 +121,7 @@ def test_the_readme_is_short():
 
 
 def anchors(page):
-    """As GitHub makes them."""
+    """Return the anchors of headings, as GitHub makes them."""
     headings = re.findall(
         r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
     )

@@ -66,8 +66,3 @@ def time_code(ns: NDArray[np.float64]) -> NDArray[np.uint16]:
 def time_ns(code: int) -> float:
     """Return the time of a code, 0 for none."""
     return float(2.0 ** (code / _STEPS)) if code else 0.0
-
-
-def times_ns(codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-    """Return the times of codes, 0 for none."""
-    return np.where(codes > 0, 2.0 ** (codes / _STEPS), 0.0)

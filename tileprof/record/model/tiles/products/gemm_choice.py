@@ -3,8 +3,8 @@ rule.
 
 In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; NVIDIA's library,
 where it is installed, for products that get Hopper's nvjet kernels (`library_heuristic` says how right it is), of which
-only kernels that were seen for the type and epilogue are believed; the kernel that the library is expected to choose
-(`learned`); the nearest entry; tileprof's rules.
+only kernels that were seen for the type and epilogue are believed; among the kernels of near entries the one that the
+library is expected to choose (`learned`); the nearest entry; tileprof's rules.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
     if row is not None and exact:
         columns = table.columns
         recipe, measured_ns = recipe_of(table, row), time_ns(int(columns["main_time"][row]))
+        if not measured_ns:  # an answer of the library, as it would launch it
+            recipe = fitted(recipe, problem, device.sms)
         return replace(
             _of_recipe(recipe, problem, ShapeSource.TABLE),
             main_ns=measured_ns,
@@ -109,16 +111,19 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
 
 
 def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tuple[Recipe, ShapeSource] | None:
-    """Return the recipe that a library is expected to choose, or the nearest entry's; None where no entry is near. The
-    entry ``row`` is left out.
+    """Return the recipe that a library is expected to choose among those of near entries, or the nearest one's; None
+    where no entry is near. The entry ``row`` is left out.
     """
-    nets = tables.table("product-ranker", device)
-    chosen = None if nets is None else learned.choose(problem, nets, device.sms)
-    if chosen is not None:
-        return chosen, ShapeSource.LEARNED
-    near, _ = neighbours.nearest(problem, table, 1, without=row)
+    near, apart = neighbours.nearest(problem, table, learned.COMPARED, without=row)
     if not len(near):
         return None
+    trees = tables.table("product-ranker", device)
+    if trees is not None:
+        found = learned.candidates(problem.key, table, near, apart)
+        best = learned.best(problem.key, found, trees)
+        if best is not None:
+            recipe = recipe_of(table, int(found.entries[best]))
+            return fitted(recipe, problem, device.sms), ShapeSource.LEARNED
     return fitted(recipe_of(table, int(near[0])), problem, device.sms), ShapeSource.NEIGHBOUR
 
 

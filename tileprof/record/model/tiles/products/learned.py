@@ -1,21 +1,11 @@
 """Which kernel a library chooses for a product that no table has, learnt from millions of its choices.
 
-Candidates are the kernels and slices of k that the library chose for any problem of the same category
-(`weighing.categories`). A small net, the sieve, leaves the best `KEPT` of them, among which larger nets choose. A net
-sees of each how many blocks its tile makes of the problem, how full they and the last wave are, what an SM computes and
-loads, what a step and a start of this kernel cost (numbers per kernel that were learnt, too), and how far each cost is
-above the least among the candidates. The candidate of the largest worth is chosen.
-`tileprof.harvest.product_ranker` trains the nets, by the same features.
+Candidates are the kernels that near entries of the table got. Of each the trees see how near and how many those entries
+are, and what its library weighs: how many blocks the tile makes of the problem, how full they and the last wave are,
+what an SM computes and loads. The candidate of the largest sum is chosen. `tileprof.harvest.product_ranker` grows the
+trees.
 
-A table of nets has a row per candidate, ``(group, number)``::
-
-    recipes     [candidates, 13] int32     what is launched, slices of k as the library was asked for
-    kernel      [candidates] int16         candidates that differ in slices of k alone are one kernel
-    category<g>, eligible<g>               per group: its categories, and packed bits of their candidates
-    <name><g>   [nets, ...] float          per group: parameters of nets (`PARAMETERS`), whose worths are averaged
-    sieve_<name><g>  [...] float           per group: parameters of its sieve
-
-A difference of worth below `_SAME` counts as none, so that rounding does not decide.
+Features are rounded, sums are in float64, and a difference of 1e-9 counts as none, so that every machine chooses alike.
 """
 
 from __future__ import annotations
@@ -25,148 +15,154 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
+from tileprof.record.model.tables.product_entries import KINDS, RECIPE
 from tileprof.record.model.tiles.products import problem as problems
-from tileprof.record.model.tiles.products import weighing
-from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines, fitted
+from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from tileprof.record.model.tables import Table
-    from tileprof.record.model.tiles.products.problem import Problem
 
 GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.BF16: 2}
-"""Types whose kernels are told apart by the same nets."""
-SCALES: Final = ("mean", "width", "whole_mean", "whole_width")
-"""Of what nets see of candidates and of problems."""
-PARAMETERS: Final = (
-    *SCALES, "tile", "problem", "bias", "kernel", "to_scale", "to_shift", "cost", "worth", "second", "second_bias",
-    "last", "last_bias",
-)  # fmt: skip
-"""Of a net, inputs first: weights of what candidates and problems have, and their bias; what is learnt of a kernel, and
-how it scales and shifts the first layer; logarithms of a kernel's costs of a step and a start in four ways, and a worth
-of its own; the layers behind."""
-COST_WAYS: Final = 4
-KEPT: Final = 64
-FARTHEST: Final = 8.0
-"""The largest distance to the least cost, in factors of two."""
-_SAME: Final = 1e-4
-_KIND, _POST = RECIPE.index("kind"), RECIPE.index("post")
+"""Types whose kernels are told apart by the same trees."""
+COMPARED: Final = 384
+"""How many near entries give candidates."""
+_SMS, _DEPTH = 132.0, 64.0
+_NEARER: Final = (4, 16, 64, 512)
+_NEAR: Final = 0.1
+_STEPS: Final = 4096.0
+"""Units per 1 of a feature."""
+_SAME: Final = 1e-9
+LEAF: Final = 255
+_DEEPEST: Final = 256
+_KIND, _POST, _STAGES = (RECIPE.index(name) for name in ("kind", "post", "stages"))
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
 _NAMELESS: Final = [KINDS.index(kind) for kind in sorted(NAMELESS)]
+_COSTS: Final = [0, 1, 4, 5, 8, 9, 11, 13, 14, 15, 21, 22, 23, 24]
+"""Columns of `features` that are compared with the least among the candidates."""
+_BATCH, _M, _N, _K = 4, 5, 6, 7
 
 
-Parameters = dict[str, "NDArray[np.float32]"]
+def features(keys: NDArray[np.int64], shapes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return what trees see of candidates, ``[problems, candidates, features]``.
+
+    ``keys`` is ``[problems, 8]``, as tables have them; ``shapes`` is ``[problems, candidates, 5]``: m, n and cluster of
+    the tile, and slices of k.
+    """
+    number = [keys[:, i : i + 1].astype(np.float32) for i in range(keys.shape[1])]
+    batch, m, n, k = number[_BATCH:]
+    tile_m, tile_n, cluster_m, cluster_n, split = (shapes[..., i].astype(np.float32) for i in range(5))
+    log = np.log2
+    down, across = np.ceil(m / tile_m), np.ceil(n / tile_n)
+    down_all, across_all = np.ceil(down / cluster_m) * cluster_m, np.ceil(across / cluster_n) * cluster_n
+    together = cluster_m * cluster_n
+    waves = down_all * across_all / together * batch * split / np.floor(_SMS / together)
+    rounds = np.ceil(waves)
+    blocks = down * across * batch * split / _SMS
+    steps = np.ceil(k / _DEPTH)
+    own = np.ceil(steps / split)
+    computed, loaded = tile_m * tile_n, tile_m + tile_n
+    shared = tile_m / cluster_n + tile_n / cluster_m
+    sums = split * m * n * batch
+    columns = [
+        log(m / (down * tile_m)), log(n / (across * tile_n)), log(down / down_all), log(across / across_all),
+        log(waves), log(rounds), waves / rounds, np.minimum(waves, 1), log(blocks), log(np.ceil(blocks)),
+        blocks / np.ceil(blocks), log(own), log(steps / (own * split)), log(computed * own * rounds),
+        log(loaded * own * rounds), log(shared * own * rounds), log(computed), log(tile_m), log(tile_n), log(cluster_m),
+        log(cluster_n), log(rounds * (own * np.maximum(computed / 16384, shared / 192) + 4)),
+        log(rounds * (own * np.maximum(computed / 16384, loaded / 192) + 8)),
+        log((down * n + across * m) * k * batch),
+        log((down / cluster_m * n + across / cluster_n * m) * k * batch), log(split),
+        np.maximum(log(sums) - 10, 0) * (split > 1), (split > 1) * (sums > (1 << 18)), down == 1, across == 1,
+        log(k / split), log(np.ceil(m / 64) * np.ceil(n / 64) * batch * split / _SMS),
+    ]  # fmt: skip
+    whole = [
+        log(m), log(n), log(k), log(batch), log((m * k + n * k + m * n) * batch), log(m * n * batch / _SMS), m == 1,
+        n == 1, m <= 16, n <= 16, k % 32 == 0, k % 64 == 0, m % 64 == 0, n % 64 == 0, number[2], number[3],
+        number[1] == problems.BF16, *(number[0] == op for op in range(5)),
+        *(log(np.minimum(_power_of_two(keys[:, i : i + 1]), 16)) for i in (_M, _N, _K)),
+        (keys[:, _N : _N + 1] % 8 == 0) & (keys[:, _M : _M + 1] % 8 == 0) & (keys[:, _K : _K + 1] % 8 == 0),
+    ]  # fmt: skip
+    wide = np.ones(tile_m.shape, np.float32)
+    return np.stack([column.astype(np.float32) * wide for column in (*columns, *whole)], -1)
+
+
+def _power_of_two(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the largest power of two that divides each size."""
+    return sizes & -sizes
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Candidates of a group, and the nets that choose among them."""
-
-    recipes: NDArray[np.int32]
-    kernel: NDArray[np.int64]
-    shapes: NDArray[np.float32]
-    nameless: NDArray[np.bool_]
-    cuts: NDArray[np.bool_]
-    categories: dict[int, NDArray[np.int64]]
-    sieve: Parameters
-    nets: tuple[Parameters, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What nets see: kernels of candidates, `weighing.tile_features` of each, what is of the problem, and
-    `weighing.work` of each.
+class Candidates:
+    """Kernels that near entries of a table got, as they would be launched: the first entry of each, ``entries``, in
+    order of distance; ``shapes`` ``[candidates, 5]`` and ``seen`` ``[candidates, features]``.
     """
 
-    kernel: NDArray[np.int64]
-    tile: NDArray[np.float32]
-    whole: NDArray[np.float32]
-    work: NDArray[np.float32]
-
-    def of(self, some: NDArray[np.int64]) -> _Seen:
-        """Return what nets see of some of the candidates."""
-        return _Seen(self.kernel[some], self.tile[some], self.whole, self.work[some])
+    entries: NDArray[np.int64]
+    shapes: NDArray[np.int64]
+    seen: NDArray[np.float32]
 
 
-def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
-    """Return the kernel that a library is expected to launch for a problem on a GPU of so many SMs, as launched; None
-    for problems like which the nets have seen none.
+def candidates(key: Sequence[int], table: Table, near: NDArray[np.int64], apart: NDArray[np.float64]) -> Candidates:
+    """Return what the entries ``near``, so far ``apart``, offer for a problem."""
+    numbers = table.columns["recipe"][near].astype(np.int64)
+    used, which = np.unique(numbers, return_inverse=True)
+    recipes = table.columns["recipes"][used].astype(np.int64)
+    kind, post = recipes[:, _KIND], recipes[:, _POST]
+    problem = np.array([key], np.int64)
+    shapes = as_launched(problem, recipes[None][..., _SHAPE], np.isin(kind, _NAMELESS)[None],
+                         cuts_at_lines(kind, post)[None])[0]  # fmt: skip
+    # Recipes that differ in what no shape tells are one candidate: the nearest one stands for all.
+    _, same, again = np.unique(np.column_stack([kind, shapes]), axis=0, return_index=True, return_inverse=True)
+    group = again.reshape(-1)[which.reshape(-1)]
+    begins = np.full(len(same), len(near))
+    np.minimum.at(begins, group, np.arange(len(near)))
+    order = np.argsort(begins)
+    begins, back = begins[order], np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    group = back[group]
+    chosen = which.reshape(-1)[begins]
+    weight = (apart + _NEAR) ** -2.0
+    counted = [np.bincount(group[:some], minlength=len(order)) for some in _NEARER]
+    between = np.log2(np.maximum(problem[:, _BATCH:], 1)) - np.log2(np.maximum(table.keys[near[begins], _BATCH:], 1))
+    own = features(problem, shapes[chosen][None])[0]
+    costs = own[:, _COSTS]
+    columns = [
+        np.log2(begins + 1.0), apart[begins], apart[begins] - apart[0],
+        np.bincount(group, weight, len(order)) / weight.sum(), *counted, kind[chosen], post[chosen],
+        recipes[chosen, _STAGES], *between.T, np.full(len(order), len(order)),
+    ]  # fmt: skip
+    seen = np.column_stack([*columns, own, costs - costs.min(axis=0)])
+    return Candidates(near[begins], shapes[chosen], (np.round(seen * _STEPS) / _STEPS).astype(np.float32))
+
+
+def best(key: Sequence[int], found: Candidates, trees: Table) -> int | None:
+    """Return which candidate a library launches for a problem; None for types without trees."""
+    group = GROUPS.get(key[1])
+    if group is None or not len(found.entries):
+        return None
+    worth = _worth(found.seen, trees, group)
+    return int(np.flatnonzero(worth >= worth.max() - _SAME)[0])
+
+
+def _worth(seen: NDArray[np.float32], trees: Table, group: int) -> NDArray[np.float64]:
+    """Return the sum of a group's trees for each candidate.
+
+    A node is a row of ``feature``, ``at``, ``low`` and ``high``: where the feature is at most ``at``, the way goes on
+    at ``low``, counted from the tree's root, else at ``high``. A leaf has the feature `LEAF`, and its value in ``at``.
     """
-    known: dict[tuple[Problem, int], Recipe | None] = nets.derived.setdefault("chosen", {})
-    if (problem, sms) not in known:
-        known[problem, sms] = _chosen(problem, nets, sms)
-    return known[problem, sms]
-
-
-def _chosen(problem: Problem, nets: Table, sms: int) -> Recipe | None:
-    number = GROUPS.get(problem.dtype)
-    if number is None:
-        return None
-    key = ("group", number)
-    if key not in nets.derived:
-        nets.derived[key] = _group(nets, number)
-    group: _Group = nets.derived[key]
-    some = group.categories.get(int(weighing.categories(np, np.array([problem.key]))[0]))
-    if some is None or not len(some):
-        return None
-    seen = _seen(problem, group, some)
-    if len(some) > KEPT:
-        kept = np.sort(np.argpartition(-_worth(group.sieve, seen), KEPT)[:KEPT])
-        some, seen = some[kept], seen.of(kept)
-    worth = np.mean([_worth(net, seen) for net in group.nets], axis=0)
-    best = int(some[np.flatnonzero(worth >= worth.max() - _SAME)[0]])
-    return fitted(Recipe.of(group.recipes[best]), problem, sms)
-
-
-def _group(nets: Table, number: int) -> _Group:
-    rows = nets.members({0: number})
-    columns = nets.columns
-    recipes = columns["recipes"][rows]
-    eligible = np.unpackbits(columns[f"eligible{number}"], axis=1, count=len(rows)).astype(bool)
-    sieve, parameters = (
-        {name: columns[f"{prefix}{name}{number}"].astype(np.float32) for name in PARAMETERS}
-        for prefix in ("sieve_", "")
-    )
-    return _Group(
-        recipes,
-        columns["kernel"][rows].astype(np.int64),
-        recipes[:, _SHAPE].astype(np.float32),
-        np.isin(recipes[:, _KIND], _NAMELESS),
-        cuts_at_lines(recipes[:, _KIND], recipes[:, _POST]),
-        {int(word): np.flatnonzero(own) for word, own in zip(columns[f"category{number}"], eligible, strict=True)},
-        sieve,
-        tuple({name: values[net] for name, values in parameters.items()} for net in range(len(parameters["last"]))),
-    )
-
-
-def _seen(problem: Problem, group: _Group, some: NDArray[np.int64]) -> _Seen:
-    keys = np.array([problem.key], np.float32)
-    shapes = [group.shapes[some, i] for i in range(5)]
-    tile = as_launched(np, keys, shapes, group.nameless[some], group.cuts[some])
-    tile = [np.broadcast_to(size, (1, len(some))) for size in tile]
-    return _Seen(
-        group.kernel[some],
-        np.concatenate(weighing.tile_features(np, keys, tile)).T,
-        np.concatenate(weighing.problem_features(np, keys), axis=1)[0],
-        np.concatenate(weighing.work(np, keys, tile)).T,
-    )
-
-
-def _worth(net: Parameters, seen: _Seen) -> NDArray[np.float64]:
-    """Return what one net says of each candidate."""
-    costs = seen.tile[:, weighing.COSTS]
-    costs = np.minimum(costs - costs.min(axis=0), FARTHEST)
-    cost = np.exp(net["cost"][seen.kernel])
-    starts = 4 * np.arange(1, COST_WAYS + 1, dtype=np.float32)
-    once = np.log(seen.work[:, 3:] * cost[:, ::2] + starts * cost[:, 1::2])
-    times = (once[:, :, None] + np.log(seen.work[:, None, :3])).reshape(len(once), -1)
-    times = np.minimum(times - times.min(axis=0), FARTHEST)
-    known = np.concatenate([(seen.tile - net["mean"]) / net["width"], costs, times], axis=1)
-    whole = (seen.whole - net["whole_mean"]) / net["whole_width"]
-    own = net["kernel"][seen.kernel]
-    first = (known @ net["tile"]) * (1 + own @ net["to_scale"]) + own @ net["to_shift"]
-    first += whole @ net["problem"] + net["bias"]
-    second = np.maximum(np.maximum(first, 0) @ net["second"] + net["second_bias"], 0)
-    return np.asarray(second @ net["last"] + net["last_bias"] + net["worth"][seen.kernel], np.float64)
+    nodes = trees.columns
+    root = nodes["root"][trees.members({0: group})].astype(np.int64)[None, :]
+    at = np.broadcast_to(root, (len(seen), root.shape[1])).copy()
+    candidate = np.arange(len(seen))[:, None]
+    for _ in range(_DEEPEST):
+        feature = nodes["feature"][at]
+        inner = feature != LEAF
+        if not inner.any():
+            break
+        low = seen[candidate, np.where(inner, feature, 0)] <= nodes["at"][at]
+        at = np.where(inner, root + np.where(low, nodes["low"][at], nodes["high"][at]), at)
+    return np.asarray(nodes["at"][at].astype(np.float64).sum(axis=1))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe, times_ns
+from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe, time_ns
 from tileprof.record.model.tiles.products import problem as problems
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ _ALIGNED: Final = {problems.FP32: 4, problems.TF32: 4, problems.FP16: 8, problem
 """Elements of 16 bytes, which kernels copy at once."""
 _BATCH, _M, _N, _K = 4, 5, 6, 7
 _SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.0, 0.5])
-"""Of the batch, m, n, k."""
+"""Weights of the batch, m, n, k."""
 _SIDES: Final = (8, 16, 32, 64, 128, 256)
 _TILES: Final = ((64, 64), (128, 128), (128, 256), (256, 128), (64, 128), (128, 64))
 _SIDE_WEIGHT, _WAVE_WEIGHT, _OTHER_ALIGNMENT = 0.3, 0.5, 4.0
 _SMS: Final = 132
-"""Of the GPU that the weights were tried on."""
+"""SMs of the GPU on which the weights were tried."""
 _TIMED, _NEAR, _OTHER_TILE = 4, 0.05, 1.0
 """How many entries give a time; what keeps weights finite; how far away another tile is."""
 _TILE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
@@ -46,26 +46,14 @@ _BYTES_PER_NS, _START_NS = 3.5e3, 3000.0
 
 @dataclass(frozen=True, slots=True)
 class _Likes:
-    """Entries of one operation, type and layouts: their rows, features ``[entries, features]``, and alignments of m, n
-    and k.
+    """Entries of one operation, type and layouts: their rows, features ``[entries, features]``, alignments of m, n and
+    k, and which were timed.
     """
 
     rows: NDArray[np.int64]
     features: NDArray[np.float32]
     aligned: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """Timed entries of one operation, type and layouts: their rows, sizes as powers of two, alignments, tiles, and
-    logarithms of times in units of a roofline.
-    """
-
-    rows: NDArray[np.int64]
-    sizes: NDArray[np.float32]
-    aligned: NDArray[np.int64]
-    tiles: NDArray[np.int32]
-    ratios: NDArray[np.float64]
+    timed: NDArray[np.int64]
 
 
 def nearest(
@@ -89,19 +77,24 @@ def nearest(
 
 def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
     """Return the time in ns of all launches of a product with this recipe; 0 where nothing like it was measured."""
-    timed = _timed(problem, table)
-    if not len(timed.rows):
+    likes = _likes(problem, table)
+    some = likes.timed if without is None else likes.timed[likes.rows[likes.timed] != without]
+    if not len(some):
         return 0.0
-    apart = np.abs(timed.sizes - _sizes(_key(problem)).astype(np.float32)).sum(axis=1)
-    apart += (timed.aligned != _own_alignment(problem)).sum(axis=1)
-    apart += _OTHER_TILE * (timed.tiles != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
-    if without is not None:
-        apart[timed.rows == without] = np.inf
-    chosen = np.argpartition(apart, min(_TIMED, len(apart)) - 1)[:_TIMED]
-    weight = (apart[chosen].astype(np.float64) + _NEAR) ** -2.0
-    if not weight.any():
-        return 0.0
-    return float(_roofline_ns(_key(problem))[0] * np.exp((timed.ratios[chosen] * weight).sum() / weight.sum()))
+    rows = likes.rows[some]
+    keys = table.keys[rows]
+    apart = np.abs(_sizes(keys) - _sizes(_key(problem))).sum(axis=1)
+    apart += (likes.aligned[some] != _own_alignment(problem)).sum(axis=1)
+    recipes = table.columns["recipes"][table.columns["recipe"][rows]]
+    apart += _OTHER_TILE * (recipes[:, _TILE] != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
+    chosen = np.argpartition(apart, min(_TIMED, len(rows)) - 1)[:_TIMED]
+    weight = (apart[chosen] + _NEAR) ** -2.0
+    measured = sum(
+        np.array([time_ns(int(code)) for code in table.columns[name][rows[chosen]]])
+        for name in ("main_time", "rest_time")
+    )
+    ratio = np.log(measured / _roofline_ns(keys[chosen]))
+    return float(_roofline_ns(_key(problem))[0] * np.exp((ratio * weight).sum() / weight.sum()))
 
 
 def _likes(problem: Problem, table: Table) -> _Likes:
@@ -110,25 +103,11 @@ def _likes(problem: Problem, table: Table) -> _Likes:
     if key not in table.derived:
         rows = table.members(group)
         keys = table.keys[rows]
-        table.derived[key] = _Likes(rows, _features(keys), alignment(keys[:, _M:], _ALIGNED[problem.dtype]))
+        aligned = alignment(keys[:, _M:], _ALIGNED[problem.dtype])
+        timed = np.flatnonzero(table.columns["main_time"][rows])
+        table.derived[key] = _Likes(rows, _features(keys), aligned, timed)
     likes: _Likes = table.derived[key]
     return likes
-
-
-def _timed(problem: Problem, table: Table) -> _Timed:
-    group = _group(problem)
-    key = ("timed", *group.values())
-    if key not in table.derived:
-        rows = table.members(group)
-        rows = rows[table.columns["main_time"][rows] > 0]
-        keys, recipes = table.keys[rows], table.columns["recipes"][table.columns["recipe"][rows]]
-        measured = sum(times_ns(table.columns[name][rows]) for name in ("main_time", "rest_time"))
-        table.derived[key] = _Timed(
-            rows, _sizes(keys).astype(np.float32), alignment(keys[:, _M:], _ALIGNED[problem.dtype]), recipes[:, _TILE],
-            np.log(measured / _roofline_ns(keys)),
-        )  # fmt: skip
-    timed: _Timed = table.derived[key]
-    return timed
 
 
 def _group(problem: Problem) -> dict[int, int]:
