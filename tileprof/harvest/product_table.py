@@ -11,12 +11,12 @@ import sys
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tileprof.harvest.product_captures import Answers, read
-from tileprof.harvest.product_cases import COLUMNS, held_out
+from tileprof.harvest.product_cases import COLUMNS, Dtype, Op, held_out
 from tileprof.harvest.product_recipes import Entry, entries
 from tileprof.harvest.slices import load
 from tileprof.record.model.tables import write
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+_RARE: Final = (Op.ADDMM_MATRIX, Op.BADDBMM)
 
 
 def gathered(folders: Sequence[Path]) -> tuple[dict[tuple[int, ...], Entry], dict[str, Any]]:
@@ -43,11 +45,20 @@ def gathered(folders: Sequence[Path]) -> tuple[dict[tuple[int, ...], Entry], dic
     return rows, dict(parts[0].about)
 
 
+def chosen(keys: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    """Return the places of about ``count`` captured problems, drawn with a fixed seed.
+
+    Problems in float32, whose kernels vary most with sizes, and rare operations are taken more often.
+    """
+    weight = np.where(keys[:, 1] <= Dtype.TF32, 1.4, 1.0) * np.where(np.isin(keys[:, 0], _RARE), 2.0, 1.0)
+    return np.flatnonzero(np.random.default_rng(0).random(len(keys)) < weight * count / weight.sum())
+
+
 def build(
-    folders: Sequence[Path], path: Path, answers: Answers | None = None, wrong: NDArray[np.int32] | None = None
+    folders: Sequence[Path], path: Path, answers: Answers | None = None, count: int | None = None
 ) -> dict[str, Any]:
-    """Write the table of all slices in ``folders``, and of captured ``answers``, all or those in the places ``wrong``,
-    which nets choose wrongly; a summary.
+    """Write the table of all slices in ``folders``, and of about ``count`` captured ``answers``, or of all; a
+    summary.
     """
     rows, about = gathered(folders)
     measured = len(rows)
@@ -55,7 +66,7 @@ def build(
         shared = {entry.recipe[:-1]: entry.recipe[-1] for entry in rows.values()}
         recipes = [tuple(row) for row in answers.recipes.tolist()]
         recipes = [(*recipe[:-1], shared.get(recipe[:-1], recipe[-1])) for recipe in recipes]
-        places = np.arange(len(answers.keys)) if wrong is None else wrong
+        places = np.arange(len(answers.keys)) if count is None else chosen(answers.keys, count)
         away = {tuple(case[:8]) for case in held_out().tolist()}
         for key, place in zip(answers.keys[places].tolist(), answers.recipe[places].tolist(), strict=True):
             if tuple(key) not in away:
@@ -116,15 +127,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--captures", type=Path, metavar="DIR", help="of tileprof.harvest.product_captures")
     parser.add_argument("--launched", type=int, default=0, help="as for the captures")
     parser.add_argument("--seed", type=int, default=1, help="as for the captures")
-    parser.add_argument("--wrong", type=Path, metavar="FILE", help="take those alone that product_ranker wrote here")
+    parser.add_argument("--count", type=int, help="about how many captured problems (default: all)")
     options = parser.parse_args(words)
-    answers = wrong = None
-    if options.captures is not None:
-        answers = read(options.captures, options.launched, options.seed)
-    if options.wrong is not None:
-        with np.load(options.wrong) as file:
-            wrong = file["rows"]
-    sys.stdout.write(f"{build(options.folders, options.output, answers, wrong)}\n")
+    answers = None if options.captures is None else read(options.captures, options.launched, options.seed)
+    sys.stdout.write(f"{build(options.folders, options.output, answers, options.count)}\n")
     if options.held_out is not None:
         sys.stdout.write(f"{write_held_out(options.folders, options.held_out)} held-out cases\n")
     return 0
