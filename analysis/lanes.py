@@ -14,7 +14,7 @@ from tileprof.analysis.bounds import MODELLED, ROOFLINE, Durations, Machine
 from tileprof.analysis.bounds.durations import tile_durations
 from tileprof.analysis.bounds.list_schedule import alone
 from tileprof.analysis.bounds.machine import product
-from tileprof.analysis.timeline import Lanes, dispatch, recorded
+from tileprof.analysis.timeline import Lanes, dispatch, recorded_lanes
 
 if TYPE_CHECKING:
     from tileprof.trace import Recording
@@ -61,7 +61,7 @@ class LaneSource:
             )
         sm = np.zeros(int(self._tiles[launch]), np.int64)
         sm[times["tile"].to_numpy()] = times["sm"]
-        return recorded(sm, *self.spans(launch))
+        return recorded_lanes(sm, *self.spans(launch))
 
     def placed(self, launch: int) -> NDArray[np.bool_]:
         """Return ``[tiles]`` whether a tile has a place: not where others were measured and it was not."""

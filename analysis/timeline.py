@@ -66,7 +66,7 @@ def blocks_of(lanes: Lanes, sms: int) -> Lanes:
     return Lanes((lane % sms).ravel().astype(np.int32), slot.ravel().astype(np.int32), begin, end, lanes.slots)
 
 
-def recorded(sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> Lanes:
+def recorded_lanes(sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> Lanes:
     """Return lanes of measured tiles: on each SM, a tile takes the lowest slot that is free when it begins."""
     sms, begin, end = np.asarray(sm, np.int32), np.asarray(begin_ns, np.float64), np.asarray(end_ns, np.float64)
     slot = np.zeros(len(sms), np.int32)

@@ -46,7 +46,7 @@ assert callable(providers._get_local_constants), "Hypothesis has changed: see wh
 providers._get_local_constants = lambda: providers._local_constants
 
 MOST_EXAMPLES = 40
-"""Of a property in the gate, which draws the same ones in every run; `make search` draws as many as the test says."""
+"""Examples of a property in the gate, the same ones in every run; `make search` draws as many as the test says."""
 
 COMPILED_LATER = ("unit/record", "unit/runtime", "unit/trace", "unit/devices", "unit/arrays")
 """Tests that run first: those of other folders simulate, which is compiled meanwhile by a process of its own."""

@@ -72,9 +72,9 @@ class Traffic:
     def _binding(self, launch: int) -> tuple[dict[int, tuple[Ranges, Ranges]], list[int], list[int]]:
         """Return what a launch touches, and the buffer and the offset of each operand slot."""
         buffers, offsets = self._trace.operands_of(launch)
-        return self.touched(int(self._footprint[launch])), buffers.tolist(), offsets.tolist()
+        return self.touched_ranges(int(self._footprint[launch])), buffers.tolist(), offsets.tolist()
 
-    def touched(self, footprint: int) -> dict[int, tuple[Ranges, Ranges]]:
+    def touched_ranges(self, footprint: int) -> dict[int, tuple[Ranges, Ranges]]:
         """Return, by operand slot, the bytes that are read (or updated), and those that are written (or updated)."""
         if footprint not in self._touched:
             boxes = self._trace.footprint(footprint).boxes
@@ -94,7 +94,9 @@ def distinct_bytes(trace: Recording) -> NDArray[np.float64]:
     of_launch = trace.launches["footprint"].tolist()
     cache = {}
     for footprint in set(of_launch):
-        cache[footprint] = sum(total(reads) + total(writes) for reads, writes in traffic.touched(footprint).values())
+        cache[footprint] = sum(
+            total(reads) + total(writes) for reads, writes in traffic.touched_ranges(footprint).values()
+        )
     return np.array([cache[footprint] for footprint in of_launch], np.float64)
 
 

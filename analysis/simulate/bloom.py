@@ -178,19 +178,22 @@ def pair_bits(launches: list[Touched], filters: Filters) -> dict[tuple[int, int]
     """
     pairs_of: dict[tuple[int, int], Bits] = {}
     for p, before in enumerate(launches):
-        words = before.read.words
-        results = {
-            c: np.zeros((_checked(launches[c].read.tiles, words), words), np.uint64)
-            for c in range(p + 1, len(launches))
-        }
-        step = max(1, _MOST_BYTES // (filters.bits * 8))
-        for first in range(0, words if results else 0, step):
-            some = slice(first, first + step)
-            tables = marks(before.read, filters, some), marks(before.written, filters, some)
-            for c, bits in results.items():
-                bits[:, some] = conflicts(tables, launches[c], filters)
-        pairs_of |= {(p, c): bits for c, bits in results.items() if bits.any()}
+        answers = bits_after(before, launches[p + 1 :], filters)
+        pairs_of |= {(p, p + 1 + c): bits for c, bits in enumerate(answers) if bits.any()}
     return pairs_of
+
+
+def bits_after(before: Touched, later: list[Touched], filters: Filters) -> list[Bits]:
+    """Return `conflicts` of each later launch with ``before``. Raises UserError where there are too many tiles."""
+    words = before.read.words
+    answers = [np.zeros((_checked(launch.read.tiles, words), words), np.uint64) for launch in later]
+    step = max(1, _MOST_BYTES // (filters.bits * 8))
+    for first in range(0, words if later else 0, step):
+        some = slice(first, first + step)
+        tables = marks(before.read, filters, some), marks(before.written, filters, some)
+        for launch, bits in zip(later, answers, strict=True):
+            bits[:, some] = conflicts(tables, launch, filters)
+    return answers
 
 
 def _checked(tiles: int, words: int) -> int:

@@ -7,7 +7,7 @@ the block was recorded to touch, and the filters are what earlier blocks inserte
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.simulate.bloom import Bits, Filters, conflicts, count, marks, numbered, pair_bits, touched
+from tileprof.analysis.simulate.bloom import (
+    Bits,
+    Filters,
+    Side,
+    Touched,
+    bits_after,
+    conflicts,
+    count,
+    marks,
+    numbered,
+    touched,
+)
 from tileprof.errors import TraceError, UserError
 from tileprof.trace.filters import StoredFilters, read
+from tileprof.trace.footprint import READ
 
 if TYPE_CHECKING:
     from tileprof.trace import Recording
@@ -51,6 +63,8 @@ class Answers:
     """Filters of all bits: of blocks that may touch anything."""
     filters: int = 0
     """All filters that were asked."""
+    declared: int = 0
+    """Answers of yes where a block asks with the ranges of its kernel's arguments, not with its own."""
 
     @property
     def false(self) -> int:
@@ -74,11 +88,15 @@ def answers(
                 f"launch {launch} has {tiles} tiles and filters of {filters.bits} bits, but words of shape "
                 f"{words[launch].shape}"
             )
-    hints = [touched(trace, launch, granule) for launch in launches]
-    exact = pair_bits(*numbered([touched(trace, launch, ELEMENT) for launch in launches]))
-    shared = pair_bits(*numbered(hints))
-    pairs = dependent = answered = missed = granular = unequal = lacking = full = 0
-    for p, before in enumerate(hints):
+    pairs = dependent = answered = missed = granular = unequal = lacking = full = declared = 0
+    near: deque[tuple[Touched, Touched, Touched]] = deque()  # of a launch and those of its window
+    for p in range(len(launches)):
+        for launch in launches[p + len(near) : p + 1 + window]:
+            own, bytes_of = (touched(trace, launch, size) for size in (granule, ELEMENT))
+            near.append((own, bytes_of, arguments(trace, launch, granule)))
+        hints, elements, ranges = (list(sides) for sides in zip(*near, strict=True))
+        near.popleft()
+        before = hints[0]
         table = tuple(_rows(words[launches[p]][:, side]) for side in (0, 1))
         expected = [marks(side, filters, slice(None)) for side in (before.read, before.written)]
         for actual, bits in zip(table, expected, strict=True):
@@ -86,15 +104,43 @@ def answers(
             full += count(all_set)
             unequal += count(np.bitwise_or.reduce(actual ^ bits, axis=0) & ~all_set)
             lacking += count(np.bitwise_or.reduce(bits & ~actual, axis=0))
-        for c in range(p + 1, min(p + 1 + window, len(launches))):
-            answer = conflicts((table[0], table[1]), hints[c], filters)
-            true = exact.get((p, c), np.zeros_like(answer))
-            pairs += before.read.tiles * hints[c].read.tiles
+        exact, shared = (bits_of_later(*numbered(sides)) for sides in (elements, hints))
+        for after, whole, true, same in zip(hints[1:], ranges[1:], exact, shared, strict=True):
+            answer = conflicts((table[0], table[1]), after, filters)
+            pairs += before.read.tiles * after.read.tiles
             dependent, answered = dependent + count(true), answered + count(answer)
             missed += count(true & ~answer)
-            granular += count(answer & ~true & shared.get((p, c), np.zeros_like(answer)))
+            granular += count(answer & ~true & same)
+            declared += count(conflicts((table[0], table[1]), whole, filters)) * after.read.tiles
     asked = sum(2 * len(words[launch]) for launch in launches)
-    return Answers(pairs, dependent, answered, missed, granular, unequal, lacking, full, asked)
+    return Answers(pairs, dependent, answered, missed, granular, unequal, lacking, full, asked, declared)
+
+
+def bits_of_later(launches: list[Touched], filters: Filters) -> list[Bits]:
+    """Return what the launches behind the first one have in common with it, by launch."""
+    return bits_after(launches[0], launches[1:], filters)
+
+
+def arguments(trace: Recording, launch: int, granule: int) -> Touched:
+    """Return the granules of a launch's arguments, from the first to the last byte that it reads or writes of each, as
+    those of one tile: hints that a program can give before a kernel runs.
+    """
+    boxes = trace.footprint(int(trace.launches["footprint"].iloc[launch])).boxes.normalised()
+    buffer, offset = trace.operands_of(launch)
+    begin = trace.buffers["base"].to_numpy(np.int64)[buffer][boxes.operand] + offset[boxes.operand] + boxes.offset
+    levels = (boxes.count_0, boxes.stride_0), (boxes.count_1, boxes.stride_1)
+    end = begin + boxes.length + sum((count.astype(np.int64) - 1) * stride for count, stride in levels)
+    sides = []
+    for chosen in (boxes.mode == READ, boxes.mode != READ):
+        granules = [
+            np.arange(begin[mine].min() // granule, (end[mine].max() - 1) // granule + 1)
+            for operand in np.unique(boxes.operand[chosen])
+            for mine in [chosen & (boxes.operand == operand)]
+        ]
+        joined = np.concatenate([np.empty(0, np.int64), *granules])
+        none = np.zeros(min(len(joined), 1), np.int64)
+        sides.append(Side(1, joined, np.zeros(len(joined), np.int64), none, none, len(none)))
+    return Touched(*sides)
 
 
 @dataclass(frozen=True, slots=True)

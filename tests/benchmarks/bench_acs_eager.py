@@ -54,7 +54,7 @@ def simulated():
 
 
 def gain(row):
-    """Of the thread that issues, both times simulated."""
+    """Return the gain of the thread that issues, both times simulated."""
     return row["simulated_stream_us"] / row["simulated_acs_us"]
 
 

@@ -60,7 +60,7 @@ class Agreement:
         )  # fmt: skip
 
     def share(self):
-        """Of the pairs that either graph has: those that both have, with the same pattern."""
+        """Return the share of the pairs in either graph that both have with the same pattern."""
         either = sum(self.pairs) - self.both
         return self.same_pattern / either if either else 1.0
 

@@ -46,7 +46,7 @@ more.
 
 PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19", "moe", "lstm", "inception")
 MOST_TILES = 200
-"""Of a stage: the oracle holds back one tile after the other and runs everything."""
+"""Tiles of a stage: the oracle holds back one tile after the other and runs everything."""
 PAIRS, OF_A_PAIR = 40, 27
 
 

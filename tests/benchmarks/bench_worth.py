@@ -111,7 +111,7 @@ RULES = (
 
 WINDOW = Rule("spawn", "throughput", "windows of 1,024 cycles", "all of time", "window", "cumulative")
 WINDOW_NS = 1024 / 0.706
-"""Of a K20c at 706 MHz."""
+"""A window of 1,024 cycles of a K20c at 706 MHz, in ns."""
 
 
 def by_level(program):

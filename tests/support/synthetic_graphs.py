@@ -50,7 +50,7 @@ def one_to_one(tiles, last=1.0, first=0.0):
 
 
 class _Graph(SimpleNamespace):
-    """As much of a `TileGraph` as the analysis asks for."""
+    """The part of a `TileGraph` that the analysis uses."""
 
     def __getattr__(self, name):
         if name in ("launches", "device", "footprint"):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 OPS: Final = (Op.MM, Op.ADDMM, Op.ADDMM_MATRIX, Op.BMM, Op.BADDBMM)
 MOST_BYTES: Final = 1 << 30
-"""Of an operand."""
+"""Bytes of an operand."""
 _CALLS: Final = 96
 """Calls of one capture."""
 _RELAXED, _CAPTURING = 2, 1

@@ -72,7 +72,7 @@ class GpuPipeline:
         self._plan: Plan | None = None
         self._choices = choices
         if schedule == "auto":
-            schedule, self.reason = self._chosen()
+            schedule, self.reason = self._scheduler_choice()
         self.scheduler = self._scheduler(schedule)
         self.inputs, self.outputs = self._plain.inputs, self._plain.outputs
         self._unchecked, self._delay_ns, self._timeout_ns, self._whole = unchecked, delay_ns, timeout_ns, whole
@@ -115,7 +115,7 @@ class GpuPipeline:
             self.scheduler, self.reason = other, str(error)
             return None
 
-    def _chosen(self) -> tuple[str, str]:
+    def _scheduler_choice(self) -> tuple[str, str]:
         from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
         from tileprof.runtime.scheduler_choice import choose  # noqa: PLC0415 - only where it is asked for
 
@@ -254,12 +254,12 @@ class GpuPipeline:
         main = torch.cuda.current_stream(self.device)
         begin_event = main.record_event()
         ends: list[torch.cuda.Event] = []
-        chosen = lanes(self.chain.before())
-        last = {lane.stream: number for number, lane in enumerate(chosen)}
+        stage_lanes = lanes(self.chain.before())
+        last = {lane.stream: number for number, lane in enumerate(stage_lanes)}
         streams = [main, *self._side_streams(len(last) - 1)]
         for stream in streams[1:]:
             stream.wait_event(begin_event)
-        for number, lane in enumerate(chosen):
+        for number, lane in enumerate(stage_lanes):
             stream = streams[lane.stream]
             for other in lane.after:
                 stream.wait_event(ends[other])
@@ -361,17 +361,17 @@ class GpuPipeline:
 
     def _hooks_of(self, number: int, tables: Tables) -> Hooks:
         stage, last = tables.stages[number], len(tables.stages) - 1
-        chosen = self.scheduler
+        scheduler = self.scheduler
         return Hooks(
             STAGE=number,
             TILES=self.policy.stages[number].tiles,
-            WIDTH=stage.width if chosen.waits else 0,
-            POSTS=stage.posts.shape[1] if chosen.posts else 0,
+            WIDTH=stage.width if scheduler.waits else 0,
+            POSTS=stage.posts.shape[1] if scheduler.posts else 0,
             ORDERED=stage.order is not None,
-            STARTED=tables.semaphores + number if chosen.alternating else -1,
-            TRIGGER=chosen.overlapped and number < last,
-            PDL=chosen.overlapped and number > 0,
-            GRID_WAIT=chosen.grid_waits and number > 0,
+            STARTED=tables.semaphores + number if scheduler.alternating else -1,
+            TRIGGER=scheduler.overlapped and number < last,
+            PDL=scheduler.overlapped and number > 0,
+            GRID_WAIT=scheduler.grid_waits and number > 0,
             DELAY_NS=self._delay_ns,
             TIMEOUT_NS=self._timeout_ns,
         )
@@ -399,14 +399,14 @@ class GpuPipeline:
     def _scheduler(self, name: str) -> Scheduler:
         """Return the scheduler of a name, on the GPU here; raises `UserError`."""
         major, minor = torch.cuda.get_device_capability(self.device)
-        chosen = scheduler("cusync-streams" if name == "cusync" and major < 9 else name)
-        if major < 9 and chosen.overlapped and not chosen.persistent:
+        by_name = scheduler("cusync-streams" if name == "cusync" and major < 9 else name)
+        if major < 9 and by_name.overlapped and not by_name.persistent:
             raise UserError(
                 f"{name} launches by programmatic dependent launch, which takes compute capability 9.0; this GPU has "
                 f"{major}.{minor}. "
                 "Take cusync, graph or streams"
             )
-        return chosen
+        return by_name
 
     def _unsuited(self, inputs: Mapping[str, Any]) -> str | None:
         """Return why the kernels are not to have these tensors, although shapes, strides and dtypes are the

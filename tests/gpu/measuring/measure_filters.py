@@ -134,7 +134,7 @@ def measurement(program, how, machine):
         "program": program.__name__, "bits": how.bits, "granule": how.granule, "launches": len(words),
         "blocks": sum(len(w) for w in words.values()), "pairs": answer.pairs, "dependent": answer.dependent,
         "answered": answer.answered, "false": answer.false, "granular": answer.granular, "missed": answer.missed,
-        "unequal": answer.unequal, "block_ns": costs,
+        "unequal": answer.unequal, "declared": answer.declared, "block_ns": costs,
     }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def report(*arguments, cwd=None, environment=None):
 
 
 def in_process(arguments):
-    """As the command line would, without a new interpreter: starting one takes longer than the report."""
+    """Run as the command line would, without a new interpreter: starting one takes longer than the report."""
     with io.BytesIO() as out, io.BytesIO() as err:
         streams = [io.TextIOWrapper(file, encoding="utf-8", write_through=True) for file in (out, err)]
         with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):

@@ -268,7 +268,7 @@ class Page:
 
 
 def _in_process(arguments: list[str]) -> list[str]:
-    """As the command line would, without a new interpreter: starting one takes longer than most commands."""
+    """Run as the command line would, without a new interpreter: starting one takes longer than most commands."""
     from tileprof.cli.entry import main
 
     with io.BytesIO() as buffer, io.TextIOWrapper(buffer, encoding="utf-8", write_through=True) as output_text:

@@ -121,7 +121,7 @@ def test_the_readme_is_short():
 
 
 def anchors(page):
-    """As GitHub makes them."""
+    """Return the anchors of headings, as GitHub makes them."""
     headings = re.findall(
         r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE
     )

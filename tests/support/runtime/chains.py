@@ -17,7 +17,7 @@ def matrix(name: str, *shape: int, dtype: str = "float16") -> View:
 
 
 def weight(name: str, k: int, n: int, dtype: str = "float16") -> View:
-    """As nn.Linear keeps it: [n, k] in memory, taken as [k, n]."""
+    """Return a weight in the layout of nn.Linear: [n, k] in memory, seen as [k, n]."""
     return View(name, (k, n), (1, k), dtype)
 
 

@@ -266,7 +266,7 @@ class HostKernel:
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """Of every stage; a later one may have written an earlier one's memory."""
+        """Return the result of every stage; a later one may have written an earlier one's memory."""
         return [bound["out"] for bound in self._bound]
 
 

@@ -12,7 +12,7 @@ SIDE = 32
 
 
 def parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
-    """Of `small`, some of them batch norms."""
+    """Return the parameters of `small`, some of them of batch norms."""
     result = torch.Generator().manual_seed(seed)
 
     def some(*size: int) -> Any:
@@ -69,7 +69,7 @@ def pooling(images: int, dtype: str = "float16") -> Network:
 
 
 def pooling_parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
-    """Of `pooling`."""
+    """Return the parameters of `pooling`."""
     result = torch.Generator().manual_seed(seed)
     sizes = [(64, 3, 3, 3), (64, 64, 3, 3), (128, 64, 2, 2), (40, 128, 3, 3), (40,), (64, 128, 3, 3), (24, 576)]
     deep = [27, 576, 256, 1152, 4, 1152, 576]

@@ -119,7 +119,7 @@ TILES = ("gemm=32x32x16,split=1", "conv=32x16x16,split=1", "gemm@*x64x2048=32x32
 """Dictated, so that the rule of a device decides nothing here."""
 
 
-def recorded(name: str, path: Path) -> tuple[nn.Module, torch.Tensor, TileGraph]:
+def recorded_module(name: str, path: Path) -> tuple[nn.Module, torch.Tensor, TileGraph]:
     """Module, input, and the graph of one forward pass."""
     torch.manual_seed(0)
     kind, inputs = MODULES[name]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.unit.policy.recorded_modules import recorded
+from tests.unit.policy.recorded_modules import recorded_module
 from tileprof.policy.operators import describe
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.synthesis.epilogue_fusion import fuse
@@ -23,7 +23,7 @@ from tileprof.runtime.executor.executable import Program
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Two 3 x 3 convolutions of one size with a ReLU between them, which is the first one's epilogue."""
-    module, x, whole = recorded("convolutions", tmp_path_factory.mktemp("halo") / "t.tileprof")
+    module, x, whole = recorded_module("convolutions", tmp_path_factory.mktemp("halo") / "t.tileprof")
     launches = [0, 2]
     folded_launches = overtaken_launches(whole, launches)
     graph = fuse(whole, launches)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.policy.recorded_modules import MODULES, GeluMlp, record, recorded
+from tests.unit.policy.recorded_modules import MODULES, GeluMlp, record, recorded_module
 from tileprof.cli.entry import main
 from tileprof.errors import UserError
 from tileprof.policy.format import from_dict, to_dict
@@ -27,7 +27,7 @@ from tileprof.trace.footprint import READ, WRITE, Boxes
 
 @pytest.fixture(params=list(MODULES))
 def program(request, tmp_path):
-    return recorded(request.param, tmp_path / "t.tileprof")
+    return recorded_module(request.param, tmp_path / "t.tileprof")
 
 
 def inputs_of(pipeline: Pipeline, module: torch.nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -84,7 +84,7 @@ def test_the_stages_touch_what_the_launches_touched(program) -> None:
     ("name", "epilogues"), [("gpt3_mlp", ["gelu_tanh", "none"]), ("resnet_pair", ["relu", "none"])]
 )
 def test_launches_taken_as_epilogues_are_epilogues(name, epilogues, tmp_path) -> None:
-    module, x, graph = recorded(name, tmp_path / "t.tileprof")
+    module, x, graph = recorded_module(name, tmp_path / "t.tileprof")
     products = [n for n, k in enumerate(graph.launches["kernel"]) if "elementwise" not in k]
     folded_launches = overtaken_launches(graph, products)
     assert folded_launches
@@ -104,7 +104,7 @@ def test_launches_taken_as_epilogues_are_epilogues(name, epilogues, tmp_path) ->
 
 
 def test_record_export_and_run_work_on_the_command_line(tmp_path, capsys) -> None:
-    recorded("gpt3_mlp", tmp_path / "t.tileprof")
+    recorded_module("gpt3_mlp", tmp_path / "t.tileprof")
     assert main(["export", str(tmp_path / "t.tileprof"), "--format", "json", "--pair", "0:2", "-o", str(tmp_path)]) == 0
     assert main(["run", str(tmp_path / "policy.json")]) == 0
     assert "agrees with PyTorch" in capsys.readouterr().out

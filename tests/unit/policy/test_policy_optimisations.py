@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.policy.graphs import graph_of
-from tests.unit.policy.recorded_modules import recorded
+from tests.unit.policy.recorded_modules import recorded_module
 from tileprof.policy.emit.counters import counters
 from tileprof.policy.emit.cusync import cusync_files
 from tileprof.policy.format import PolicyError, from_dict, to_dict
@@ -84,7 +84,7 @@ def test_an_order_of_no_axes_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def products(tmp_path_factory):
-    _, _, whole = recorded("gpt3_mlp", tmp_path_factory.mktemp("optimisations") / "t.tileprof")
+    _, _, whole = recorded_module("gpt3_mlp", tmp_path_factory.mktemp("optimisations") / "t.tileprof")
     return whole, fuse(whole, [0, 2]), overtaken_launches(whole, [0, 2])
 
 

@@ -60,13 +60,13 @@ class Cut:
         """Return the launches that stand for these recorded ones."""
         return sorted({new for old in launches for new in self.launches[old]})
 
-    def recorded(self, words: Mapping[int, str]) -> dict[int, str]:
-        """Return what is said of launches of the cut, of the recorded launches that they stand for."""
+    def by_recorded_launch(self, words: Mapping[int, str]) -> dict[int, str]:
+        """Return the words about launches of the cut by the recorded launches that they stand for."""
         return {old: words[new[0]] for old, new in self.launches.items() if len(new) == 1 and new[0] in words}
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class StageLaunches:
     """Launches of a cut that are stages, those that become their epilogues, and the tiles that suit the runtime."""
 
     stages: tuple[int, ...]
@@ -103,7 +103,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     return cut
 
 
-def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen | None:
+def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> StageLaunches | None:
     """Return that one of some sets of launches for which the runtime's model saves most time; None where its persistent
     kernel takes none.
     """
@@ -113,7 +113,7 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
     device = graph.device
     if device.architecture != ARCHITECTURE:
         return None
-    fits: dict[str, tuple[Chosen, Policy] | None] = {}
+    fits: dict[str, tuple[StageLaunches, Policy] | None] = {}
     for stages in sets:
         folded = epilogues_between(graph, stages)
         policy = stages_with(graph, stages, folded)
@@ -124,7 +124,7 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
             if len(fits) == MOST_SETS:
                 break
             fit = suited(policy, device.sms)
-            fits[key] = None if fit is None else (Chosen(tuple(stages), tuple(folded), fit), policy)
+            fits[key] = None if fit is None else (StageLaunches(tuple(stages), tuple(folded), fit), policy)
     accepted = [each for each in fits.values() if each is not None]
     if not accepted:
         return None
@@ -137,14 +137,14 @@ def _layouts(stage: Stage) -> dict[str, Any]:
     return {role: {k: v for k, v in view.items() if k != "tensor"} for role, view in operands.items()}
 
 
-def retiled(cut: Cut, chosen: Chosen) -> Cut:
+def retiled(cut: Cut, chosen: StageLaunches) -> Cut:
     """Return the recording cut again, with the tiles that suit the chosen stages."""
     words = {
         launch: tile_word(name, tile)
         for launch, name, tile in zip(chosen.stages, chosen.suited.names, chosen.suited.tiles, strict=True)
     }
     words |= dict.fromkeys(chosen.folded, ROWS)
-    return in_tiles_of_stages(cut.recorded_graph, cut.recorded(words)) or cut
+    return in_tiles_of_stages(cut.recorded_graph, cut.by_recorded_launch(words)) or cut
 
 
 def tile_word(name: str, tile: Sequence[int]) -> str:
@@ -222,7 +222,7 @@ def fitting(policy: Policy, graph: TileGraph) -> TileGraph:
         return graph
     cut, words = in_tiles_of_stages(graph), _words(policy)
     if cut is not None and words and not _names(policy, cut.graph):
-        cut = in_tiles_of_stages(graph, cut.recorded(words))
+        cut = in_tiles_of_stages(graph, cut.by_recorded_launch(words))
     return cut.graph if cut is not None and _names(policy, cut.graph) else graph
 
 

@@ -32,7 +32,8 @@ def print_inserted(report: InsertedReport, console: Console) -> None:
         Text(
             f"  of {a.pairs:,} pairs of blocks within {report.window} launches {a.dependent:,} depend on each other; "
             f"the filters answer yes for {a.answered:,}: {a.false:,} falsely, of which {a.granular:,} share a granule; "
-            f"{a.missed:,} missed"
+            f"{a.missed:,} missed. A block that asks with the ranges of its kernel's arguments gets yes {a.declared:,} "
+            "times"
         )
     )
     if not report.filling:

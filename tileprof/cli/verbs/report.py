@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from tileprof.cli.text.epilogs import devices
 from tileprof.cli.text.messages import say
 from tileprof.cli.verb import Verb
-from tileprof.errors import UserError
+from tileprof.errors import TraceError, UserError
 
 if TYPE_CHECKING:
+    from tileprof.analysis.simulate.inserted import InsertedReport
     from tileprof.trace import Trace
 
 TOP = 10
@@ -75,7 +76,6 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - as above
     from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
-    from tileprof.analysis.simulate.inserted import inserted_report  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above
     from tileprof.cli.text.inserted_text import print_inserted  # noqa: PLC0415 - as above
@@ -100,7 +100,7 @@ def _print(trace: Trace, options: Namespace) -> int:
             guidance = guide(report, simulator, times.result())
         curves = Curves(graph)
         step("asking filters that blocks filled")
-        inserted = inserted_report(trace)
+        inserted = _inserted(trace)
     if options.json:
         parts = {"guidance": guidance.to_json()} | ({"filters": inserted.to_json()} if inserted is not None else {})
         json.dump(report.to_json() | parts, sys.stdout, indent=1, allow_nan=False)
@@ -116,6 +116,19 @@ def _print(trace: Trace, options: Namespace) -> int:
     for c in failures:
         say(f"tileprof: {c.text} holds: {c.name} is {shown(c.name, values[c.name])}")
     return 1 if failures else 0
+
+
+def _inserted(trace: Trace) -> InsertedReport | None:
+    """Return what filters answer that blocks filled; None where there are none or too many pairs of blocks."""
+    from tileprof.analysis.simulate.inserted import inserted_report  # noqa: PLC0415 - as above
+
+    try:
+        return inserted_report(trace)
+    except TraceError:
+        raise
+    except UserError as error:
+        say(f"tileprof: the filters of the trace are not asked: {error}")
+        return None
 
 
 VERB = Verb(

@@ -242,7 +242,7 @@ def _compare(options: Namespace) -> int:
 def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Return every access that the trace holds, watched in adversarial orders."""
     from tileprof.policy.verification.operand_guard import check_operands  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - as above
+    from tileprof.runtime.executor import Memory, recorded_touches, recycled, search  # noqa: PLC0415 - as above
     from tileprof.trace import load  # noqa: PLC0415 - as above
 
     if policy.guard.get("epilogues"):
@@ -260,7 +260,7 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
             )
         footprint = trace.footprint(int(trace.launches["footprint"].iloc[stage.launch]))
         try:
-            touches.append(recorded(footprint, trace.operands_of(stage.launch), stage.grid))
+            touches.append(recorded_touches(footprint, trace.operands_of(stage.launch), stage.grid))
         except UserError as error:
             raise UserError(f"stage {number} ({stage.name}), launch {stage.launch}: {error}") from None
     check_operands(policy, trace, [int(stage.launch or 0) for stage in policy.stages])

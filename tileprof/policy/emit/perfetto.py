@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.lanes import LaneSource
-from tileprof.analysis.timeline import Lanes, recorded
+from tileprof.analysis.timeline import Lanes, recorded_lanes
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ def perfetto_of_schedules(graph: TileGraph, schedules: Mapping[str, Schedule]) -
 
 
 def _schedule_events(graph: TileGraph, name: str, schedule: Schedule, process: int) -> list[dict[str, Any]]:
-    lanes = recorded(schedule.sm, schedule.begin_ns, schedule.end_ns)
+    lanes = recorded_lanes(schedule.sm, schedule.begin_ns, schedule.end_ns)
     base, full = graph.tile_base, np.flatnonzero(np.diff(graph.tile_base))
     begin = np.minimum.reduceat(schedule.begin_ns, base[full]) if len(full) else np.zeros(0)
     end = np.maximum.reduceat(schedule.end_ns, base[full]) if len(full) else np.zeros(0)
-    rows = recorded(np.zeros(len(full), np.int32), begin, end).slot  # launches that overlap lie below each other
+    rows = recorded_lanes(np.zeros(len(full), np.int32), begin, end).slot  # launches that overlap lie below each other
     pairs = np.unique(np.stack([lanes.sm, lanes.slot], axis=1), axis=0)
     events = [
         _name("process_name", process, 0, f"{name}: launches"),

@@ -72,7 +72,7 @@ def gemm(call: RecordedCall) -> Draft:
     a, b = call.need("mat1", "batch1", "self"), call.need("mat2", "batch2")
     if call.workspace[0] >= 0:
         return _split(call, a, b)
-    out = call.written()
+    out = call.written_slot()
     operands = {"a": _batchless(a), "b": _batchless(b), "out": _batchless(out)}
     if "beta" in call.arguments and call.arguments["beta"] != 0:
         operands |= _addend(call, call.need("self", "out"), operands["out"], out)
@@ -102,7 +102,7 @@ def _split(call: RecordedCall, a: Slot, b: Slot) -> Draft:
 
 def reduce(call: RecordedCall) -> Draft:
     """Draft the sum over split-k slices: rectangles of results, or runs of them as one long row."""
-    whole = call.written()
+    whole = call.written_slot()
     out = _batchless(whole)
     if len(out.shape) != 2:
         raise UnknownStageError("a product of batches, split along k")
@@ -145,7 +145,7 @@ def convolution(call: RecordedCall) -> Draft:
     call.only(groups=1, transposed=False)
     if not call.kernel.startswith("implicit_gemm_fprop") or call.workspace[0] >= 0:
         raise UnknownStageError(f"{call.kernel} is no convolution that stages compute")
-    x, weight, out = call.need("input", "self"), call.need("weight"), call.written()
+    x, weight, out = call.need("input", "self"), call.need("weight"), call.written_slot()
     if len(x.shape) != 4:
         raise UnknownStageError(f"a convolution in {len(x.shape) - 2} dimensions; stages compute those in two")
     settings = {name: {int(n) for n in call.arguments.get(name, (1,))} for name in ("stride", "padding", "dilation")}
@@ -168,7 +168,7 @@ def pointwise(call: RecordedCall) -> Draft:
     """
     if "elementwise" not in call.kernel:
         raise UnknownStageError(f"{call.kernel} is no function of single elements")
-    out, name = call.written(), call.op.rstrip("_")
+    out, name = call.written_slot(), call.op.rstrip("_")
     call.only(alpha=1, rounding_mode=None)
     function = _ONE.get(name) or _TWO.get(name, "copy")
     if name == "gelu" and call.arguments.get("approximate") == "tanh":
@@ -244,7 +244,7 @@ def norm(call: RecordedCall) -> Draft:
 
 def softmax(call: RecordedCall) -> Draft:
     """Draft a softmax over the last dimension."""
-    out, source = call.written(), call.need("self")
+    out, source = call.written_slot(), call.need("self")
     call.only(half_to_float=False)
     if call.arguments["dim"] not in (-1, len(out.shape) - 1):
         raise UnknownStageError(

@@ -157,7 +157,7 @@ class RecordedCall:
             raise UnknownStageError(f"{self.op} touches no {names[0]}")
         return slot
 
-    def written(self) -> Slot:
+    def written_slot(self) -> Slot:
         """Return the operand that the launch writes; raises `UnknownStageError` for none, or for several that later
         stages could read.
         """

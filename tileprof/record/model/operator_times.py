@@ -33,7 +33,7 @@ that a tile touches without a gap, FLOPs, sizes of the smallest and of the large
 STEPS: Final = 16
 _WEIGHTS: Final = np.array([1.0, 0.5, 1.0, 0.5, 0.5, 0.25, 1.0, 1.0])
 TIME_SCALE: Final = 1000.0
-"""Of logarithms of nanoseconds, as entries hold them."""
+"""Units per logarithm of nanoseconds, as entries hold them."""
 _NEAREST, _NEAR, _FAR, _OTHER_NAME = 4, 0.1, 12.0, 1.0
 """How many entries give a time; what keeps weights finite; beyond which distance no entry says anything; how far away a
 kernel of another name is.

@@ -9,7 +9,7 @@ from tileprof.runtime.executor.execute import Deadlock, Execution, Missing, exec
 from tileprof.runtime.executor.memory import Memory, Race
 from tileprof.runtime.executor.orders import Order, delaying, latest_first, orders, randomly, reversed_, stream
 from tileprof.runtime.executor.search import Findings, search
-from tileprof.runtime.executor.touches import Touches, recorded, recycled
+from tileprof.runtime.executor.touches import Touches, recorded_touches, recycled
 
 __all__ = [
     "Deadlock",
@@ -26,7 +26,7 @@ __all__ = [
     "latest_first",
     "orders",
     "randomly",
-    "recorded",
+    "recorded_touches",
     "recycled",
     "reversed_",
     "search",

@@ -66,7 +66,7 @@ class _Footprint(Protocol):
     def boxes(self) -> Any: ...
 
 
-def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, int, int]) -> Touches:
+def recorded_touches(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, int, int]) -> Touches:
     """Return touches of a recorded launch; ``operands`` are the buffer and the offset of each operand slot.
 
     ``grid`` is the stage's; raises `UserError` where the launch's tiles do not fill it.

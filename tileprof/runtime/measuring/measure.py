@@ -279,15 +279,15 @@ class Job:
         return [row | {"stages": [asdict(t) for t in times]} if row["row"] == "cusync" else row for row in rows]
 
 
-def jobs(chosen: Sequence[Case], capability: tuple[int, int], options: Namespace) -> list[Job]:
+def jobs(selected_cases: Sequence[Case], capability: tuple[int, int], options: Namespace) -> list[Job]:
     """Return what is measured, what is worth most first."""
-    wide = [case for case in chosen if case.persistent and capability == (9, 0)]
-    others = [case for case in chosen if case not in wide]
+    wide = [case for case in selected_cases if case.persistent and capability == (9, 0)]
+    others = [case for case in selected_cases if case not in wide]
     return [
         *(Job(case, "persistent", alone=True) for case in wide),
         *(Job(case, "triton", alone=True) for case in others),
         *(Job(case, "triton") for case in wide if case.thorough or options.triton),
-        *(Job(case, "compiled") for case in chosen if case.thorough or options.compile),
+        *(Job(case, "compiled") for case in selected_cases if case.thorough or options.compile),
     ]
 
 
@@ -309,8 +309,8 @@ def main(arguments: Sequence[str]) -> None:
     """See the module."""
     begin_s = time.monotonic()
     options = _options(arguments)
-    chosen = [case for case in cases() if any(word in case.name for word in options.only or [""])]
-    if not chosen:
+    selected_cases = [case for case in cases() if any(word in case.name for word in options.only or [""])]
+    if not selected_cases:
         raise SystemExit(f"no chain's name contains {' or '.join(map(repr, options.only))}")
     if not options.prepare:
         try:
@@ -319,12 +319,12 @@ def main(arguments: Sequence[str]) -> None:
             raise SystemExit(str(reason)) from None
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         if options.prepare:
-            kernels = _compiling(pool, chosen, clusters_on(_PREPARED_SMS))
+            kernels = _compiling(pool, selected_cases, clusters_on(_PREPARED_SMS))
             failures = [f"{name}: {error}\n" for name, future in kernels.items() if (error := future.exception())]
             sys.stderr.writelines([*failures, f"{len(kernels) - len(failures)} chains are compiled\n"])
             return
         rows = _rows_on_file(options.out)
-        planned_jobs = jobs(chosen, torch.cuda.get_device_capability(), options)
+        planned_jobs = jobs(selected_cases, torch.cuda.get_device_capability(), options)
         if options.missing:
             there = {(row["chain"], row["row"]) for row in rows}
             planned_jobs = [job for job in planned_jobs if (job.case.name, job.row) not in there]
@@ -351,14 +351,14 @@ def _clusters_here() -> Callable[[int], int]:
 
 
 def _compiling(
-    pool: ThreadPoolExecutor, chosen: Sequence[Case], clusters: Callable[[int], int]
+    pool: ThreadPoolExecutor, selected_cases: Sequence[Case], clusters: Callable[[int], int]
 ) -> dict[str, Future[None]]:
     """Return the persistent kernel of every case that it takes, being compiled, by the case's name."""
 
     def make(chain: Chain) -> None:
         compile_for(chain.policy(), chain, map(scheduler, PERSISTENT_ROWS), clusters)
 
-    return {case.name: pool.submit(make, case.wide) for case in chosen if case.persistent}
+    return {case.name: pool.submit(make, case.wide) for case in selected_cases if case.persistent}
 
 
 def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[dict[str, Any]]:

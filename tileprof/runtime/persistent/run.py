@@ -44,7 +44,7 @@ class PersistentKernel:
         self,
         policy: Policy,
         chain: Chain,
-        chosen: Scheduler,
+        scheduler: Scheduler,
         device: Any,
         *,
         delay_ns: int,
@@ -62,19 +62,24 @@ class PersistentKernel:
             )
         self._device = device
         with torch.cuda.device(device):
-            self._dealer = Dealer[chosen.dealt.upper()]
+            self._dealer = Dealer[scheduler.dealt.upper()]
             if plan is None:
                 plan = plan_of(policy, chain, clusters=max_clusters, cuts=self._dealer is Dealer.LISTS)
-            self.plans = _plans(plan, chosen, max_clusters(plan.split))
-            options = Options(programmatic=chosen.overlapped, dealer=self._dealer)
+            self.plans = _plans(plan, scheduler, max_clusters(plan.split))
+            options = Options(programmatic=scheduler.overlapped, dealer=self._dealer)
             self._pilot = (
-                compiled_pilot(plan, choices or Choices(speculate=chosen.speculates))
+                compiled_pilot(plan, choices or Choices(speculate=scheduler.speculates))
                 if self._dealer is Dealer.PILOT
                 else None
             )
             self._launchers = [
                 Launcher(
-                    p, device, delay_ns=delay_ns, timeout_ns=timeout_ns, options=options, whole=whole and chosen.waits
+                    p,
+                    device,
+                    delay_ns=delay_ns,
+                    timeout_ns=timeout_ns,
+                    options=options,
+                    whole=whole and scheduler.waits,
                 )
                 for p in self.plans
             ]
@@ -109,12 +114,12 @@ class PersistentKernel:
         self._launchers[number].launch(tensors, (seed, flags, states[number], record))
 
 
-def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clusters: Callable[[int], int]) -> None:
+def compile_for(policy: Policy, chain: Chain, schedulers: Iterable[Scheduler], clusters: Callable[[int], int]) -> None:
     """Compile what `PersistentKernel` takes under some schedulers, at the same time and without a device. ``clusters``:
     how many of a size it holds. Raises `UserError` like that one.
     """
     parts: dict[str, tuple[Plan, Options]] = {}
-    for each in chosen:
+    for each in schedulers:
         dealer = Dealer[each.dealt.upper()]
         plan = plan_of(policy, chain, clusters=clusters, cuts=dealer is Dealer.LISTS)
         options = Options(programmatic=each.overlapped, dealer=dealer)
@@ -124,8 +129,8 @@ def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clust
             future.result()
 
 
-def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:
+def _plans(plan: Plan, scheduler: Scheduler, clusters: int) -> list[Plan]:
     """Return what is launched one after the other under a scheduler."""
-    if chosen.waits:
+    if scheduler.waits:
         return [plan]
-    return [without_waits(plan)] if not chosen.correct else plans_by_stage(plan, clusters)
+    return [without_waits(plan)] if not scheduler.correct else plans_by_stage(plan, clusters)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tileprof.analysis.timeline import blocks_of, busy_share, dispatch, recorded
+from tileprof.analysis.timeline import blocks_of, busy_share, dispatch, recorded_lanes
 
 lives = st.lists(st.integers(0, 9), max_size=40)
 
@@ -74,7 +74,7 @@ def test_a_device_without_slots_is_refused():
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 8)), max_size=30))
 def test_measured_tiles_that_overlap_get_lanes_of_their_own(rows):
     sm, begin, life = zip(*rows, strict=True) if rows else ((), (), ())
-    lanes = recorded(sm, begin, np.add(begin, life))
+    lanes = recorded_lanes(sm, begin, np.add(begin, life))
     no_lane_is_used_twice(lanes)
     most = max((sum(s == q and b <= t < b + d for q, b, d in rows) for s, t, _ in rows), default=0)
     assert lanes.slots <= max(most, 1) + sum(d == 0 for d in life)

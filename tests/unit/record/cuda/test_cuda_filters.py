@@ -289,6 +289,8 @@ def test_a_trace_holds_its_filters_and_they_answer_as_the_exact_graph_does(tmp_p
     assert (report.answers.dependent, report.answers.missed, report.answers.lacking) == (4, 0, 0)
     assert (report.answers.unequal, report.answers.false, report.answers.full) == (0, 0, 0)
     assert report.to_json()["answers"]["pairs"] == 12
+    # Both blocks of the second launch ask about granules 0 to 3 and 4 to 16, those of the third about 4.
+    assert report.answers.declared == 4 + 2
 
 
 @pytest.mark.parametrize("which", [0, -1])

@@ -71,6 +71,7 @@ def test_filters_hold_what_was_recorded_and_miss_no_dependency(tmp_path: Path, h
     assert answer.dependent >= len(build_graph(load(path)).edges.query("producer_launch != consumer_launch"))
     assert answer.answered == answer.dependent + answer.false
     assert 0 <= answer.granular <= answer.false
+    assert answer.answered <= answer.declared <= answer.pairs
     report = inserted_report(load(path), window=5)
     assert report is not None
     assert (report.bits, report.hashes, report.granule) == (how.bits, how.hashes, how.granule)

@@ -21,7 +21,7 @@ TABLE = "kernel a\nwrite 0 4\nkernel b\nwrite 4 8\n"
 
 
 class Table:
-    """As much of a footprint table as the scripts ask for."""
+    """The part of a footprint table that the scripts use."""
 
     launches, without = 2, {}
 

@@ -14,7 +14,7 @@ ATEN = aten.ATEN
 
 
 class Angles(nn.Module):
-    """Of rotary embeddings, as transformers computes them."""
+    """Angles of rotary embeddings, as transformers computes them."""
 
     def forward(self, frequencies, positions):
         return (frequencies[None, :, None].expand(2, -1, 1) @ positions[:, None, :].float()).transpose(1, 2).cos()

@@ -18,7 +18,7 @@ from tileprof.policy.verification.verifier import verify
 from tileprof.record import Options
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all
-from tileprof.runtime.executor import Memory, recorded, search
+from tileprof.runtime.executor import Memory, recorded_touches, search
 
 PROGRAMS = {
     "mlp": ["--preset", "llama", "--tokens", "256"],
@@ -53,7 +53,7 @@ def policy(graph):
 def memory(graph, policy):
     rows = graph.launches["footprint"]
     touches = [
-        recorded(graph.footprint(int(rows.iloc[s.launch])), graph.recording.operands_of(s.launch), s.grid)
+        recorded_touches(graph.footprint(int(rows.iloc[s.launch])), graph.recording.operands_of(s.launch), s.grid)
         for s in policy.stages
     ]
     return Memory.build([s.tiles for s in policy.stages], touches)

@@ -40,7 +40,7 @@ def convolution(images: int, size: int, tile: tuple[int, int], kernel: int = 3, 
 
 
 def result_row(stage: dict[str, int], row: int) -> int:
-    """As the function of this name in common.cuh."""
+    """Return what the function of this name in common.cuh does."""
     image = row // 64 if stage["IMAGES"] > 1 else 0
     down, column = divmod(row - 64 * image, stage["ROW_STEP"])
     pixel = down * stage["ROW_PIXELS"] + column

@@ -39,9 +39,9 @@ _UNORDERED = (
 )
 
 LIBRARY_BYTES = 32 << 20
-"""Of the workspace that PyTorch gives cuBLAS on sm_90 (``getChosenWorkspaceSize``): one for a stream's products."""
+"""The workspace that PyTorch gives cuBLAS on sm_90 (``getChosenWorkspaceSize``), one for a stream's products."""
 PINNED_BYTES = 512
-"""Of the host memory that counts are copied to: the least that PyTorch's allocator gives."""
+"""The host memory that counts are copied to: the least that PyTorch's allocator gives."""
 
 _COPIED_BYTES = 8
 """Bytes that a thread copies at a time, where the size allows it."""

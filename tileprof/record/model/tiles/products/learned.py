@@ -34,7 +34,7 @@ _SMS, _DEPTH = 132.0, 64.0
 _NEARER: Final = (4, 16, 64, 512)
 _NEAR: Final = 0.1
 _STEPS: Final = 4096.0
-"""Of features per one."""
+"""Units per 1 of a feature."""
 _SAME: Final = 1e-9
 LEAF: Final = 255
 _DEEPEST: Final = 256
@@ -42,7 +42,7 @@ _KIND, _POST, _STAGES = (RECIPE.index(name) for name in ("kind", "post", "stages
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
 _NAMELESS: Final = [KINDS.index(kind) for kind in sorted(NAMELESS)]
 _COSTS: Final = [0, 1, 4, 5, 8, 9, 11, 13, 14, 15, 21, 22, 23, 24]
-"""Of `features`: what is compared with the least among the candidates."""
+"""Columns of `features` that are compared with the least among the candidates."""
 _BATCH, _M, _N, _K = 4, 5, 6, 7
 
 

@@ -29,12 +29,12 @@ _ALIGNED: Final = {problems.FP32: 4, problems.TF32: 4, problems.FP16: 8, problem
 """Elements of 16 bytes, which kernels copy at once."""
 _BATCH, _M, _N, _K = 4, 5, 6, 7
 _SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.0, 0.5])
-"""Of the batch, m, n, k."""
+"""Weights of the batch, m, n, k."""
 _SIDES: Final = (8, 16, 32, 64, 128, 256)
 _TILES: Final = ((64, 64), (128, 128), (128, 256), (256, 128), (64, 128), (128, 64))
 _SIDE_WEIGHT, _WAVE_WEIGHT, _OTHER_ALIGNMENT = 0.3, 0.5, 4.0
 _SMS: Final = 132
-"""Of the GPU that the weights were tried on."""
+"""SMs of the GPU on which the weights were tried."""
 _TIMED, _NEAR, _OTHER_TILE = 4, 0.05, 1.0
 """How many entries give a time; what keeps weights finite; how far away another tile is."""
 _TILE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
