@@ -123,7 +123,11 @@ def all_twins(off):
     steps = bench_acs_eager.simulated()
     for way, key in (("stream", "step_us"), ("graph", "graph_us")):
         errors = bench_acs_eager.errors(steps, way, key)
-        yield twin(f"`{way}`, steps of PyTorch", "programs of `measure_bounds.py`", errors)
+        programs = "programs of `measure_bounds.py`"
+        if way == "graph":
+            errors += bench_acs_eager.captured_errors()
+            programs += " and `measure_acs_simulated.py`"
+        yield twin(f"`{way}`, steps of PyTorch", programs, errors)
     blooms, _ = bench_bloom.comparison()
     for name, mode in (("`dataflow`, the exact graph", "exact"), ("`dataflow-bloom`, filters in software", "filters")):
         yield twin(name, "times of `bloom.cu`", bench_bloom.errors(blooms, mode))
