@@ -2,7 +2,9 @@
 
 The calls are drawn, with a fixed seed, from models that the harvest excludes (``convolution_held_out.csv`` names them);
 what the GPU launched is in ``tests/benchmarks/results/convolutions_held_out.json``. Layers that held-out models share
-with others may be in the table. No GPU is needed. ``--write`` renews the table in docs/limits.md.
+with others may be in the table. ``--weights N`` judges by measured calls of weights (channels, groups, window, stride)
+that were drawn before trees were grown, and of which no entry helps. No GPU is needed. ``--write`` renews the tables in
+docs/limits.md.
 """
 
 import argparse
@@ -11,9 +13,11 @@ import re
 from collections import Counter
 from statistics import median
 
+import numpy as np
 from measuring import ROOT, header, table
 
 from tileprof.devices import get
+from tileprof.harvest import convolution_ranker
 from tileprof.record.model import duration
 from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.convolutions import convolution_table, measured
@@ -23,10 +27,12 @@ from tileprof.record.model.tiles.convolutions.convolution_key import COLUMNS, La
 from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
 from tileprof.record.model.tiles.convolutions.problem import Problem, operand_sizes
 from tileprof.record.model.tiles.convolutions.windows import Axis
+from tileprof.trace.sources import ShapeSource
 
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
 DOCS = ROOT / "docs" / "limits.md"
 MARKS = "<!-- held-out convolutions -->", "<!-- end of held-out convolutions -->"
+WEIGHTS_MARKS = "<!-- held-out weights -->", "<!-- end of held-out weights -->"
 H200 = get("H200")
 TYPES = ("float32", "float32", "float16", "bfloat16")
 
@@ -64,21 +70,18 @@ def family(name):
     return int(kernel.role), kernel.tile, words
 
 
-def compare(call, table_of_h200):
-    """How one call's launches agree: source, and booleans and time errors."""
-    key = tuple(call["case"])
-    entry = convolution_table.entry_of(table_of_h200, key)
-    launches = call["launches"]
-    row = {"pass": key[0], "source": "rule", "launches": False, "kernels": False, "grids": False, "times": []}
+def compare(key, launches, entry):
+    """How one call's launches agree with those of the GPU: source, booleans, and errors of times."""
+    row = {"key": key, "source": "rule", "launches": False, "kernels": False, "right": False, "times": []}
     if entry is None:
         return row
     modelled = measured.kernels(problem_of(key), entry, H200)
     row["source"] = str(entry.source)
-    roles = [named(k.name).role for k in modelled], [named(name).role for name, _, _ in launches]
-    row["launches"] = roles[0] == roles[1]
-    row["kernels"] = [family(k.name) for k in modelled] == [family(name) for name, _, _ in launches]
-    row["grids"] = row["kernels"] and all(
-        kernel.grid == tuple(grid) or not min(grid) for kernel, (_, grid, _) in zip(modelled, launches, strict=True)
+    row["launches"] = [named(k.name).role for k in modelled] == [named(one[0]).role for one in launches]
+    row["kernels"] = [family(k.name) for k in modelled] == [family(one[0]) for one in launches]
+    row["right"] = row["kernels"] and all(
+        (kernel.grid == tuple(grid) or not min(grid)) and (not cluster or cluster == kernel.cluster)
+        for kernel, (_, grid, cluster, _) in zip(modelled, launches, strict=True)
     )
     total = sum(duration.model(kernel, H200).launch_ns for kernel in modelled)
     row["call"] = abs(total / sum(ns for *_, ns in launches) - 1)
@@ -88,49 +91,84 @@ def compare(call, table_of_h200):
     return row
 
 
+def held_out_models(table_of_h200, trees):
+    """Compare the calls of held-out models."""
+    for call in json.loads(RESULTS.read_text())["calls"]:
+        key = tuple(call["case"])
+        entry = convolution_table.entry_of(table_of_h200, key, H200, trees=trees)
+        yield compare(key, [(name, grid, (), ns) for name, grid, ns in call["launches"]], entry)
+
+
+def held_out_weights(table_of_h200, trees, count):
+    """Compare calls of weights that trees were not grown with; no entry of the same weight may help."""
+    number = convolution_ranker.weights(table_of_h200.keys)
+    drawn = np.flatnonzero(convolution_ranker.held_out(table_of_h200.keys))
+    for row in np.random.default_rng(0).permutation(drawn)[:count].tolist():
+        key = tuple(table_of_h200.keys[row].tolist())
+        own = convolution_table.entry_of(table_of_h200, key, H200)
+        entry = convolution_table.entry_of(table_of_h200, key, H200, trees=trees, without=number == number[row])
+        yield compare(key, [(one.name, one.grid, one.cluster, one.ns) for one in own.launches], entry)
+
+
 def summary(rows):
-    """Lines of the table: by source, by pass, and all."""
-    groups = [("exact entry", [r for r in rows if r["source"] == "table"])]
-    groups += [("neighbour", [r for r in rows if r["source"] == "neighbour"])]
-    groups += [(f"{p.name.lower().replace('_', ' ')}", [r for r in rows if r["pass"] == p]) for p in Pass]
+    """Lines of the table: by source and by kind of call, and all."""
+    inside = convolution_ranker.kinds(np.array([row["key"] for row in rows], np.int64))
+    groups = [(f"{source}", [r for r in rows if r["source"] == source]) for source in ("rule", *map(str, ShapeSource))]
+    groups += [(name, [r for r, is_one in zip(rows, kind, strict=True) if is_one]) for name, kind in inside.items()]
     groups += [("all", rows)]
-    for name, some in groups:
+    for name, some in groups[1:]:
         if some:
-            share = [f"{sum(r[what] for r in some) / len(some):.0%}" for what in ("launches", "kernels", "grids")]
+            share = [f"{sum(r[what] for r in some) / len(some):.0%}" for what in ("launches", "kernels", "right")]
             errors = [t for r in some for t in r["times"]]
             calls = [r["call"] for r in some if "call" in r]
             yield (
-                name, f"{len(some)}", *share, f"{median(errors):.0%}" if errors else "", f"{median(calls):.0%}"
+                name, f"{len(some)}", *share, f"{median(errors):.0%}" if errors else "",
+                f"{median(calls):.0%}" if calls else "",
             )  # fmt: skip
 
 
 COLUMN_NAMES = (
-    "held-out calls", "number", "same launches", "and kernels, tiles", "and grids", "median error of a launch's time",
+    "calls", "number", "same launches", "and kernels, tiles", "and grids, clusters", "median error of a launch's time",
     "of a call's time",
 )  # fmt: skip
+WEIGHTS_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out_weights.json"
+
+
+def written(marks, lines):
+    """Renew a table in docs/limits.md."""
+    text = DOCS.read_text()
+    begin, end = (text.index(mark) for mark in marks)
+    table_lines = ["| " + " | ".join(line) + " |" for line in (COLUMN_NAMES, ["---"] * len(COLUMN_NAMES), *lines)]
+    DOCS.write_text(text[: begin + len(marks[0])] + "\n" + "\n".join(table_lines) + "\n" + text[end:])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="list calls that differ")
-    parser.add_argument("--write", action="store_true", help="renew the table in docs/limits.md")
+    parser.add_argument("--weights", type=int, default=0, metavar="N", help="N calls of held-out weights, too")
+    parser.add_argument("--nearest", action="store_true", help="without trees: the nearest entry")
+    parser.add_argument("--write", action="store_true", help="renew the tables in docs/limits.md")
     options = parser.parse_args()
     header("Held-out convolutions against an H200")
-    results = json.loads(RESULTS.read_text())
     table_of_h200 = convolution_table.tables.table(convolution_table.FAMILY, H200)
-    rows = [compare(call, table_of_h200) for call in results["calls"]]
+    trees = None if options.nearest else convolution_table.tables.table(convolution_table.RANKER, H200)
+    rows = list(held_out_models(table_of_h200, trees))
     lines = list(summary(rows))
     table(COLUMN_NAMES, lines)
     print(dict(Counter(row["source"] for row in rows)), f"{len(table_of_h200):,} entries")
     if options.list:
-        for call, row in zip(results["calls"], rows, strict=True):
-            if not row["kernels"]:
-                print(dict(zip(COLUMNS, call["case"], strict=True)), [name[:60] for name, *_ in call["launches"]])
+        for row in rows:
+            if not row["right"]:
+                print(dict(zip(COLUMNS, row["key"], strict=True)), {n: row[n] for n in ("launches", "kernels")})
     if options.write:
-        text = DOCS.read_text()
-        begin, end = (text.index(mark) for mark in MARKS)
-        table_lines = ["| " + " | ".join(line) + " |" for line in (COLUMN_NAMES, ["---"] * len(COLUMN_NAMES), *lines)]
-        DOCS.write_text(text[: begin + len(MARKS[0])] + "\n" + "\n".join(table_lines) + "\n" + text[end:])
+        written(MARKS, lines)
+    if options.weights:
+        lines = list(summary(list(held_out_weights(table_of_h200, trees, options.weights))))
+        table(COLUMN_NAMES, lines)
+        if options.write:
+            about = {"entries": len(table_of_h200), **{k: table_of_h200.about[k] for k in ("gpu", "torch", "version")}}
+            WEIGHTS_RESULTS.write_text(json.dumps({"about": about, "columns": COLUMN_NAMES, "rows": lines}, indent=1))
+            written(WEIGHTS_MARKS, lines)
 
 
 if __name__ == "__main__":

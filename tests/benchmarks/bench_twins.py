@@ -128,8 +128,9 @@ def all_twins(off):
     for name, mode in (("`dataflow`, the exact graph", "exact"), ("`dataflow-bloom`, filters in software", "filters")):
         yield twin(name, "times of `bloom.cu`", bench_bloom.errors(blooms, mode))
     *_, spawned = bench_spawn.comparison(json.loads(bench_spawn.RESULTS.read_text()))
-    for rule, ratios in spawned.items():
-        yield twin(f"launches from kernels, {rule}", "programs at scale 16", [ratio - 1 for ratio in ratios])
+    for rule, pairs in spawned.items():
+        errors = [us / real.us - 1 for us, real in pairs]
+        yield twin(f"launches from kernels, {rule}", "programs at scale 16", errors)
 
 
 def twin(name, workloads, errors):

@@ -29,7 +29,7 @@ class Ccks(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | decisions | ahead of parents | the same; `speculate=0` | -20.5, -53.9, -51.3% |
+    | decisions | ahead of parents | the same; `speculate=0` | -58.4, -55.1, -51.5% |
     | bypass | one parent | the same; `bypass=0` | 0, 0, 0% |
     """
 

@@ -20,7 +20,6 @@ from tileprof.analysis.simulate.spawning.state import (
     OWN_NS,
     QUEUED,
     SEEN,
-    SERVED,
     SINCE,
     THRESHOLD,
     TICKED,
@@ -32,8 +31,10 @@ from tileprof.analysis.simulate.spawning.state import (
 
 
 @internal
-def launches_by_rule(w: Work, o: Costs, z: State, t: int, launches: int, now: float) -> bool:
-    """Return whether a thread launches after some other launches of its warp, by a rule for each thread of its own."""
+def launches_by_rule(w: Work, o: Costs, z: State, t: int, before: int, now: float) -> bool:
+    """Return whether a thread launches, by a rule for each thread of its own; ``before``: threads of its warp before it
+    that are asked with it, of which it cannot know whether they launch.
+    """
     if w.policy < THRESHOLD:
         return w.policy == ALWAYS
     if w.items[t] < w.threshold:
@@ -43,7 +44,7 @@ def launches_by_rule(w: Work, o: Costs, z: State, t: int, launches: int, now: fl
     if o.prior == 0 and z.c[ENDED] == 0:
         return bool(queued(z, o, now) + tiles_of(o, w.items[t]) <= o.untried)
     each, warp_ns = pace(w, o, z, t, now)
-    expected = o.launch_ns + (launches + 1) * o.another_ns + (queued(z, o, now) + tiles_of(o, w.items[t])) * each
+    expected = o.launch_ns + (before + 1) * o.another_ns + (queued(z, o, now) + tiles_of(o, w.items[t])) * each
     return not expected >= w.items[t] * warp_ns
 
 
@@ -57,7 +58,9 @@ def queued(z: State, o: Costs, now: float) -> int:
 
 @internal
 def choose(w: Work, o: Costs, z: State, first: int, last: int, now: float) -> None:
-    """Choose the sites of a warp to launch: the largest, as many as make the later of warp and children end first."""
+    """Choose the sites of a warp to launch: the largest, as many as make the later of warp and children end first, of
+    these the ones with enough items.
+    """
     z.chosen[:] = False
     best_ns, best, tiles = 0.0, 0, 0
     for launches in range(last - first + 1):
@@ -70,18 +73,18 @@ def choose(w: Work, o: Costs, z: State, first: int, last: int, now: float) -> No
         if launches > 0:
             warp_ns = o.launch_ns + launches * o.another_ns
             each, _ = pace(w, o, z, first, now)
-            served_ns = max(0.0, z.ns[SERVED] - now - warp_ns) + launches * o.serve_ns
-            queued_ns = (queued(z, o, now) + tiles) * (o.serve_ns if np.isnan(each) else each)
-            ends_ns = warp_ns + max(longest, served_ns + queued_ns)
+            queued_ns = (queued(z, o, now) + tiles) * (o.another_ns if np.isnan(each) else each)
+            ends_ns = warp_ns + max(longest, queued_ns)
         if launches == 0 or ends_ns < best_ns:
             best_ns, best = ends_ns, launches
-        if largest < 0 or w.items[largest] < w.threshold:
+        if largest < 0:
             break
         z.chosen[largest - first] = True
         z.picked[launches] = largest - first
         tiles += tiles_of(o, w.items[largest])
-    for launch in range(best, z.chosen.sum()):
-        z.chosen[z.picked[launch]] = False
+    for launch in range(z.chosen.sum()):
+        if launch >= best or w.items[first + z.picked[launch]] < w.threshold:
+            z.chosen[z.picked[launch]] = False
 
 
 @internal

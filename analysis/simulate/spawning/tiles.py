@@ -29,13 +29,12 @@ def warp_decides(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     last = z.stop[first]
     if w.policy == WARP:
         choose(w, o, z, first, last, now)
-    launches = 0
+    launches = sites = 0
     for t in range(first, last):
-        if w.items[t] > 0 and (
-            z.chosen[t - first] if w.policy == WARP else launches_by_rule(w, o, z, t, launches, now)
-        ):
+        if w.items[t] > 0 and (z.chosen[t - first] if w.policy == WARP else launches_by_rule(w, o, z, t, sites, now)):
             _launch(w, o, z, t, launches, now)
             launches += 1
+        sites += w.items[t] >= w.threshold
     begin = now + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
     z.parts[first] = 1
     timed = -1

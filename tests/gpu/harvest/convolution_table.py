@@ -14,18 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
+from tileprof.devices import get
 from tileprof.harvest.convolution_cases import COLUMNS, held_out
 from tileprof.harvest.slices import slices
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.places import FOLDER
-from tileprof.record.model.tiles.convolutions import convolution_table
-from tileprof.record.model.tiles.convolutions.library_kernels import named
+from tileprof.record.model.tiles.convolutions import convolution_table, launch_grids
+from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
 
 ROOT = Path(__file__).resolve().parents[3]
 HELD_OUT_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
 MOST_LAUNCHES = 100
 """Calls with more are left to the rules: loops over groups, FFTs of large layers."""
 MOST_NAME = 160
+MOST_SLICES = 1023
 
 
 def readable(names):
@@ -67,12 +69,22 @@ def collection(folders):
     return cases, about
 
 
+def main_slices(launches, key):
+    """Return the slices of k of the kernel of a call."""
+    for name, (x, y, z, *cluster, registers, shared), grid, ns in launches:
+        if named(name).role == Role.PRODUCT:
+            launch = convolution_table.MeasuredLaunch(name, grid, (x, y, z), tuple(cluster), registers, shared, ns)
+            return min(MOST_SLICES, launch_grids.slices(launch, key))
+    return 1
+
+
 def build(cases, about, path):
     """Write the table."""
     keys = sorted(case for case, some in cases.items() if len(some) <= MOST_LAUNCHES)
     kernels, sequences = {}, {}
-    sequence, grids, times = [], [], []
+    sequence, grids, times, slices = [], [], [], []
     for key in keys:
+        slices.append(main_slices(cases[key], key))
         kinds = tuple(kernels.setdefault((name, shape), len(kernels)) for name, shape, _, _ in cases[key])
         sequence.append(sequences.setdefault(kinds, len(sequences)))
         grids += [grid for *_, grid, _ in cases[key]]
@@ -85,6 +97,7 @@ def build(cases, about, path):
         "first": np.cumsum([0, *map(len, lists)]).astype(np.int32),
         "kernel": np.array([k for some in lists for k in some], small),
         "grid": np.array(grids, np.int32), "time": np.array(times, np.uint16),
+        "slices": np.array(slices, np.uint16),
         "name": np.array([short[name] for name, _ in kernels], np.str_),
         "shape": np.array([shape for _, shape in kernels], np.int32),
     }  # fmt: skip
@@ -101,12 +114,13 @@ def roles(launches):
 def check(path, count):
     """Print how often an entry's nearest other entry launches the same kernels."""
     table = read(path)
+    device = get(table.about["gpu"].removeprefix("NVIDIA "))
     rows = np.random.default_rng(0).permutation(len(table))[:count]
     same = Counter()
     for row in rows.tolist():
         key = tuple(table.keys[row].tolist())
-        own = convolution_table.entry_of(table, key)
-        other = convolution_table.entry_of(table, key, without=row)
+        own = convolution_table.entry_of(table, key, device)
+        other = convolution_table.entry_of(table, key, device, without=np.arange(len(table)) == row)
         what = f"pass {key[0]}"
         same[what, "all"] += 1
         if other is None:

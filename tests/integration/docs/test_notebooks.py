@@ -23,7 +23,7 @@ FEWER = {
         ('scale=12 if name in ("bfs", "sssp") else 15', "scale=11"),
         ('environments=("ant", "cheetah")', 'environments=("ant",)'),
         ("published.wireframe()", "published.wireframe(side=32)"),
-        ("published.spawn(scale=12)", "published.spawn(scale=10)"),
+        ("published.spawn(scale=12)", "published.spawn(scale=8)"),
     ),
     "bloom_filter_size": (
         ("--hidden 256 --steps 8", "--hidden 128 --steps 4"),
@@ -39,7 +39,16 @@ FEWER = {
         ("for count in (1, 2, 4, 8, 16, 32)", "for count in (1, 32)"),
     ),
     "convolution_halo": (("BATCHES = (1, 16)", "BATCHES = (16,)"),),
-    "utilisation_levels": (('devices = ["V100", "H200"]', 'devices = ["H200"]'),),
+    "utilisation_levels": (
+        ('devices = ["V100", "H200"]', 'devices = ["H200"]'),
+        (
+            'layers = [data / "deepbench_rnn.csv", data / "deepbench_conv.csv"]',
+            (
+                'layers = [folder / "deepbench_rnn.csv", folder / "deepbench_conv.csv"]\n'
+                "for path in layers:\n    pd.read_csv(data / path.name)[::3].to_csv(path, index=False)"
+            ),
+        ),
+    ),
     "which_policy_for_my_mlp": (
         ('    256: ("256x128x32,split=4", "256x128x32,split=2"),\n', ""),
         ('    1024: ("256x256x32,split=2", "256x256x32,split=1"),\n', ""),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -44,6 +44,14 @@ def together(*patches: Patch) -> Patch:
         return text
 
     return patch
+
+
+def without_effect(faults: Mapping[str, Patch], texts: Mapping[str, str]) -> list[str]:
+    """Names of the faults that change none of the sources ``texts``; one whose place is gone fails (`changed`).
+
+    The gate asks this of all faults, as it plants only some of them.
+    """
+    return [name for name, patch in faults.items() if all(patch(file, text) == text for file, text in texts.items())]
 
 
 def gate_third(faults: Iterable[str]) -> list[Any]:

@@ -158,7 +158,8 @@ class Plain:
         chosen = self.chosen(threads) if self.policy == WARP else set()
         launching: list[int] = []
         for t in threads:
-            if self.work.items[t] and (t in chosen if self.policy == WARP else self.launches(t, len(launching))):
+            before = sum(int(self.work.items[u]) >= self.threshold for u in threads if u < t)
+            if self.work.items[t] and (t in chosen if self.policy == WARP else self.launches(t, before)):
                 self.launch(t, len(launching))
                 launching.append(t)
         begin = self.now + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
@@ -291,20 +292,19 @@ class Plain:
         return float(o.launch_ns + (turn + 1) * o.another_ns + (sum(self.left.values()) + own) * each)
 
     def chosen(self, warp: range) -> set[int]:
-        """The largest sites of a warp, as many as make the later of the warp and its children end first."""
+        """The largest sites of a warp, as many as make the later of the warp and its children end first, of these the
+        ones with enough items.
+        """
         o = self.options
         sites = sorted((t for t in warp if self.known(t)), key=lambda t: (-self.known(t), t))
-        few = [n for n, t in enumerate(sites) if self.work.items[t] < self.threshold]
         each, _ = self.pace(warp[0])
         ends = []
-        for n in range((few[0] if few else len(sites)) + 1):
+        for n in range(len(sites) + 1):
             longest = self.known(sites[n]) if n < len(sites) else 0.0
-            warp_ns = o.launch_ns + n * o.another_ns
-            served_ns = max(0.0, self.served - self.now - warp_ns) + n * o.serve_ns
             tiles = (self.queued() if n else 0) + sum(-(-int(self.work.items[t]) // o.child) for t in sites[:n])
-            queued_ns = tiles * (o.serve_ns if np.isnan(each) else each)
-            ends.append(warp_ns + max(longest, served_ns + queued_ns) if n else longest)
-        return set(sites[: ends.index(min(ends))])
+            queued_ns = tiles * (o.another_ns if np.isnan(each) else each)
+            ends.append(o.launch_ns + n * o.another_ns + max(longest, queued_ns) if n else longest)
+        return {t for t in sites[: ends.index(min(ends))] if self.work.items[t] >= self.threshold}
 
     def known(self, t: int) -> float:
         """A thread's time for its items as the rule for warps knows it."""

@@ -19,9 +19,9 @@ import torch
 from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
 from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
-from tests.support.runtime.planted import changed
+from tests.support.runtime.planted import Patch, changed, without_effect
 from tests.unit.runtime.convnet.network_on_cpu import HostNetwork, compiled
-from tileprof.runtime.convnet.build import Options
+from tileprof.runtime.convnet.build import KERNEL, Options
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed
 from tileprof.runtime.convnet.plan import Plan, plan_network, verify
@@ -180,15 +180,20 @@ anew.
 """
 
 
+def planted(name: str, old: str, new: str) -> Patch:
+    return lambda file, text: changed(text, old, new, first=True) if file == name else text
+
+
+def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
+    assert without_effect({repr(fault): planted(*fault) for fault in FAULTS}, KERNEL.texts()) == []
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [pytest.param(*fault, marks=[pytest.mark.nightly] if n % 3 else []) for n, fault in enumerate(FAULTS)],
 )
 def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) -> None:
-    def plant(file: str, text: str) -> str:
-        return changed(text, old, new, first=True) if file == name else text
-
-    library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=plant)
+    library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=planted(name, old, new))
     plans = (
         plan_network(small(2), 3),
         of_kinds(small(2), 1, True),

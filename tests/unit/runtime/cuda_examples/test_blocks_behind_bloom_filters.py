@@ -23,6 +23,7 @@ from tileprof.runtime.include_path import INCLUDE
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++, which compiles the program for the CPU")
 
+HEADER = INCLUDE / "tileprof" / "bloom.cuh"
 PROGRAM = Path(examples.__file__).parent / "cuda" / "bloom.cu"
 THREADS = Path(__file__).parents[3] / "support" / "emulated" / "bloom_threads.h"
 FLAGS = ("-O1", "-std=c++17", "-w", "-pthread", "-include", str(THREADS), "-x", "c++")
@@ -37,7 +38,7 @@ def program(tmp_path_factory) -> Callable[..., tuple[int, list[dict[str, object]
 
     def build(window: int, *changes: tuple[str, str]) -> Path:
         folder = tmp_path_factory.mktemp("bloom")
-        text = (INCLUDE / "tileprof" / "bloom.cuh").read_text()
+        text = HEADER.read_text()
         for old, new in changes:
             text = changed(text, old, new)
         (folder / "tileprof").mkdir()
@@ -102,6 +103,11 @@ FAULTS = {
         "            ++found;",
     ),
 }
+
+
+def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
+    text = HEADER.read_text()
+    assert [fault for fault, (_, old, new) in FAULTS.items() if changed(text, old, new) == text] == []
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))

@@ -13,9 +13,10 @@ import torch
 
 from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
-from tests.support.runtime.planted import gate_third, replaced
+from tests.support.runtime.planted import gate_third, replaced, without_effect
 from tests.unit.runtime.decode.decoder_model import HostModel
 from tests.unit.runtime.decode.decoder_on_cpu import HostDecoder, compiled
+from tileprof.runtime.decode.build import KERNEL
 from tileprof.runtime.decode.shape import DecoderShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
@@ -117,6 +118,11 @@ FAULTS = {
         "#pragma unroll\n        for (int i = 0; i < MINE; ++i) {\n            if (token(i)",
     ),
 }
+
+
+def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
+    faults = {fault: replaced(file, (old, new)) for fault, (file, old, new) in FAULTS.items()}
+    assert without_effect(faults, KERNEL.texts()) == []
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))

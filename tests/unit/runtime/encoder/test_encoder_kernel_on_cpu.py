@@ -14,9 +14,10 @@ import torch
 from tests.support.orders import orders
 from tests.support.runtime.encoder_programs import inputs_of, post_norm, pre_norm
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
-from tests.support.runtime.planted import Patch, gate_third, replaced, together
+from tests.support.runtime.planted import Patch, gate_third, replaced, together, without_effect
 from tests.unit.runtime.encoder.encoder_on_cpu import HostLauncher, aligned, compiled
 from tileprof.runtime.encoder import reference
+from tileprof.runtime.encoder.build import KERNEL
 from tileprof.runtime.encoder.memory import Memory, memory_of
 from tileprof.runtime.encoder.plan import Box, Plan, faults, plan_of, touches, without_task
 from tileprof.runtime.encoder.program import Program
@@ -158,6 +159,11 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "keys over keys that are still read": ("attention.cuh", "if (from > 0) meet_consumers();", ""),
     "tiles over tiles that are still read": ("kernel.cu", "meet_consumers();  // shared memory is the next task's", ""),
 }
+
+
+def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
+    faults = {fault: replaced(file, (old, new)) for fault, (file, old, new) in FAULTS.items()}
+    assert without_effect(faults, KERNEL.texts()) == []
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
-from tests.support.runtime.planted import Patch, gate_third, replaced
+from tests.support.runtime.planted import Patch, gate_third, replaced, without_effect
 from tests.unit.runtime.experts.experts_on_cpu import HostExperts, compiled
 from tileprof.errors import UserError
 from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.experts.build import KERNEL, PILOT
 from tileprof.runtime.experts.layer import SCHEDULES
 from tileprof.runtime.experts.shape import ExpertsShape
 
@@ -194,6 +195,12 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch]] = {
         replaced("pilot.cpp", ("closed && finished == tasks_so_far()", "closed")),
     ),
 }
+
+
+def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
+    texts = KERNEL.texts() | {PILOT.name: PILOT.read_text()}
+    for faults in (FAULTS, PILOT_FAULTS):
+        assert without_effect({fault: patch for fault, (*_, patch) in faults.items()}, texts) == []
 
 
 @pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))

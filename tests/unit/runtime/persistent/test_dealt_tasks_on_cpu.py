@@ -12,12 +12,13 @@ from unittest import mock
 import pytest
 
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
-from tests.support.runtime.planted import Patch, gate_third, replaced
+from tests.support.runtime.planted import Patch, gate_third, replaced, without_effect
 from tests.unit.runtime.persistent.kernel_cases import CASES, plan_for, wrong_runs
 from tileprof.runtime.copilot import build as pilot_build
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import source
+from tileprof.runtime.persistent.build import KERNEL
 from tileprof.runtime.persistent.dealing import Dealer, link_words
 from tileprof.runtime.persistent.plan import Plan
 
@@ -185,6 +186,13 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
         None,
     ),
 }
+
+
+def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
+    texts = KERNEL.texts() | {pilot_build.SOURCE.name: pilot_build.SOURCE.read_text()}
+    of_copilots = {fault: patch or flight for fault, (*_, patch, flight) in PILOT_FAULTS.items()}
+    assert without_effect({fault: patch for fault, (_, patch) in QUEUE_FAULTS.items()}, texts) == []
+    assert without_effect(of_copilots, texts) == []
 
 
 @pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))

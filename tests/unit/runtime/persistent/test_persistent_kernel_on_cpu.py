@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
-from tests.support.runtime.planted import Patch, gate_third, replaced, together
+from tests.support.runtime.planted import Patch, gate_third, replaced, together, without_effect
 from tests.unit.runtime.persistent.chain_policies import random_plans
 from tests.unit.runtime.persistent.kernel_cases import (
     CASES,
@@ -28,6 +28,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format.expression import parse
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent import source
+from tileprof.runtime.persistent.build import KERNEL
 from tileprof.runtime.persistent.plan import Plan
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
@@ -166,6 +167,10 @@ FAULTS: dict[str, tuple[str, Patch]] = {
         ),
     ),
 }
+
+
+def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
+    assert without_effect({fault: patch for fault, (_, patch) in FAULTS.items()}, KERNEL.texts()) == []
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))

@@ -133,7 +133,9 @@ def check(call: Call, kernels: list[Kernel]) -> None:
     for kernel in kernels:
         blocks = int(np.prod(kernel.grid))
         # Of what a GPU was seen to launch, tiles may be clusters, or fewer where all say the same.
-        as_seen = kernel.shape_source in {ShapeSource.TABLE, ShapeSource.NEIGHBOUR}
+        as_seen = kernel.shape_source in {ShapeSource.TABLE, ShapeSource.NEIGHBOUR} or (
+            kernel.shape_source == ShapeSource.LEARNED and "convolution" in call.op
+        )
         assert kernel.footprint.tiles <= blocks if as_seen else kernel.footprint.tiles == blocks, call.op
         assert kernel.footprint.boxes.tile.max(initial=0) < max(kernel.footprint.tiles, 1), call.op
 

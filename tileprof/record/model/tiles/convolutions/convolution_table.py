@@ -8,6 +8,7 @@ addition of a bias. The table's columns are ::
     kernel          [kernels of lists]   rows of the columns below
     grid            [launches, 3]        of all entries' launches, entry by entry
     time            [launches]           100 * ln(ns)
+    slices          [entries]            of k, of the kernel that computes
     name            [kernels] text
     shape           [kernels, 8]         block x, y, z, cluster x, y, z, registers, bytes of shared memory
 
@@ -18,14 +19,18 @@ those with which most entries of the table predict one another (``tests/gpu/harv
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from tileprof.record.model import tables
-from tileprof.record.model.tiles.convolutions import launch_grids
-from tileprof.record.model.tiles.convolutions.convolution_key import result_sizes
+from tileprof.record.model.tiles.convolutions import launch_grids, learned
+from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
+from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
+from tileprof.record.model.tiles.products import gemm_choice
+from tileprof.record.model.tiles.products import problem as products
 from tileprof.trace.sources import ShapeSource
 
 if TYPE_CHECKING:
@@ -35,6 +40,10 @@ if TYPE_CHECKING:
     from tileprof.record.model.tables import Table
 
 FAMILY: Final = "convolutions"
+RANKER: Final = "convolution-ranker"
+_PRODUCT_TYPES: Final[dict[int, int]] = {
+    Dtype.TF32: products.TF32, Dtype.FP32: products.FP32, Dtype.FP16: products.FP16, Dtype.BF16: products.BF16
+}  # fmt: skip
 TIME_SCALE: Final = 100.0
 _HALVES: Final = 2
 """Types from here on have 16 bits (`Dtype` of the cases)."""
@@ -47,10 +56,12 @@ padding or none, dilation, one dimension or two, type.
 """
 _POWERS: Final = (16, 32, 64)
 _FARTHEST: Final = 16.0
+_TIMED, _NEAR = 4, 0.2
+"""How many entries give a time, and what keeps their weights finite."""
 
 
 class MeasuredLaunch(NamedTuple):
-    """A launch of a call. ``ns`` is of the problem that was measured."""
+    """A launch of a call, as it was measured or as near ones tell."""
 
     name: str
     grid: tuple[int, int, int]
@@ -63,46 +74,130 @@ class MeasuredLaunch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A table's answer for a call: its launches, how it knows, and the key of the entry that their times are of."""
+    """A table's answer for a call: its launches and how it knows."""
 
     launches: tuple[MeasuredLaunch, ...]
     source: ShapeSource
-    key: tuple[int, ...]
 
 
 def entry(key: tuple[int, ...], device: Device) -> Entry | None:
     """Return the launches of a call; None where this GPU was not measured, or nothing is like the call."""
     table = tables.table(FAMILY, device)
-    return None if table is None else entry_of(table, key)
+    return None if table is None else entry_of(table, key, device, trees=tables.table(RANKER, device))
 
 
-def entry_of(table: Table, key: tuple[int, ...], *, without: int | None = None) -> Entry | None:
-    """Return the same from a table; ``without`` leaves an entry out, as leave-one-out tests ask for."""
+def entry_of(
+    table: Table,
+    key: tuple[int, ...],
+    device: Device,
+    *,
+    trees: Table | None = None,
+    without: NDArray[np.bool_] | None = None,
+) -> Entry | None:
+    """Return the same from a table; ``without`` says which entries are left out, as leave-one-out tests ask for.
+    Without ``trees`` the nearest entry counts.
+    """
     row = table.row(key)
-    if row is not None and row != without:
-        return Entry(_launches(table, row), ShapeSource.TABLE, key)
+    if row is not None and without is None:
+        return Entry(_launches(table, row), ShapeSource.TABLE)
+    near, apart = nearest(key, table, learned.COMPARED, without=without)
+    if not len(near) or apart[0] > _FARTHEST:
+        return None
+    if trees is None:
+        same, source = learned.alike(table, near, near[0]), ShapeSource.NEIGHBOUR
+    else:
+        found = learned.candidates(key, table, near, apart, product_choice(key, device))
+        best = learned.best(key, found, trees)
+        same, source = learned.alike(table, near, found.entries[best]), ShapeSource.LEARNED
+    return _like(table, near[same], apart[same], key, source)
+
+
+def product_choice(key: tuple[int, ...], device: Device) -> tuple[int, int, int, int, int] | None:
+    """Return what the table of products has for a call that is a product: its tile and cluster, first along the axis
+    that the library's names tell first, and slices of k. None for other calls.
+    """
+    problem = as_product(key)
+    table = tables.table("products", device) if problem is not None else None
+    choice = gemm_choice.measured(problem, table, device) if problem is not None and table is not None else None
+    if choice is None:
+        return None
+    tile = choice.tile
+    return tile.n, tile.m, tile.cluster[1], tile.cluster[0], tile.split
+
+
+def as_product(key: tuple[int, ...]) -> products.Problem | None:
+    """Return the product that a window of one tap is, as PyTorch would be asked for it; None for other calls."""
+    if not learned.is_plain(np.array([key], np.int64))[0]:
+        return None
+    what, dtype, layout = key[:3]
+    images, inside, outside = key[6:9]
+    pixels = int(np.prod(key[9:12]))
+    if layout == Layout.CHANNELS_LAST or pixels == 1:
+        images, pixels, last = 1, images * pixels, True
+    else:
+        last = False
+    column_a, column_b, m, n, k = {
+        (Pass.FORWARD, False): (0, 0, outside, pixels, inside),
+        (Pass.FORWARD, True): (0, 1, pixels, outside, inside),
+        (Pass.INPUT_GRADIENT, False): (1, 0, inside, pixels, outside),
+        (Pass.INPUT_GRADIENT, True): (0, 0, pixels, inside, outside),
+        (Pass.WEIGHT_GRADIENT, False): (0, 1, outside, inside, pixels),
+        (Pass.WEIGHT_GRADIENT, True): (1, 0, outside, inside, pixels),
+    }[Pass(what), last]
+    op = products.PLAIN if images == 1 else products.BATCHES
+    return products.Problem(op, _PRODUCT_TYPES[dtype], column_a, column_b, images, m, n, k)
+
+
+def nearest(
+    key: tuple[int, ...], table: Table, count: int, *, without: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the nearest entries and how far they are, nearest first, but for those that ``without`` leaves out."""
     sizes, same, group = (part[0] for part in _features(np.array([key], np.int64)))
     columns = _columns(table)
-    rows = columns.groups.get(tuple(group.tolist()))
-    if rows is not None and without is not None:
-        rows = rows[rows != without]
-    if rows is None or not len(rows):
-        return None
+    rows = columns.groups.get(tuple(group.tolist()), np.empty(0, np.int64))
+    if without is not None:
+        rows = rows[~without[rows]]
     apart = np.abs(columns.sizes[rows] - sizes) @ _SIZE_WEIGHTS + (columns.same[rows] != same) @ _SAME_WEIGHTS
-    best = int(apart.argmin())
-    if apart[best] > _FARTHEST:
-        return None
-    row = int(rows[best])
-    measured = tuple(table.keys[row].tolist())
-    return Entry(_for_call(_launches(table, row), measured, key), ShapeSource.NEIGHBOUR, measured)
+    order = np.argsort(apart, kind="stable")[:count]
+    return rows[order], apart[order]
 
 
-def _for_call(
-    launches: tuple[MeasuredLaunch, ...], measured: tuple[int, ...], key: tuple[int, ...]
-) -> tuple[MeasuredLaunch, ...]:
-    """Return launches that were measured for another call with the grids that this one has."""
-    grids = launch_grids.carried(launches, measured, key)
-    return tuple(launch._replace(grid=grid) for launch, grid in zip(launches, grids, strict=True))
+def _like(
+    table: Table, rows: NDArray[np.int64], apart: NDArray[np.float64], key: tuple[int, ...], source: ShapeSource
+) -> Entry:
+    """Return the launches of entries of the same kernels as a call makes them: grids of one entry, the first of the
+    call's type if there is one, and times of the nearest ones, weighed by how near they are.
+    """
+    typed = rows[table.keys[rows, 1] == key[1]]
+    row = int(typed[0] if len(typed) else rows[0])
+    own = _launches(table, row)
+    grids = launch_grids.carried(own, tuple(table.keys[row].tolist()), key)
+    weight = (apart[:_TIMED] + _NEAR) ** -2.0
+    logarithms = [
+        [np.log(scaled_ns(one, key, tuple(table.keys[some].tolist()))) for one in _launches(table, some)]
+        for some in rows[:_TIMED].tolist()
+    ]
+    times = np.exp(weight @ np.array(logarithms) / weight.sum()).tolist()
+    launches = (
+        launch._replace(name=_typed(table, launch.name, key[1]), grid=grid, ns=ns)
+        for launch, grid, ns in zip(own, grids, times, strict=True)
+    )
+    return Entry(tuple(launches), source)
+
+
+def _typed(table: Table, name: str, dtype: int) -> str:
+    """Return the name of the same kernel for another type of 16 bits, where the table has one."""
+    if "typed" not in table.derived:
+        names = table.columns["name"].tolist()
+        table.derived["typed"] = {(learned.kind(one), _is_bfloat(one)): one for one in names}
+    if dtype < _HALVES or learned.kind(name) == name:
+        return name
+    typed: str = table.derived["typed"].get((learned.kind(name), dtype == Dtype.BF16), name)
+    return typed
+
+
+def _is_bfloat(name: str) -> bool:
+    return re.search(r"bf16|bfloat16|BFloat16|nvjet_sm\d+_tst", name) is not None
 
 
 @dataclass(frozen=True, slots=True)

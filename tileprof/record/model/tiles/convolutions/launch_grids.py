@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tileprof.record.model.tiles.convolutions.convolution_key import Layout, Pass
-from tileprof.record.model.tiles.convolutions.library_kernels import TRANSPOSE_SIZE, Role, named
+from tileprof.record.model.tiles.convolutions.convolution_key import Layout, Pass, result_sizes
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, TRANSPOSE_SIZE, Role, named
 from tileprof.record.model.tiles.convolutions.problem import copy_order, operand_sizes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _MOST_GROUPS: Final = 16
 """Groups that one tile computes at most."""
 _CONSTANT: Final = re.compile("nhwcAddPadding|tensorTransformGeneric|convertTensor|init_device_workspace")
 """Kernels of as many blocks for every size."""
-_SQUARE_RUN, _WIDE, _NARROW = 256, 16, 8
+_SQUARE_RUN, _WIDE, _NARROW, _LANES = 256, 16, 8, 32
 
 
 class Product(NamedTuple):
@@ -76,18 +76,22 @@ class _Way(NamedTuple):
 def carried(launches: Sequence[MeasuredLaunch], measured: Key, key: Key) -> list[Grid]:
     """Return the grids for ``key`` of a call's launches, which were measured for ``measured``."""
     copied: set[int] = set()
-    return [_carried(launch, measured, key, copied) for launch in launches]
+    mains = [number for number, launch in enumerate(launches) if named(launch.name).role in MAINS]
+    after = mains[-1] if mains else len(launches)
+    return [_carried(launch, measured, key, copied, behind=number > after) for number, launch in enumerate(launches)]
 
 
-def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int]) -> Grid:
-    """Return the grid of one launch; ``copied`` are the inputs that launches before it copied, and is added to."""
+def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], *, behind: bool) -> Grid:
+    """Return the grid of one launch, ``behind`` those that compute or not; ``copied`` are the inputs that launches
+    before it copied, and is added to.
+    """
     if measured == key or not min(launch.grid) or _CONSTANT.search(launch.name):
         return launch.grid
     kernel = named(launch.name)
     if kernel.role == Role.PRODUCT:
         counted = _product_grid(launch, kernel, measured, key)
     else:
-        counted = _other_grid(launch, kernel.role, measured, key, copied)
+        counted = _other_grid(launch, kernel.role, measured, key, copied, behind=behind)
     return counted or _scaled(launch.grid, measured, key)
 
 
@@ -126,7 +130,7 @@ def _product_of(key: Key, way: _Way) -> Product:
 def _ways(name: str, key: Key) -> Iterator[_Way]:
     """Yield ways of counting tiles, the usual one of a kernel's library first."""
     plain = ("gemm" in name and "implicit" not in name) or "Kernel2" in name or name.startswith("nvjet")
-    last = key[2] == Layout.CHANNELS_LAST
+    last = key[2] == Layout.CHANNELS_LAST or max(key[9:12]) == 1
     weights = key[0] == Pass.WEIGHT_GRADIENT
     images = plain and not last
     turned = plain and (weights or last) and "xmma" not in name
@@ -211,20 +215,29 @@ def _product_grid(launch: MeasuredLaunch, kernel: NamedKernel, measured: Key, ke
     return None if explained is None else _count(launch, kernel, key, *explained)
 
 
-def _other_grid(launch: MeasuredLaunch, role: Role, measured: Key, key: Key, copied: set[int]) -> Grid | None:
+def _other_grid(
+    launch: MeasuredLaunch, role: Role, measured: Key, key: Key, copied: set[int], *, behind: bool
+) -> Grid | None:
     if role in (Role.PREPARE, Role.WEIGHTS) and max(launch.grid) == 1:
         return launch.grid
     inputs = copy_order(measured)
-    operands: tuple[int, ...] = (2, *inputs) if role == Role.FILL or "ToNchw" in launch.name else (*inputs, 2)
+    operands: tuple[int, ...] = (2, *inputs) if behind or role == Role.FILL or "ToNchw" in launch.name else (*inputs, 2)
     if role == Role.TRANSPOSE and len(copied) == 1:
         operands = tuple(sorted(operands, key=lambda operand: operand in copied))
     for count in _counts(launch.name, role):
         for operand in operands:
-            if count(operand_sizes(measured)[operand], measured) == launch.grid:
+            own = count(operand_sizes(measured)[operand], measured)
+            if _kept(own, launch.grid) == launch.grid:
                 if role == Role.TRANSPOSE:
                     copied.add(operand)
-                return count(operand_sizes(key)[operand], key)
+                return _kept(count(operand_sizes(key)[operand], key), launch.grid)
     return None
+
+
+def _kept(counted: Grid, grid: Grid) -> Grid:
+    """Return a grid in which axes that are not counted (0) are as they were."""
+    x, y, z = (size or old for size, old in zip(counted, grid, strict=True))
+    return x, y, z
 
 
 def _counts(name: str, role: Role) -> Sequence[Callable[[tuple[int, ...], Key], Grid]]:
@@ -291,6 +304,36 @@ def _squares_of_results(shape: tuple[int, ...], _: Key) -> Grid:
     return -(-shape[0] * shape[1] * high * wide // _SQUARE_RUN), 1, 1
 
 
+def _squares_of_images(shape: tuple[int, ...], key: Key) -> Grid:
+    """Count the same for each image."""
+    return _squares_of_results((1, *shape[1:]), key)[0], shape[0], 1
+
+
+def _taps_by_channels(shape: tuple[int, ...], key: Key) -> Grid:
+    return int(np.prod(key[12:15])), -(-shape[1] // _LANES), 1
+
+
+def _channels_by_images(shape: tuple[int, ...], _: Key) -> Grid:
+    return -(-shape[1] // _LANES), shape[0], 0
+
+
+def _filters_by_groups(_: tuple[int, ...], key: Key) -> Grid:
+    return key[8] // key[5], key[5], 1
+
+
+def _columns_by(wide: int, other: str) -> Callable[[tuple[int, ...], Key], Grid]:
+    """Return what counts columns of a group's weight, and pixels of images or filters."""
+
+    def count(_: tuple[int, ...], key: Key) -> Grid:
+        pixels = int(np.prod(result_sizes(np.array(key[3:], np.int64))))
+        columns = -(-(key[7] // key[5]) * int(np.prod(key[12:15])) // wide)
+        if other == "pixels":
+            return columns, -(-pixels // _LANES), key[6]
+        return columns, -(-(key[8] // key[5]) // _LANES), -(-pixels // 512) * key[6] if other == "runs" else 0
+
+    return count
+
+
 def _strips(shape: tuple[int, ...], key: Key) -> Grid:
     """Count runs of threads that compute 3 rows (2 with a stride) of 16 results each, of 8 in narrow images."""
     rows = -(-shape[3] // (3 if max(key[16:18]) == 1 else 2))
@@ -302,10 +345,16 @@ _COUNTS: Final = (
     (r"nhwcSliceC", (_runs_of_group(512, 2048, 0),)),
     (r"genericTranspose", (_runs_of_group(512, 1 << 40, 1),)),
     (r"splitKreduce", (_matrix(32, 16, pixels_first=True), _matrix(32, 16, pixels_first=False))),
-    (r"MatrixShapeILi4ELi256E", (_matrix(4, 256, pixels_first=False),)),
-    (r"MatrixShapeILi4ELi128E", (_matrix(4, 128, pixels_first=False),)),
-    (r"^(conv2d|dgrad2d)_c1_k1_nhwc$", (_squares_of_results,)),
-    (r"^(conv2d|dgrad2d)_c1_k1_nhwc_specialized", (_strips,)),
+    (r"MatrixShape(?:ILi|<)4(?:ELi|, )256", (_matrix(4, 256, pixels_first=False),)),
+    (r"MatrixShape(?:ILi|<)4(?:ELi|, )128", (_matrix(4, 128, pixels_first=False),)),
+    (r"^(conv2d|dgrad2d)_c1_k1_nhwc$", (_squares_of_results, _squares_of_images)),
+    (r"^(conv2d|dgrad2d)_c1_k1_nhwc_specialized", (_strips, _squares_of_images)),
+    (r"^wgrad2d_c1_k1_nhwc_reduce", (_taps_by_channels,)),
+    (r"^wgrad2d_c1_k1_nhwc$", (_channels_by_images,)),
+    (r"^wgrad2d_shmem_tiling", (_filters_by_groups,)),
+    (r"dgrad_engine", (_columns_by(64, "pixels"),)),
+    (r"wgrad_alg0_engine", (_columns_by(32, "runs"),)),
+    (r"wgrad_alg1_engine", (_columns_by(32, "filters"),)),
 )  # fmt: skip
 _SQUARES: Final = (_squares, _squares_of_group, *(_padded(channels) for channels in (4, 8, 16, 32)))
-_RUNS: Final = tuple(_runs(1 << power) for power in (10, 8, 7, 3, 9, 11, 12, 0))
+_RUNS: Final = tuple(_runs(1 << power) for power in (10, 8, 7, 3, 9, 11, 12, 2, 5, 0))

@@ -36,6 +36,8 @@ class Role(IntEnum):
     """Depthwise: a block computes one element of the weight's gradient."""
 
 
+MAINS: Final = (Role.PRODUCT, Role.DIRECT, Role.WEIGHTS, Role.OTHER)
+"""What computes, unlike copies and fills."""
 TRANSPOSE_SIZE: Final = 32
 """Channels and pixels of a block of cuDNN's layout copies (recorded: the grid is their number per image)."""
 DIRECT_RUN: Final = 1024

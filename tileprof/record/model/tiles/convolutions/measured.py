@@ -26,13 +26,13 @@ from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.library_kernels import (
     DIRECT_RUN,
+    MAINS,
     TRANSPOSE_SIZE,
     NamedKernel,
     Role,
     adds_bias_itself,
     named,
 )
-from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
 from tileprof.record.model.tiles.convolutions.problem import Problem, copy_order, operand_sizes
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
 
 _COPIES: Final = (Role.TRANSPOSE, Role.COPY)
-_MAINS: Final = (Role.PRODUCT, Role.DIRECT, Role.WEIGHTS, Role.OTHER)
 _RESULT, _COUNTERS = 3, 4
 """Scratch slots; 0 has partial sums, 1 and 2 copies of the two inputs."""
 _COUNTER_BYTES: Final = 4
@@ -83,7 +82,7 @@ def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
     """Return the launches of a call as its entry has them."""
     launches = entry.launches
     roles = [named(launch.name).role for launch in launches]
-    mains = [number for number, role in enumerate(roles) if role in _MAINS]
+    mains = [number for number, role in enumerate(roles) if role in MAINS]
     call = _Call(problem, entry, device, list(problem.inputs))
     after = roles[mains[-1] + 1 :] if mains else []
     copies = [sum(role in _COPIES for role in some) for some in (roles[: mains[0]] if mains else roles, after)]
@@ -117,7 +116,7 @@ def _sourced(call: _Call, kernels: list[Kernel]) -> list[Kernel]:
                 note=kernel.note or (_INFERRED if kernel.coverage == "inferred" else ""),
                 shape_source=call.entry.source,
                 time_source=TimeSource.CALIBRATED if exact else TimeSource.INTERPOLATED,
-                launch_ns=scaled_ns(launch.ns, kernel, call.problem.key, call.entry.key),
+                launch_ns=launch.ns,
             )
         )
     return sourced
@@ -138,7 +137,8 @@ def _before(call: _Call, launch: MeasuredLaunch, role: Role, following: Role, ta
     sketch.whole(counters, WRITE)
     if role == Role.FILL and following not in _COPIES:  # either counters or the result is zeroed: both stand for it
         sketch.whole(target, WRITE)
-    call.launched.append(sketch.kernel(launch.name, threads=1, coverage="inferred"))
+    kernel = sketch.kernel(launch.name, threads=1, coverage="inferred")
+    call.launched.append(replace(kernel, grid=launch.grid) if min(launch.grid) else kernel)
 
 
 def _copied_input(call: _Call, launch: MeasuredLaunch, role: Role) -> int:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.record.model.tiles.convolutions.convolution_key import costs
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, named
 from tileprof.record.model.tiles.convolutions.problem import operand_sizes
 
 if TYPE_CHECKING:
-    from tileprof.record.model.tile_model import Kernel
+    from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
 
 _START_NS: Final = 1200.0
 _RATES: Final = (350e12, 45e12, 600e12, 600e12)
@@ -25,12 +26,14 @@ _RATES: Final = (350e12, 45e12, 600e12, 600e12)
 _BYTES_PER_S: Final = 3.5e12
 
 
-def scaled_ns(ns: float, kernel: Kernel, key: tuple[int, ...], measured: tuple[int, ...]) -> float:
-    """Return the time of a launch of ``key`` that took ``ns`` for the entry ``measured``."""
+def scaled_ns(launch: MeasuredLaunch, key: tuple[int, ...], measured: tuple[int, ...]) -> float:
+    """Return the time for a call of a launch that was measured for another."""
+    ns = max(1.0, launch.ns)
     if key == measured:
         return ns
     start = min(ns, _START_NS)
-    own, other = (work_s(one, arithmetic=kernel.flops > 0) for one in (key, measured))
+    arithmetic = named(launch.name).role in MAINS
+    own, other = (work_s(one, arithmetic=arithmetic) for one in (key, measured))
     return start + (ns - start) * own / other
 
 

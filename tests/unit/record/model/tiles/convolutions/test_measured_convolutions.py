@@ -14,6 +14,7 @@ from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightG
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
 from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
+from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
 from tileprof.record.model.tiles.convolutions.problem import Problem, channels_last, key_of, operand_sizes
 from tileprof.record.model.tiles.convolutions.windows import Axis
 from tileprof.trace.footprint import READ, WRITE
@@ -162,7 +163,7 @@ CALLS = {
 def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
     of, launches = CALLS[name]
     problem = problem_of(of)
-    kernel_list = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200)
+    kernel_list = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
     assert [kernel.name for kernel in kernel_list] == [one.name for one in launches]
     assert all(kernel.note or kernel.coverage == "exact" for kernel in kernel_list)
     flow = Flow(problem, kernel_list)
@@ -180,7 +181,7 @@ def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
 def test_tiles_of_known_kernels_share_no_result(name):
     of, launches = CALLS[name]
     problem = problem_of(of)
-    for kernel in measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200):
+    for kernel in measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200):
         if kernel.coverage == "conservative" or kernel.name == "memset":
             continue
         for slot in range(len(kernel.operands)):
@@ -191,7 +192,7 @@ def test_tiles_of_known_kernels_share_no_result(name):
 
 def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_shows():
     of = (0, 2, 1, 2, 0, 96, 2, 96, 96, 1, 56, 56, 1, 7, 7, 1, 1, 1, 0, 3, 3, 1, 1, 1, 0, 0, 0)
-    entry = Entry((launch("conv2d_c1_k1_nhwc", 588, 1, 1),), ShapeSource.TABLE, of)
+    entry = Entry((launch("conv2d_c1_k1_nhwc", 588, 1, 1),), ShapeSource.TABLE)
     (kernel,) = measured.kernels(problem_of(of), entry, H200)
     assert kernel.grid == (588, 1, 1)
     recorded = {
@@ -207,14 +208,12 @@ def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_sho
 def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
     of, launches = CALLS["copies around an implicit product"]
     problem = problem_of(of)
-    exact = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, of), H200)
+    exact = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
     assert {k.launch_ns for k in exact} == {2000.0}
     assert {(k.shape_source, k.time_source) for k in exact} == {(ShapeSource.TABLE, TimeSource.CALIBRATED)}
     assert [k.grid for k in exact[:2]] == [(2, 1, 2), (1, 1, 6)]
-    smaller = key(images=1)
-    near = measured.kernels(problem, Entry(tuple(launches), ShapeSource.NEIGHBOUR, smaller), H200)
-    assert {(k.shape_source, k.time_source) for k in near} == {(ShapeSource.NEIGHBOUR, TimeSource.INTERPOLATED)}
-    assert near[3].launch_ns > 2000.0
+    near = measured.kernels(problem, Entry(tuple(launches), ShapeSource.LEARNED), H200)
+    assert {(k.shape_source, k.time_source) for k in near} == {(ShapeSource.LEARNED, TimeSource.INTERPOLATED)}
 
 
 def test_kernels_are_told_by_their_names():
@@ -253,15 +252,22 @@ def test_one_dimension_is_two_with_a_height_of_one():
     assert operand_sizes(case_key)[2] == (2, 9, 1, 1, 150)
 
 
-def test_nearest_entries_are_of_the_same_pass_and_kind_and_never_the_one_left_out():
+def test_nearest_entries_are_of_the_same_pass_and_kind_and_never_those_left_out():
     table = convolution_table.tables.table(convolution_table.FAMILY, H200)
     rows = np.random.default_rng(1).permutation(len(table))[:40]
     for row in rows.tolist():
         of = tuple(table.keys[row].tolist())
-        own = convolution_table.entry_of(table, of)
-        assert (own.source, own.key) == (ShapeSource.TABLE, of)
-        other = convolution_table.entry_of(table, of, without=row)
-        if other is not None:
-            assert other.key != of
-            assert other.source == ShapeSource.NEIGHBOUR
-            assert (other.key[0], other.key[2:5]) == (of[0], of[2:5])
+        assert convolution_table.entry_of(table, of, H200).source == ShapeSource.TABLE
+        near, apart = convolution_table.nearest(of, table, 16, without=np.arange(len(table)) == row)
+        assert row not in near
+        assert (np.diff(apart) >= 0).all()
+        assert (table.keys[near][:, [0, 2, 3, 4]] == np.array(of)[[0, 2, 3, 4]]).all()
+        other = convolution_table.entry_of(table, of, H200, without=np.arange(len(table)) == row)
+        assert other is None or other.source == ShapeSource.NEIGHBOUR
+
+
+def test_times_grow_with_the_work_beyond_what_a_launch_takes():
+    of, twice = key(images=64, inside=512, outside=512), key(images=128, inside=512, outside=512)
+    one = launch(GATHER, 99, 1, 1)
+    assert scaled_ns(one, of, of) == one.ns
+    assert one.ns < scaled_ns(one, twice, of) < 2 * one.ns

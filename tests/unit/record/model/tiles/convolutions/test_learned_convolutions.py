@@ -1,0 +1,137 @@
+"""The launches that trees choose among what near entries of the table of convolutions got."""
+
+import numpy as np
+import pytest
+
+from tileprof.devices import get
+from tileprof.record.model import tables
+from tileprof.record.model.tables.file import Table
+from tileprof.record.model.tables.trees import LEAF, worth
+from tileprof.record.model.tiles.convolutions import convolution_table, learned
+from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
+from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
+from tileprof.record.model.tiles.products import problem as products
+from tileprof.trace.sources import ShapeSource
+
+H200 = get("H200")
+
+
+def key(
+    what=Pass.FORWARD, layout=Layout.CONTIGUOUS, *, images=3, channels=(72, 120), size=19, taps=3, dtype=Dtype.BF16
+):
+    padding = taps // 2
+    window = (1, taps, taps, 1, 1, 1, 0, padding, padding, 1, 1, 1, 0, 0, 0)
+    return (int(what), int(dtype), int(layout), 2, 0, 1, images, *channels, 1, size, size, *window)
+
+
+UNSEEN = [
+    key(), key(Pass.INPUT_GRADIENT, dtype=Dtype.TF32), key(Pass.WEIGHT_GRADIENT, Layout.CHANNELS_LAST),
+    key(taps=1, channels=(136, 88)), key(Pass.WEIGHT_GRADIENT, taps=1, dtype=Dtype.FP16), key(dtype=Dtype.FP32),
+]  # fmt: skip
+
+
+def table():
+    return tables.table(convolution_table.FAMILY, H200)
+
+
+def trees():
+    return tables.table(convolution_table.RANKER, H200)
+
+
+def offered(of):
+    near, apart = convolution_table.nearest(of, table(), learned.COMPARED)
+    return near, learned.candidates(of, table(), near, apart, convolution_table.product_choice(of, H200))
+
+
+def walked(nodes, root, seen):
+    """The value of one tree, walked node by node."""
+    node = root
+    while nodes["feature"][node] != LEAF:
+        way = "low" if seen[nodes["feature"][node]] <= nodes["at"][node] else "high"
+        node = root + int(nodes[way][node])
+    return float(nodes["at"][node])
+
+
+@pytest.mark.parametrize("of", UNSEEN)
+def test_the_candidate_of_the_largest_sum_is_launched(of):
+    _, found = offered(of)
+    group = learned.PLAIN if of[13] == 1 else learned.WINDOWS
+    roots = trees().columns["root"][trees().keys[:, 0] == group].tolist()
+    sums = [sum(walked(trees().columns, root, seen) for root in roots) for seen in found.seen]
+    best = learned.best(of, found, trees())
+    assert sums[best] == pytest.approx(max(sums), abs=1e-9)
+    entry = convolution_table.entry_of(table(), of, H200, trees=trees())
+    assert entry.source == ShapeSource.LEARNED
+    chosen = table().columns["sequence"][found.entries[best]]
+    first = table().columns["first"]
+    numbers = table().columns["kernel"][first[chosen] : first[chosen + 1]]
+    names = [str(table().columns["name"][number]) for number in numbers]
+    assert [learned.kind(one.name) for one in entry.launches] == [learned.kind(name) for name in names]
+
+
+@pytest.mark.parametrize("of", UNSEEN)
+def test_candidates_are_the_different_lists_of_near_entries_in_order_of_distance(of):
+    near, found = offered(of)
+    numbers, slices = learned.lists(table()).alike, learned.slices_of(table())
+    sequence = table().columns["sequence"]
+    lists = [(int(numbers[sequence[row]]), int(slices[row])) for row in near.tolist()]
+    first = list(dict.fromkeys(lists))
+    assert list(zip(found.alike.tolist(), found.slices.tolist(), strict=True)) == first
+    assert found.entries.tolist() == [int(near[lists.index(one)]) for one in first]
+
+
+def test_lists_of_the_same_kernels_in_both_types_of_16_bits_are_alike():
+    assert learned.kind("nvjet_sm90_tst_64x8_64x16_2x4_h_bz_TNT") == learned.kind(
+        "nvjet_sm90_hsh_64x8_64x16_2x4_h_bz_TNT"
+    )
+    assert learned.kind("cudnn::nchwToNhwcKernel<__nv_bfloat16>") == learned.kind("cudnn::nchwToNhwcKernel<__half>")
+    assert learned.kind("sm80_xmma_fprop_tf32f32") != learned.kind("sm80_xmma_fprop_f32f32")
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FP16, Dtype.BF16])
+def test_kernels_are_named_for_the_type_of_the_call(dtype):
+    entry = convolution_table.entry_of(table(), key(dtype=dtype), H200, trees=trees())
+    other = {Dtype.FP16: "bf16", Dtype.BF16: "_f16"}[dtype]
+    assert not any(other in one.name for one in entry.launches)
+
+
+def test_ways_of_equal_worth_are_decided_by_nearness():
+    of = UNSEEN[0]
+    _, found = offered(of)
+    leaf = {"root": [0], "feature": [LEAF], "at": [1.0], "low": [0], "high": [0]}
+    flat = Table({}, np.array([[learned.WINDOWS, 0]]), {name: np.array(values) for name, values in leaf.items()})
+    assert worth(found.seen, flat, learned.WINDOWS).tolist() == [1.0] * len(found.entries)
+    assert learned.best(of, found, flat) == 0
+
+
+def test_a_window_of_one_tap_is_the_product_that_pytorch_would_be_asked_for():
+    def product(of):
+        return convolution_table.as_product(of).key[2:]
+
+    def one(what, layout, size=19):
+        return key(what, layout, taps=1, size=size)
+
+    first, last = Layout.CONTIGUOUS, Layout.CHANNELS_LAST
+    assert product(one(Pass.FORWARD, first)) == (0, 0, 3, 120, 361, 72)
+    assert product(one(Pass.FORWARD, last)) == (0, 1, 1, 3 * 361, 120, 72)
+    assert product(one(Pass.FORWARD, first, size=1)) == (0, 1, 1, 3, 120, 72)
+    assert product(one(Pass.INPUT_GRADIENT, first)) == (1, 0, 3, 72, 361, 120)
+    assert product(one(Pass.INPUT_GRADIENT, last)) == (0, 0, 1, 3 * 361, 72, 120)
+    assert product(one(Pass.WEIGHT_GRADIENT, first)) == (0, 1, 3, 120, 72, 361)
+    assert product(one(Pass.WEIGHT_GRADIENT, last)) == (1, 0, 1, 120, 72, 3 * 361)
+    assert convolution_table.as_product(one(Pass.FORWARD, first)).op == products.BATCHES
+    assert convolution_table.as_product(key()) is None
+
+
+def test_the_time_of_a_call_lies_between_those_that_near_entries_give_it():
+    of = UNSEEN[0]
+    near, found = offered(of)
+    entry = convolution_table.entry_of(table(), of, H200, trees=trees())
+    same = near[learned.alike(table(), near, int(found.entries[learned.best(of, found, trees())]))][:4]
+    given = []
+    for row in same.tolist():
+        measured = tuple(table().keys[row].tolist())
+        own = convolution_table.entry_of(table(), measured, H200)
+        given.append([scaled_ns(one, of, measured) for one in own.launches])
+    for one, times in zip(entry.launches, zip(*given, strict=True), strict=True):
+        assert min(times) * 0.999 <= one.ns <= max(times) * 1.001

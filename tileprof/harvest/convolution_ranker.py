@@ -1,0 +1,221 @@
+r"""Grows the trees that choose launches for convolutions nobody measured.
+
+``python -m tileprof.harvest.convolution_ranker``. Trees see what a call's near entries in the package's table offer
+(`tileprof.record.model.tiles.convolutions.learned`) and are grown to put what the GPU launched first::
+
+    python -m tileprof.harvest.convolution_ranker examples convolutions-cudnn-9.19.npz -o examples.npz
+    python -m tileprof.harvest.convolution_ranker grow convolutions-cudnn-9.19.npz examples.npz \
+        -o convolution-ranker-cudnn-9.19.npz
+
+`lightgbm` is needed to grow, a GPU is not. Every tenth weight (channels, groups, window and stride, whatever the image
+size, type and batch) is left out of growing, and judged: for its calls no entry of the same weight is near. Half of the
+calls that trees learn from see entries of their own weight, as calls of other models do, half do not.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tileprof.devices import get
+from tileprof.record.model.tables import Table, read, write
+from tileprof.record.model.tables.trees import LEAF
+from tileprof.record.model.tiles.convolutions import convolution_table, learned
+from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Node = dict[str, Any]
+
+HELD_OUT_EVERY: Final = 10
+WANTED: Final = (6000, 12000)
+"""Examples of products and of other calls."""
+_SEED: Final = 20261125
+_SEE_OWN: Final = 0.5
+_WEIGHT_COLUMNS: Final = [3, 4, 5, 7, 8, *range(12, 18)]
+"""Of a key: rank, transposed, groups, channels, window and stride."""
+_GROWING: Final = {
+    "objective": "lambdarank", "lambdarank_truncation_level": 6, "label_gain": [0, 1], "learning_rate": 0.1,
+    "min_data_in_leaf": 20, "feature_fraction": 0.5, "bagging_fraction": 0.7, "bagging_freq": 1, "max_bin": 127,
+    "num_threads": 2, "deterministic": True, "force_row_wise": True, "seed": 1, "verbose": -1,
+}  # fmt: skip
+
+
+def weights(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for the weight of each call."""
+    _, number = np.unique(keys[:, _WEIGHT_COLUMNS], axis=0, return_inverse=True)
+    return number.reshape(-1)
+
+
+def held_out(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which calls are of weights that trees are judged by, drawn by `_SEED`."""
+    number = weights(keys)
+    drawn = np.random.default_rng(_SEED).random(int(number.max()) + 1) < 1 / HELD_OUT_EVERY
+    return drawn[number]
+
+
+def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return the entries to learn from and to judge by."""
+    plain = learned.is_plain(table.keys)
+    kinds_of_calls = (plain, WANTED[0]), (~plain, WANTED[1])
+    some = [random.permutation(np.flatnonzero(inside))[:count] for inside, count in kinds_of_calls]
+    return random.permutation(np.concatenate(some))
+
+
+def examples(table: Table, part: int, parts: int) -> dict[str, NDArray[Any]]:
+    """Return what trees learn from: candidates ``X`` ``[candidates, features]``, whether each is right ``y``, how many
+    each call has ``q``, and of each call ``meta``: its entry, and whether it is held out.
+    """
+    device = get(str(table.about["gpu"]).removeprefix("NVIDIA "))
+    number, away = weights(table.keys), held_out(table.keys)
+    derived, slices = learned.lists(table), learned.slices_of(table)
+    random = np.random.default_rng(_SEED)
+    sees_own = random.random(len(table)) < _SEE_OWN
+    seen, right, counted, meta = [], [], [], []
+    for row in drawn(table, random)[part::parts].tolist():
+        key = tuple(table.keys[row].tolist())
+        without = number == number[row]
+        if not away[row]:
+            if sees_own[row]:
+                without = np.arange(len(table)) == row
+            without |= away
+        near, apart = convolution_table.nearest(key, table, learned.COMPARED, without=without)
+        if not len(near):
+            continue
+        found = learned.candidates(key, table, near, apart, convolution_table.product_choice(key, device))
+        seen.append(found.seen)
+        same = found.alike == derived.alike[table.columns["sequence"][row]]
+        right.append(same & (found.slices == slices[row]))
+        counted.append(len(same))
+        meta.append((row, away[row]))
+    return {"X": np.concatenate(seen), "y": np.concatenate(right), "q": np.array(counted), "meta": np.array(meta)}
+
+
+def grow(
+    some: dict[str, NDArray[Any]], table: Table, group: int, trees: int, leaves: int
+) -> tuple[Any, NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the trees of a group of calls, the entries of held-out calls, and of each whether the nearest entry's
+    launches, the chosen ones, and any candidate's are right.
+    """
+    import lightgbm  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - an extra of this command alone
+
+    ends = np.cumsum(some["q"])
+    begins = ends - some["q"]
+    rows, away = some["meta"][:, 0], some["meta"][:, 1] == 1
+    inside = learned.is_plain(table.keys[rows]) == (group == learned.PLAIN)
+    hopeful = np.array([some["y"][b:e].any() and e - b > 1 for b, e in zip(begins, ends, strict=True)])
+    shown = np.flatnonzero(inside & ~away & hopeful)
+    chosen = np.concatenate([np.arange(begins[i], ends[i]) for i in shown])
+    data = lightgbm.Dataset(some["X"][chosen], label=some["y"][chosen].astype(int), group=some["q"][shown])
+    model = lightgbm.train(_GROWING | {"num_leaves": leaves}, data, trees)
+    judged = []
+    asked = np.flatnonzero(inside & away)
+    for i in asked:
+        own = some["y"][begins[i] : ends[i]]
+        worth = np.asarray(model.predict(some["X"][begins[i] : ends[i]], num_threads=1))
+        judged.append((own[0], own[worth.argmax()], own.any()))
+    return model, rows[asked], np.array(judged, bool)
+
+
+def nodes(root: Node) -> Iterator[tuple[int, float, int, int]]:
+    """Yield the nodes of a tree as `tileprof.record.model.tables.trees` walks them."""
+    order: list[Node] = [root]
+    for node in order:  # grows while it is walked
+        if "split_feature" in node:
+            assert node["decision_type"] == "<="
+            yield node["split_feature"], node["threshold"], len(order), len(order) + 1
+            order += [node["left_child"], node["right_child"]]
+        else:
+            yield LEAF, node["leaf_value"], 0, 0
+
+
+def write_trees(path: Path, about: dict[str, Any], grown: dict[int, Any]) -> int:
+    """Write the trees of all groups; the bytes of the file."""
+    keys: list[tuple[int, int]] = []
+    roots: list[int] = []
+    rows: list[tuple[int, float, int, int]] = []
+    for group, model in grown.items():
+        for number, tree in enumerate(model.dump_model()["tree_info"]):
+            keys.append((group, number))
+            roots.append(len(rows))
+            rows += list(nodes(tree["tree_structure"]))
+    feature, at, low, high = (np.array(column) for column in zip(*rows, strict=True))
+    assert max(low.max(), high.max()) <= np.iinfo(np.uint8).max
+    columns: dict[str, NDArray[Any]] = {
+        "root": np.array(roots, np.int32), "feature": feature.astype(np.uint8), "at": at.astype(np.float32),
+        "low": low.astype(np.uint8), "high": high.astype(np.uint8),
+    }  # fmt: skip
+    kept = {name: about[name] for name in ("gpu", "architecture", "sms", "library", "version", "torch", "cuda")}
+    kept["made"] = "python -m tileprof.harvest.convolution_ranker"
+    write(path, kept, ("group", "tree"), np.array(keys, np.int64), columns)
+    return path.stat().st_size
+
+
+def kinds(keys: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
+    """Return kinds of calls that are reported one by one."""
+    taps, groups = keys[:, 12:15], keys[:, 5]
+    line = (keys[:, 3] == 2) & (keys[:, 10] == 1) & (taps[:, 1] == 1)
+    depthwise = (groups > 1) & (groups == keys[:, 7])
+    one = groups == 1
+    return {
+        "1x1": one & (taps.prod(1) == 1),
+        "3x3": one & ~line & (taps[:, 1:] == 3).all(1) & (keys[:, 15:18].max(1) == 1),
+        "strided": one & (taps.prod(1) > 1) & (keys[:, 15:18].max(1) > 1) & (keys[:, 4] == 0),
+        "transposed": keys[:, 4] == 1, "depthwise": depthwise, "grouped": (groups > 1) & ~depthwise,
+        "1-d": line & (taps.prod(1) > 1),
+        **{f"{one.name.lower()}": keys[:, 1] == one for one in Dtype},
+        **{one.name.lower().replace("_", " "): keys[:, 2] == one for one in Layout},
+        **{one.name.lower().replace("_", " "): keys[:, 0] == one for one in Pass},
+    }  # fmt: skip
+
+
+def report(keys: NDArray[np.int64], judged: NDArray[np.bool_]) -> Iterator[str]:
+    """Yield how often the nearest entry, the choice and any candidate is right, by kind of call."""
+    for name, inside in {"all": np.ones(len(keys), bool), **kinds(keys)}.items():
+        if inside.any():
+            nearest, chosen, any_of_them = judged[inside].mean(axis=0)
+            yield f"{name}: {inside.sum()}, nearest {nearest:.1%}, chosen {chosen:.1%}, any {any_of_them:.1%}"
+
+
+def main(words: list[str] | None = None) -> int:
+    """Gather examples, or grow trees."""
+    parser = ArgumentParser("python -m tileprof.harvest.convolution_ranker", description="learn what cuDNN launches")
+    steps = parser.add_subparsers(dest="step", required=True)
+    gathering = steps.add_parser("examples", help="what near entries offer")
+    gathering.add_argument("table", type=Path, help="the table of the package")
+    gathering.add_argument("--part", default="0/1", metavar="K/N", help="every Nth call, from the Kth on")
+    growing = steps.add_parser("grow", help="trees from examples")
+    growing.add_argument("table", type=Path, help="the table of the package")
+    growing.add_argument("examples", type=Path, nargs="+")
+    growing.add_argument("--trees", type=int, default=200)
+    growing.add_argument("--leaves", type=int, default=47)
+    for step in (gathering, growing):
+        step.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    options = parser.parse_args(words)
+    table = read(options.table)
+    if options.step == "examples":
+        part, parts = map(int, options.part.split("/"))
+        np.savez(options.output, allow_pickle=False, **examples(table, part, parts))
+        return 0
+    loaded = [np.load(path) for path in options.examples]
+    some = {name: np.concatenate([part[name] for part in loaded]) for name in ("X", "y", "q", "meta")}
+    grown, rows, judged = {}, [], []
+    for group in (learned.PLAIN, learned.WINDOWS):
+        grown[group], own_rows, own = grow(some, table, group, options.trees, options.leaves)
+        rows.append(own_rows)
+        judged.append(own)
+    lines = report(table.keys[np.concatenate(rows)], np.concatenate(judged))
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write(f"{write_trees(options.output, table.about, grown):,} bytes\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
