@@ -239,7 +239,8 @@ def _check(who: str, option: Field[Any], value: Any) -> None:
     least, most = option.metadata["least"], option.metadata["most"]
     if value is not None and not least <= value <= most:
         raise UserError(
-            f"{who}: {option.name} is {short(value)}, expected at least {least:g} and at most {short(most)}"
+            f"{who}: {option.name} is {short(value)}, expected at least {least:g} and at most {short(most)} "
+            f"({option.metadata['meaning']})"
         )
 
 

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 0b0135117c92a548b132f518d62747ccfddc22988361187f5805146b19411637
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 14dc03fa65e094faf7d7fc6da216a37d1ae4360816ad33e4b511d03bed262f19
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -1373,7 +1373,7 @@ function keep(name, value) {
   }
 }
 
-// viz/scripts/layout.js
+// viz/scripts/launch_layout.js
 var GAP = { node: 22, bend: 9, rank: 38, side: 16, head: 32, foot: 14, port: 14 };
 function layOut(drawing2) {
   prepare(drawing2.root);
@@ -2318,7 +2318,7 @@ function orderChoice() {
   return choice;
 }
 
-// viz/scripts/ranges.js
+// viz/scripts/tensor_ranges.js
 var MOST_RANGES = 5e4;
 var MOST_CELLS = 512;
 function ordered({ shape, strides }) {
@@ -2412,295 +2412,6 @@ function cellsOf(ranges, shape, [down, across]) {
     }
   }
   return { share: share2, high, wide, step };
-}
-
-// viz/scripts/axes.js
-function drawLaneAxes(c) {
-  const { view: v, margin: m, width, height } = lanesView;
-  c.font = `11px ${FONT}`;
-  c.fillStyle = INK.soft;
-  c.strokeStyle = INK.line;
-  c.lineWidth = 1;
-  c.textBaseline = "alphabetic";
-  c.textAlign = "left";
-  const step = niceStep(90 / v.kx);
-  c.beginPath();
-  for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
-    const x2 = m.left + v.x + t * v.kx;
-    c.moveTo(x2, 0);
-    c.lineTo(x2, 17);
-    const words = tickTime(t, step, (width - m.left - v.x) / v.kx);
-    if (x2 + 4 + c.measureText(words).width <= width) c.fillText(words, x2 + 4, 13);
-  }
-  c.stroke();
-  c.font = `11px ${FONT}`;
-  c.fillStyle = INK.soft;
-  c.textAlign = "right";
-  c.textBaseline = "middle";
-  const rows = Math.max(niceStep(22 / v.ky), 1);
-  const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
-  for (const first of state.beside ? [0, simulatedRow()] : [0]) {
-    if (first && aggregation.simulated) {
-      drawShareAxis(c, first, height);
-      continue;
-    }
-    for (let row2 = 0; row2 < rowCount; row2 += rows) {
-      const y = lanesView.toScreen(0, first + row2 + 0.5)[1];
-      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText(`SM ${row2}`, m.left - 7, y);
-    }
-  }
-  if (state.time === null) return;
-  const x = lanesView.toScreen(state.time, 0)[0];
-  if (x < m.left) return;
-  c.fillStyle = INK.arrow;
-  c.beginPath();
-  c.moveTo(x, m.top);
-  c.lineTo(x - 5, m.top - 8);
-  c.lineTo(x + 5, m.top - 8);
-  c.fill();
-}
-function drawShareAxis(c, first, end) {
-  const { margin: m } = lanesView;
-  const roomy = rowCount * lanesView.view.ky > 90;
-  for (const share2 of roomy ? [0, 50, 100] : [0, 100]) {
-    const y2 = lanesView.toScreen(0, first + rowCount * (1 - share2 / 100))[1];
-    if (y2 < m.top - 2 || y2 > end + 2) continue;
-    c.textBaseline = share2 === 0 ? "bottom" : share2 === 100 ? "top" : "middle";
-    c.fillText(`${share2}%`, m.left - 7, y2);
-  }
-  const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
-  if (!roomy || y < m.top || y > end) return;
-  c.textBaseline = "middle";
-  c.fillText("busy", m.left - 7, y - 6);
-  c.fillText("slots", m.left - 7, y + 6);
-}
-
-// viz/scripts/modules.js
-function namesOf(path) {
-  const names = [];
-  for (const part of path ? path.split(".") : []) {
-    if (/^\d+$/.test(part) && names.length) names[names.length - 1] += `.${part}`;
-    else names.push(part);
-  }
-  return names;
-}
-var moduleLevels = (() => {
-  const levels = [];
-  let before = [];
-  for (let i = 0; i < launchCount; i++) {
-    const names = namesOf(text(launches.module, i));
-    let shared = 0;
-    while (shared < names.length && names[shared] === before[shared]) shared++;
-    names.forEach((name, level) => {
-      if (level < shared) levels[level].at(-1).last = i;
-      else {
-        levels[level] ??= [];
-        levels[level].push({ name, path: names.slice(0, level + 1).join("."), first: i, last: i });
-      }
-    });
-    before = names;
-  }
-  while (levels.length > 1 && levels[0].length === 1 && levels[0][0].first === 0 && levels[0][0].last === launchCount - 1)
-    levels.shift();
-  return levels;
-})();
-var FILLS = 0.9;
-function levelsIn(rows, from, to, startOf2, endOf2) {
-  const fills = ({ first, last }) => Math.min(endOf2(last), to) - Math.max(startOf2(first), from) >= FILLS * (to - from);
-  let skipped = 0;
-  while (moduleLevels.length - skipped > rows && moduleLevels[skipped].some(fills)) skipped++;
-  return moduleLevels.slice(skipped, skipped + rows);
-}
-
-// viz/scripts/overview.js
-var AXIS = 20;
-var ROW = 14;
-var MOST_SHARE = 0.5;
-var shownRows = 0;
-var range = { from: null, to: null };
-function arrangeOverview() {
-  const room = Math.floor((lanesView.height * MOST_SHARE * (state.beside ? 0.7 : 1) - AXIS) / ROW) - 2;
-  shownRows = Math.min(moduleLevels.length, Math.max(room, 2));
-  lanesView.margin.top = AXIS + (shownRows + 2) * ROW + 2;
-}
-var onAxis = (y) => y < AXIS;
-var overviewRows = () => [
-  ...levelsNow().map((spans, row2) => ({ names: spans.map((span) => span.name), y: topOf(row2) + ROW / 2 })),
-  { names: ["launches"], y: topOf(shownRows) + ROW / 2 }
-];
-var topOf = (row2) => AXIS + row2 * ROW;
-var levelsNow = () => levelsIn(
-  shownRows,
-  Math.max(timeAt(lanesView.margin.left), 0),
-  Math.min(timeAt(lanesView.width), lastEnd()),
-  startOf,
-  endOf
-);
-var filledOf = (i) => Math.min(launches.tiles[i] / (Math.max(Math.ceil(waves(i)), 1) * Math.max(deviceSlots(i), 1)), 1);
-function drawOverview(c) {
-  const { margin: m, width } = lanesView;
-  c.save();
-  c.beginPath();
-  c.rect(m.left, 0, width - m.left, m.top);
-  c.clip();
-  c.textBaseline = "middle";
-  c.textAlign = "left";
-  levelsNow().forEach((spans, row2) => {
-    spans.forEach((span, k) => {
-      drawBar(c, row2, [startOf(span.first), endOf(span.last)], k % 2 ? INK.line : INK.box, span.name);
-    });
-  });
-  for (let i = 0; i < launchCount; i++) {
-    const chosen = i === state.launch || state.pair?.includes(i);
-    drawBar(c, shownRows, [startOf(i), endOf(i)], launchColour(i), launchName(i), chosen);
-  }
-  drawFilled(c);
-  c.restore();
-  c.fillStyle = INK.soft;
-  c.font = `11px ${FONT}`;
-  c.textAlign = "right";
-  c.textBaseline = "middle";
-  const rows = [shownRows > 1 ? "modules" : "module", ...Array(Math.max(shownRows - 1, 0)).fill("")];
-  [...rows.slice(0, shownRows), "launches", "filled"].forEach((word, row2) => {
-    c.fillText(word, m.left - 6, topOf(row2) + ROW / 2 - 1);
-  });
-}
-function drawBar(c, row2, [begin, end], colour, name, chosen = false) {
-  const { margin: m, width, view: v } = lanesView;
-  const from = Math.max(m.left + v.x + begin * v.kx, m.left);
-  const to = Math.min(m.left + v.x + end * v.kx, width);
-  if (to <= from) return;
-  c.fillStyle = colour;
-  c.fillRect(from, topOf(row2), Math.max(to - from - (to - from > 3 ? 1 : 0), 0.5), ROW - 1);
-  if (to - from < 14) return;
-  c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
-  c.fillStyle = chosen ? INK.page : INK.ink;
-  const room = to - from - 5;
-  const last = name.split(".").at(-1);
-  const shown = c.measureText(name).width > room && c.measureText(last).width <= room ? last : fitted(c, name, room);
-  if (shown.length > 2 || shown === name || shown === last) c.fillText(shown, from + 2, topOf(row2) + ROW / 2 - 0.5);
-}
-function drawFilled(c) {
-  const { margin: m, width, view: v } = lanesView;
-  const columns = new Float64Array(Math.ceil(width - m.left) + 1);
-  for (let i = 0; i < launchCount; i++) {
-    const [from, to] = [v.x + startOf(i) * v.kx, v.x + endOf(i) * v.kx];
-    const share2 = filledOf(i);
-    for (let x = Math.max(Math.floor(from), 0); x < Math.min(to, columns.length); x++)
-      columns[x] += share2 * (Math.min(to, x + 1) - Math.max(from, x));
-  }
-  c.fillStyle = INK.focus;
-  c.globalAlpha = 0.7;
-  columns.forEach((share2, x) => {
-    const high = Math.min(share2, 1) * (ROW - 2);
-    if (high > 0) c.fillRect(m.left + x, topOf(shownRows + 2) - 2 - high, 1, high);
-  });
-}
-function barAt(x, y) {
-  const row2 = Math.floor((y - AXIS) / ROW);
-  if (x < lanesView.margin.left || row2 < 0 || row2 > shownRows) return null;
-  const time = timeAt(x);
-  const under = (first, last) => startOf(first) <= time && time < endOf(last);
-  if (row2 < shownRows) return levelsNow()[row2]?.find(({ first, last }) => under(first, last)) ?? null;
-  for (let i = 0; i < launchCount; i++) if (under(i, i)) return { launch: i };
-  return null;
-}
-function hoverOverview(x, y) {
-  const bar = barAt(x, y);
-  if (!bar) return null;
-  if (!("launch" in bar))
-    return [bar.path, ...wordsBetween(startOf(bar.first), endOf(bar.last)), "click: fill the view"];
-  const i = bar.launch;
-  return [launchName(i), `launch ${i} · ${launchPlace(i)}`, duration(launches.duration_ns[i])];
-}
-function clickOverview(x, y) {
-  const bar = barAt(x, y);
-  if (!bar) return;
-  if ("launch" in bar) return select({ launch: bar.launch });
-  const [from, to] = [startOf(bar.first), endOf(bar.last)];
-  const kx = (lanesView.plotWidth - 8) / (to - from);
-  Object.assign(lanesView.view, { kx, x: 4 - from * kx });
-  lanesView.moved();
-}
-function beginRange(x) {
-  range.from = range.to = timeAt(x);
-}
-function moveRange(x) {
-  range.to = timeAt(x);
-  lanesView.redraw();
-}
-var timeAt = (x) => Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd());
-function clearRange() {
-  range.from = range.to = null;
-  lanesView.redraw();
-}
-function drawRange(c) {
-  if (range.from === null) return;
-  const [from, to] = [range.from, range.to].sort((a, b) => a - b).map((t) => lanesView.toScreen(t, 0)[0]);
-  c.fillStyle = INK.focus;
-  c.globalAlpha = 0.16;
-  c.fillRect(from, lanesView.margin.top, Math.max(to - from, 1), lanesView.plotHeight);
-  c.globalAlpha = 1;
-}
-function rangeWords() {
-  const [from, to] = [range.from, range.to].sort((a, b) => a - b);
-  return to > from ? `range of ${wordsBetween(from, to).join(", ")}` : "";
-}
-function wordsBetween(from, to) {
-  let [covered, filled, count, reached] = [0, 0, 0, from];
-  const spent = /* @__PURE__ */ new Map();
-  const inside = Array.from({ length: launchCount }, (_, i) => i).filter((i) => startOf(i) < to && endOf(i) > from).sort((a, b) => startOf(a) - startOf(b));
-  for (const i of inside) {
-    const [a, b] = [Math.max(startOf(i), from), Math.min(endOf(i), to)];
-    count++;
-    filled += (b - a) * filledOf(i);
-    spent.set(launchName(i), (spent.get(launchName(i)) ?? 0) + b - a);
-    if (b > reached) {
-      covered += b - Math.max(a, reached);
-      reached = b;
-    }
-  }
-  const percent = (share2) => `${Math.round(100 * share2)}%`;
-  const most = [...spent].sort((p, q) => q[1] - p[1]).slice(0, 3).map(([name, ns]) => `${name} ${percent(ns / (to - from))}`);
-  return [
-    `${duration(to - from)}: ${plural(count, "launch", "launches")}`,
-    `a kernel runs ${percent(covered / (to - from))} of it`,
-    `slots ${percent(Math.min(filled / (to - from), 1))} filled; ${most.join(", ")}`
-  ];
-}
-function kernelLabels(places) {
-  const operators = places.map((place2) => {
-    const launch = launches.kernel.indexOf(place2);
-    return text(launches.op, launch) && launchName(launch);
-  });
-  const kernels = places.map((place2) => shortName(doc.strings[place2]) || "kernel");
-  return kernels.map((kernel, at) => {
-    const rivals = kernels.filter((_, k) => k !== at && operators[k] === operators[at]);
-    if (operators[at] && !rivals.length) return operators[at];
-    let shared = 0;
-    for (const rival of rivals) {
-      let same = 0;
-      while (same < kernel.length && kernel[same] === rival[same]) same++;
-      shared = Math.max(shared, same);
-    }
-    const cut = Math.max(kernel.lastIndexOf("_", shared - 1), kernel.lastIndexOf("<", shared - 1)) + 1;
-    return `${operators[at]} ${kernel.slice(cut).replace(/^([^<]*)>$/, "$1")}`.trim();
-  });
-}
-function showKernelLegend() {
-  const box = document.getElementById("lanes-legend");
-  if (!box || !launchCount) return;
-  const names = [...kernelColour].filter(([, rank]) => rank < 5).sort((a, b) => a[1] - b[1]);
-  const labels = kernelLabels(names.map(([place2]) => place2));
-  const entry = (rank, label, title) => {
-    const svg = svgOf("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
-    svg.append(svgOf("rect", { width: 10, height: 10, rx: 2, fill: INK.kernels[rank] }));
-    return make("span", [svg, document.createTextNode(label)], { title, ...label.length < 16 && { class: "whole" } });
-  };
-  const entries = names.map(([place2, rank]) => entry(rank, labels[rank], doc.strings[place2]));
-  if (kernelColour.size > 5)
-    entries.push(entry(5, plural(kernelColour.size - 5, "other kernel"), "kernels with less time"));
-  box.replaceChildren(...entries);
 }
 
 // viz/scripts/tile_graph.js
@@ -3230,6 +2941,295 @@ function fillBeside() {
     make("option", "nothing", { value: "" }),
     ...ran2.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name }))
   );
+}
+
+// viz/scripts/timeline_axes.js
+function drawLaneAxes(c) {
+  const { view: v, margin: m, width, height } = lanesView;
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.textBaseline = "alphabetic";
+  c.textAlign = "left";
+  const step = niceStep(90 / v.kx);
+  c.beginPath();
+  for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
+    const x2 = m.left + v.x + t * v.kx;
+    c.moveTo(x2, 0);
+    c.lineTo(x2, 17);
+    const words = tickTime(t, step, (width - m.left - v.x) / v.kx);
+    if (x2 + 4 + c.measureText(words).width <= width) c.fillText(words, x2 + 4, 13);
+  }
+  c.stroke();
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const rows = Math.max(niceStep(22 / v.ky), 1);
+  const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
+  for (const first of state.beside ? [0, simulatedRow()] : [0]) {
+    if (first && aggregation.simulated) {
+      drawShareAxis(c, first, height);
+      continue;
+    }
+    for (let row2 = 0; row2 < rowCount; row2 += rows) {
+      const y = lanesView.toScreen(0, first + row2 + 0.5)[1];
+      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText(`SM ${row2}`, m.left - 7, y);
+    }
+  }
+  if (state.time === null) return;
+  const x = lanesView.toScreen(state.time, 0)[0];
+  if (x < m.left) return;
+  c.fillStyle = INK.arrow;
+  c.beginPath();
+  c.moveTo(x, m.top);
+  c.lineTo(x - 5, m.top - 8);
+  c.lineTo(x + 5, m.top - 8);
+  c.fill();
+}
+function drawShareAxis(c, first, end) {
+  const { margin: m } = lanesView;
+  const roomy = rowCount * lanesView.view.ky > 90;
+  for (const share2 of roomy ? [0, 50, 100] : [0, 100]) {
+    const y2 = lanesView.toScreen(0, first + rowCount * (1 - share2 / 100))[1];
+    if (y2 < m.top - 2 || y2 > end + 2) continue;
+    c.textBaseline = share2 === 0 ? "bottom" : share2 === 100 ? "top" : "middle";
+    c.fillText(`${share2}%`, m.left - 7, y2);
+  }
+  const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
+  if (!roomy || y < m.top || y > end) return;
+  c.textBaseline = "middle";
+  c.fillText("busy", m.left - 7, y - 6);
+  c.fillText("slots", m.left - 7, y + 6);
+}
+
+// viz/scripts/module_levels.js
+function namesOf(path) {
+  const names = [];
+  for (const part of path ? path.split(".") : []) {
+    if (/^\d+$/.test(part) && names.length) names[names.length - 1] += `.${part}`;
+    else names.push(part);
+  }
+  return names;
+}
+var moduleLevels = (() => {
+  const levels = [];
+  let before = [];
+  for (let i = 0; i < launchCount; i++) {
+    const names = namesOf(text(launches.module, i));
+    let shared = 0;
+    while (shared < names.length && names[shared] === before[shared]) shared++;
+    names.forEach((name, level) => {
+      if (level < shared) levels[level].at(-1).last = i;
+      else {
+        levels[level] ??= [];
+        levels[level].push({ name, path: names.slice(0, level + 1).join("."), first: i, last: i });
+      }
+    });
+    before = names;
+  }
+  while (levels.length > 1 && levels[0].length === 1 && levels[0][0].first === 0 && levels[0][0].last === launchCount - 1)
+    levels.shift();
+  return levels;
+})();
+var FILLS = 0.9;
+function levelsIn(rows, from, to, startOf2, endOf2) {
+  const fills = ({ first, last }) => Math.min(endOf2(last), to) - Math.max(startOf2(first), from) >= FILLS * (to - from);
+  let skipped = 0;
+  while (moduleLevels.length - skipped > rows && moduleLevels[skipped].some(fills)) skipped++;
+  return moduleLevels.slice(skipped, skipped + rows);
+}
+
+// viz/scripts/timeline_overview.js
+var AXIS = 20;
+var ROW = 14;
+var MOST_SHARE = 0.5;
+var shownRows = 0;
+var range = { from: null, to: null };
+function arrangeOverview() {
+  const room = Math.floor((lanesView.height * MOST_SHARE * (state.beside ? 0.7 : 1) - AXIS) / ROW) - 2;
+  shownRows = Math.min(moduleLevels.length, Math.max(room, 2));
+  lanesView.margin.top = AXIS + (shownRows + 2) * ROW + 2;
+}
+var onAxis = (y) => y < AXIS;
+var overviewRows = () => [
+  ...levelsNow().map((spans, row2) => ({ names: spans.map((span) => span.name), y: topOf(row2) + ROW / 2 })),
+  { names: ["launches"], y: topOf(shownRows) + ROW / 2 }
+];
+var topOf = (row2) => AXIS + row2 * ROW;
+var levelsNow = () => levelsIn(
+  shownRows,
+  Math.max(timeAt(lanesView.margin.left), 0),
+  Math.min(timeAt(lanesView.width), lastEnd()),
+  startOf,
+  endOf
+);
+var filledOf = (i) => Math.min(launches.tiles[i] / (Math.max(Math.ceil(waves(i)), 1) * Math.max(deviceSlots(i), 1)), 1);
+function drawOverview(c) {
+  const { margin: m, width } = lanesView;
+  c.save();
+  c.beginPath();
+  c.rect(m.left, 0, width - m.left, m.top);
+  c.clip();
+  c.textBaseline = "middle";
+  c.textAlign = "left";
+  levelsNow().forEach((spans, row2) => {
+    spans.forEach((span, k) => {
+      drawBar(c, row2, [startOf(span.first), endOf(span.last)], k % 2 ? INK.line : INK.box, span.name);
+    });
+  });
+  for (let i = 0; i < launchCount; i++) {
+    const chosen = i === state.launch || state.pair?.includes(i);
+    drawBar(c, shownRows, [startOf(i), endOf(i)], launchColour(i), launchName(i), chosen);
+  }
+  drawFilled(c);
+  c.restore();
+  c.fillStyle = INK.soft;
+  c.font = `11px ${FONT}`;
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const rows = [shownRows > 1 ? "modules" : "module", ...Array(Math.max(shownRows - 1, 0)).fill("")];
+  [...rows.slice(0, shownRows), "launches", "filled"].forEach((word, row2) => {
+    c.fillText(word, m.left - 6, topOf(row2) + ROW / 2 - 1);
+  });
+}
+function drawBar(c, row2, [begin, end], colour, name, chosen = false) {
+  const { margin: m, width, view: v } = lanesView;
+  const from = Math.max(m.left + v.x + begin * v.kx, m.left);
+  const to = Math.min(m.left + v.x + end * v.kx, width);
+  if (to <= from) return;
+  c.fillStyle = colour;
+  c.fillRect(from, topOf(row2), Math.max(to - from - (to - from > 3 ? 1 : 0), 0.5), ROW - 1);
+  if (to - from < 14) return;
+  c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
+  c.fillStyle = chosen ? INK.page : INK.ink;
+  const room = to - from - 5;
+  const last = name.split(".").at(-1);
+  const shown = c.measureText(name).width > room && c.measureText(last).width <= room ? last : fitted(c, name, room);
+  if (shown.length > 2 || shown === name || shown === last) c.fillText(shown, from + 2, topOf(row2) + ROW / 2 - 0.5);
+}
+function drawFilled(c) {
+  const { margin: m, width, view: v } = lanesView;
+  const columns = new Float64Array(Math.ceil(width - m.left) + 1);
+  for (let i = 0; i < launchCount; i++) {
+    const [from, to] = [v.x + startOf(i) * v.kx, v.x + endOf(i) * v.kx];
+    const share2 = filledOf(i);
+    for (let x = Math.max(Math.floor(from), 0); x < Math.min(to, columns.length); x++)
+      columns[x] += share2 * (Math.min(to, x + 1) - Math.max(from, x));
+  }
+  c.fillStyle = INK.focus;
+  c.globalAlpha = 0.7;
+  columns.forEach((share2, x) => {
+    const high = Math.min(share2, 1) * (ROW - 2);
+    if (high > 0) c.fillRect(m.left + x, topOf(shownRows + 2) - 2 - high, 1, high);
+  });
+}
+function barAt(x, y) {
+  const row2 = Math.floor((y - AXIS) / ROW);
+  if (x < lanesView.margin.left || row2 < 0 || row2 > shownRows) return null;
+  const time = timeAt(x);
+  const under = (first, last) => startOf(first) <= time && time < endOf(last);
+  if (row2 < shownRows) return levelsNow()[row2]?.find(({ first, last }) => under(first, last)) ?? null;
+  for (let i = 0; i < launchCount; i++) if (under(i, i)) return { launch: i };
+  return null;
+}
+function hoverOverview(x, y) {
+  const bar = barAt(x, y);
+  if (!bar) return null;
+  if (!("launch" in bar))
+    return [bar.path, ...wordsBetween(startOf(bar.first), endOf(bar.last)), "click: fill the view"];
+  const i = bar.launch;
+  return [launchName(i), `launch ${i} · ${launchPlace(i)}`, duration(launches.duration_ns[i])];
+}
+function clickOverview(x, y) {
+  const bar = barAt(x, y);
+  if (!bar) return;
+  if ("launch" in bar) return select({ launch: bar.launch });
+  const [from, to] = [startOf(bar.first), endOf(bar.last)];
+  const kx = (lanesView.plotWidth - 8) / (to - from);
+  Object.assign(lanesView.view, { kx, x: 4 - from * kx });
+  lanesView.moved();
+}
+function beginRange(x) {
+  range.from = range.to = timeAt(x);
+}
+function moveRange(x) {
+  range.to = timeAt(x);
+  lanesView.redraw();
+}
+var timeAt = (x) => Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd());
+function clearRange() {
+  range.from = range.to = null;
+  lanesView.redraw();
+}
+function drawRange(c) {
+  if (range.from === null) return;
+  const [from, to] = [range.from, range.to].sort((a, b) => a - b).map((t) => lanesView.toScreen(t, 0)[0]);
+  c.fillStyle = INK.focus;
+  c.globalAlpha = 0.16;
+  c.fillRect(from, lanesView.margin.top, Math.max(to - from, 1), lanesView.plotHeight);
+  c.globalAlpha = 1;
+}
+function rangeWords() {
+  const [from, to] = [range.from, range.to].sort((a, b) => a - b);
+  return to > from ? `range of ${wordsBetween(from, to).join(", ")}` : "";
+}
+function wordsBetween(from, to) {
+  let [covered, filled, count, reached] = [0, 0, 0, from];
+  const spent = /* @__PURE__ */ new Map();
+  const inside = Array.from({ length: launchCount }, (_, i) => i).filter((i) => startOf(i) < to && endOf(i) > from).sort((a, b) => startOf(a) - startOf(b));
+  for (const i of inside) {
+    const [a, b] = [Math.max(startOf(i), from), Math.min(endOf(i), to)];
+    count++;
+    filled += (b - a) * filledOf(i);
+    spent.set(launchName(i), (spent.get(launchName(i)) ?? 0) + b - a);
+    if (b > reached) {
+      covered += b - Math.max(a, reached);
+      reached = b;
+    }
+  }
+  const percent = (share2) => `${Math.round(100 * share2)}%`;
+  const most = [...spent].sort((p, q) => q[1] - p[1]).slice(0, 3).map(([name, ns]) => `${name} ${percent(ns / (to - from))}`);
+  return [
+    `${duration(to - from)}: ${plural(count, "launch", "launches")}`,
+    `a kernel runs ${percent(covered / (to - from))} of it`,
+    `slots ${percent(Math.min(filled / (to - from), 1))} filled; ${most.join(", ")}`
+  ];
+}
+function kernelLabels(places) {
+  const operators = places.map((place2) => {
+    const launch = launches.kernel.indexOf(place2);
+    return text(launches.op, launch) && launchName(launch);
+  });
+  const kernels = places.map((place2) => shortName(doc.strings[place2]) || "kernel");
+  return kernels.map((kernel, at) => {
+    const rivals = kernels.filter((_, k) => k !== at && operators[k] === operators[at]);
+    if (operators[at] && !rivals.length) return operators[at];
+    let shared = 0;
+    for (const rival of rivals) {
+      let same = 0;
+      while (same < kernel.length && kernel[same] === rival[same]) same++;
+      shared = Math.max(shared, same);
+    }
+    const cut = Math.max(kernel.lastIndexOf("_", shared - 1), kernel.lastIndexOf("<", shared - 1)) + 1;
+    return `${operators[at]} ${kernel.slice(cut).replace(/^([^<]*)>$/, "$1")}`.trim();
+  });
+}
+function showKernelLegend() {
+  const box = document.getElementById("lanes-legend");
+  if (!box || !launchCount) return;
+  const names = [...kernelColour].filter(([, rank]) => rank < 5).sort((a, b) => a[1] - b[1]);
+  const labels = kernelLabels(names.map(([place2]) => place2));
+  const entry = (rank, label, title) => {
+    const svg = svgOf("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
+    svg.append(svgOf("rect", { width: 10, height: 10, rx: 2, fill: INK.kernels[rank] }));
+    return make("span", [svg, document.createTextNode(label)], { title, ...label.length < 16 && { class: "whole" } });
+  };
+  const entries = names.map(([place2, rank]) => entry(rank, labels[rank], doc.strings[place2]));
+  if (kernelColour.size > 5)
+    entries.push(entry(5, plural(kernelColour.size - 5, "other kernel"), "kernels with less time"));
+  box.replaceChildren(...entries);
 }
 
 // viz/scripts/timeline.js

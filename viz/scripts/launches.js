@@ -27,7 +27,7 @@ import {
   wavesWords,
 } from "./data.js";
 import { buildDrawing, commonModule, NODE, shownEdges, shownPair } from "./fold.js";
-import { GAP, layOut } from "./layout.js";
+import { GAP, layOut } from "./launch_layout.js";
 import { drawMap, moveByMapOf } from "./minimap.js";
 import { missesSome, overlayOf, showMatrix } from "./pairs.js";
 import { changed, found, select, state } from "./state.js";

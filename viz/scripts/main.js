@@ -34,7 +34,6 @@ import {
   walkGraph,
 } from "./launches.js";
 import { mapOf } from "./minimap.js";
-import { overviewRows, showKernelLegend } from "./overview.js";
 import { describePair, matrix, matrixView, showMatrix } from "./pairs.js";
 import { rankPairs } from "./ranking.js";
 import { serve } from "./served.js";
@@ -43,6 +42,7 @@ import { changed, findLaunches, found, readHash, select, state, TABS, watch } fr
 import { describeTensor, picture, showTensor, tensorView } from "./tensor.js";
 import { chain, chainNow, nodeY, showTiles, tilesView } from "./tile_graph.js";
 import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./timeline.js";
+import { overviewRows, showKernelLegend } from "./timeline_overview.js";
 import { ran, showSizes, whatIf } from "./what_if.js";
 
 export const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, tensor: tensorView, lanes: lanesView };

@@ -24,9 +24,9 @@ import {
 import { shownLinks } from "./fold.js";
 import { svgOf } from "./gain.js";
 import { sayCentre, showReuse } from "./launches.js";
-import { cellsOf, hull, rangesOfBox } from "./ranges.js";
 import { rankedEdges } from "./ranking.js";
 import { select, state } from "./state.js";
+import { cellsOf, hull, rangesOfBox } from "./tensor_ranges.js";
 import { setsWith } from "./timeline.js";
 
 const MOST_NEAR = 400; // tiles of other launches that are outlined

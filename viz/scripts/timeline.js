@@ -1,6 +1,5 @@
 // The view Timeline: lanes of SMs over time, with tiles as measured or as the block scheduler would assign them.
 
-import { drawLaneAxes } from "./axes.js";
 import { FONT, fitted, INK, Surface } from "./canvas.js";
 import {
   blocks,
@@ -27,6 +26,18 @@ import {
 import { shownLinks } from "./fold.js";
 import { sayCentre, showReuse } from "./launches.js";
 import {
+  drawSimulated,
+  hitSimulated,
+  scheduleAt,
+  simulated,
+  simulatedBox,
+  simulatedLife,
+  simulatedShift,
+} from "./simulated.js";
+import { select, state, writeHash } from "./state.js";
+import { tilesView } from "./tile_graph.js";
+import { drawLaneAxes } from "./timeline_axes.js";
+import {
   arrangeOverview,
   beginRange,
   clearRange,
@@ -38,18 +49,7 @@ import {
   onAxis,
   range,
   rangeWords,
-} from "./overview.js";
-import {
-  drawSimulated,
-  hitSimulated,
-  scheduleAt,
-  simulated,
-  simulatedBox,
-  simulatedLife,
-  simulatedShift,
-} from "./simulated.js";
-import { select, state, writeHash } from "./state.js";
-import { tilesView } from "./tile_graph.js";
+} from "./timeline_overview.js";
 
 export const lanesView = new Surface(document.querySelector("#lanes canvas"), {
   axes: "x",

@@ -15,56 +15,57 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Eager:
-    """A program in eager mode: launches and microseconds of a step, by mode and pair of runs.
+    """A program in eager mode, in several calls of the machine: launches and median microseconds of a step, and ratios
+    of steps in stream order to those under ACS, by mode, one for each pair of runs.
 
-    ``most`` is the gain of a scheduler that costs nothing: the step is then what the program itself takes to issue it.
-    Where it reads results back, it may have waited while kernels ran, so that their time is not counted; None where the
-    time until a step was issued was not measured.
+    ``most``: the same for a scheduler that costs nothing, whose step is what the program itself takes to issue it.
+    Where it reads results back, it may have waited while kernels ran, so that their time is not counted. Empty where
+    the time until a step was issued was not measured. ``foretold``: without the driver's time for each launch, where
+    the GPU is busy for less than half of a step.
     """
 
     program: str
     launches: int
-    us: Mapping[str, Mapping[int, float]]
-    same: bool
-    foretold: float | None
-    most: float | None
-
-    def step(self, mode: str) -> float:
-        """Return the median of a step, us."""
-        return statistics.median(self.us[mode].values())
+    plain_us: float
+    ratios: Mapping[str, Sequence[float]]
+    foretold: Sequence[float]
+    most: Sequence[float]
 
     def gain(self, mode: str) -> float | None:
-        """Return the gain over stream order of the medians; None where it was not measured."""
-        return self.step("plain") / self.step(mode) if self.us.get(mode) else None
+        """Return the geometric mean of the pairs of runs; None where it was not measured."""
+        return mean(self.ratios.get(mode, ()))
 
-    def pairs(self, mode: str) -> list[float]:
-        """Return the gain of each pair of runs."""
-        plain = self.us["plain"]
-        return [plain[pair] / us for pair, us in sorted(self.us[mode].items()) if pair in plain]
+
+def mean(ratios: Sequence[float]) -> float | None:
+    """Return the geometric mean, if there is one."""
+    return statistics.geometric_mean(ratios) if ratios else None
 
 
 def eager(document: Row) -> Iterator[Eager]:
     """Yield the programs of ``acs_eager.json``, whose ``issue_us`` is what the driver takes to issue a launch."""
-    issue_us = document["issue_us"]
-    for program in dict.fromkeys(row["program"] for row in document["rows"]):
-        rows = [row for row in document["rows"] if row["program"] == program and row["us"]]
-        us: dict[str, dict[int, float]] = {}
-        for row in rows:
-            us.setdefault(row["mode"], {})[row["pair"]] = row["us"]
-        if not (us.get("plain") and us.get("thread")):
-            continue
-        plain = statistics.median(us["plain"].values())
-        of_step = next((row for row in rows if row.get("launches_of_step")), None)
-        launches = of_step["launches_of_step"] if of_step else document["launches"].get(program, 0)
-        foretold = most = None
-        issued = [row["issue_us"] for row in rows if row["mode"] == "thread" and row.get("issue_us")]
-        if of_step is not None and issued:
-            own = statistics.median(issued) - PUSH_US * launches - (of_step["kernels_us"] if of_step["reads"] else 0)
-            most = plain / max(own, of_step["longest_us"])
-            if of_step["kernels_us"] < plain / 2:
-                foretold = plain / (plain - launches * (issue_us - PUSH_US))
-        same = len({row["said"] for row in rows}) == 1
-        yield Eager(program, launches, us, same, foretold, most)
+    calls = [document["rows"], *(call["rows"] for call in document["earlier"])]
+    rows = [{**row, "call": number} for number, of_call in enumerate(calls) for row in of_call]
+    for program in dict.fromkeys(row["program"] for row in rows):
+        mine = [row for row in rows if row["program"] == program]
+        plain = {(row["call"], row["pair"]): row["us"] for row in mine if row["mode"] == "plain"}
+        ratios: dict[str, list[float]] = {}
+        for row in mine:
+            if row["mode"] != "plain" and (row["call"], row["pair"]) in plain:
+                ratios.setdefault(row["mode"], []).append(plain[row["call"], row["pair"]] / row["us"])
+        of_step = next((row for row in mine if "launches_of_step" in row), None)
+        launches = of_step["launches_of_step"] if of_step else document["launches"][program]
+        foretold: list[float] = []
+        most: list[float] = []
+        if of_step is not None:
+            taken = launches * (document["issue_us"] - PUSH_US)
+            foretold = [us / (us - taken) for us in plain.values() if of_step["kernels_us"] < us / 2]
+            hidden = PUSH_US * launches + (of_step["kernels_us"] if of_step["reads"] else 0)
+            most = [
+                plain[row["call"], row["pair"]] / max(row["issue_us"] - hidden, of_step["longest_us"])
+                for row in mine
+                if row["mode"] == "thread" and "issue_us" in row and (row["call"], row["pair"]) in plain
+            ]
+        yield Eager(program, launches, statistics.median(plain.values()), ratios, foretold, most)
 
 
 LIKE_THE_PAPERS = (
@@ -84,12 +85,11 @@ TITLES = {
 
 def gains(document: Row, mode: str, programs: Sequence[str] = ()) -> list[float]:
     """Return gains over stream order, of all programs or of some."""
-    return [
-        gain for p in eager(document) if (not programs or p.program in programs) and (gain := p.gain(mode)) is not None
-    ]
+    chosen = (p for p in eager(document) if not programs or p.program in programs)
+    return [gain for p in chosen if (gain := p.gain(mode)) is not None]
 
 
-EAGER_HEAD = ("program", "launches", "stream order", "`acs`", "by pair of runs", "`acs-graph`", "foretold", "at most")
+EAGER_HEAD = ("program", "launches", "us", "pairs", "gain", "least and most", "`acs-graph`", "foretold", "at most")
 
 
 def eager_rows(document: Row) -> Iterator[Sequence[str]]:
@@ -99,13 +99,17 @@ def eager_rows(document: Row) -> Iterator[Sequence[str]]:
         return f"{gain:.2f}x" if gain else ""
 
     for p in eager(document):
-        title = TITLES.get(p.program, f"`{p.program}`")
-        pairs = p.pairs("thread")
-        spread = f"{min(pairs):.2f} to {max(pairs):.2f}"
-        others = [cell(gain) for gain in (p.gain("graph"), p.foretold, p.most)]
-        yield (title, f"{p.launches}", f"{p.step('plain'):,.0f}", cell(p.gain("thread")), spread, *others)
-    means = [cell(statistics.geometric_mean(gains(document, mode))) for mode in ("thread", "graph")]
-    yield ("geometric mean", "", "", means[0], "", means[1], "", "")
+        pairs = p.ratios["thread"]
+        means = [cell(gain) for gain in (p.gain("graph"), mean(p.foretold), mean(p.most))]
+        yield (
+            TITLES.get(p.program, f"`{p.program}`"),
+            f"{p.launches}",
+            f"{p.plain_us:,.0f}",
+            f"{len(pairs)}",
+            cell(p.gain("thread")),
+            f"{min(pairs):.2f} to {max(pairs):.2f}",
+            *means,
+        )
 
 
 SIMULATED_HEAD = ("program", "stream order", "measured", "simulated", "error")

@@ -32,6 +32,28 @@ def test_missing_is_exactly_what_can_run_too_early(case: tuple[Policy, list[Grid
     assert verdict.covered == verdict.needed - len(expected)
 
 
+@pytest.mark.parametrize(("waiting", "value", "sound"), [("0..0 - x", 1, False), ("0..0 - x", 2, True), ("0", 1, True)])
+def test_a_count_that_a_tile_reaches_without_another_guarantees_nothing_of_it(
+    waiting: str, value: int, sound: bool
+) -> None:
+    """Of two tiles that post, one or both wait for the tile that the last stage needs."""
+    edge = {"hazards": ["RAW"], "kind": "row"}
+    policy = {
+        "tileprof_policy": 1,
+        "stages": [
+            {"name": name, "grid": [x, 1, 1], "launch": n}
+            for n, (name, x) in enumerate(zip("abc", (1, 2, 1), strict=True))
+        ],
+        "semaphores": [{"producer": n, "grid": [1, 1, 1], "of": ["0", "0", "0"]} for n in range(2)],
+        "edges": [
+            edge | {"producer": 0, "consumer": 1, "semaphores": 0, "waits": [waiting, "0", "0"], "value": "1"},
+            edge | {"producer": 1, "consumer": 2, "semaphores": 1, "waits": ["0", "0", "0"], "value": str(value)},
+        ],
+    }
+    relation: Relation = {(0, 2): {(0, 0)}}
+    assert verify(from_dict(policy), graph_of([(1, 1, 1), (2, 1, 1), (1, 1, 1)], relation)).sound is sound
+
+
 def row_policy(**options: object) -> dict:
     edge = {
         "producer": 0,

@@ -97,7 +97,7 @@ def test_there_are_as_many_workers_as_blocks_reside_of_the_largest_tile():
 
 
 def test_options_out_of_range_are_refused():
-    with pytest.raises(UserError, match="policy is 4, expected at least 0 and at most 3"):
+    with pytest.raises(UserError, match=r"policy is 4, expected at least 0 and at most 3 \(0: the rule decides"):
         scheduler("inline:policy=4")
     with pytest.raises(UserError, match="no option 'polcy'; did you mean policy"):
         scheduler("inline:polcy=1")

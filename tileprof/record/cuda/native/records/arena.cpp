@@ -35,15 +35,13 @@ Arena::Arena(CUcontext context, const Options& options)
       granule_shift_(options.granule_shift),
       arena_bytes_(options.arena_bytes),
       limit_ns_(options.wait_ns),
-      filters_(options.filters) {}
+      filters_(options.filters),
+      waits_(context, options.wait_ns) {}
 
 void Arena::end() {
-    for (Places::Place place : abandoned_places_)
-        if (place >= 0) forget_abandoned(places_.byte(place));
-    abandoned_places_.clear();
     ready_ = false;
     broken_ = true;
-    places_.end();
+    waits_.end();
     ClosedGate closed_gate(0);
     if (closed_gate) std::vector<Header>().swap(host_headers_);  // no thread copies it now
 }
@@ -80,7 +78,7 @@ bool Arena::allocate_all() {
            device(&count_, kCountBytes, "memory for the counters") &&
            device(&spill_, sizeof(Spill), "memory for spilled pages") &&
            check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") &&
-           filters_.allocate(context_) && places_.allocate(context_);
+           filters_.allocate(context_) && waits_.allocate();
 }
 
 void Arena::refill() {
@@ -126,9 +124,9 @@ Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* lau
 
 void Arena::give_filters(Header* own, uint64_t blocks, bool reads_anything, bool writes_anything,
                          Sanitizer_StreamHandle stream) {
-    Header h = host_headers_[own - headers_];
-    if (filters_.give(&h, blocks, reads_anything, writes_anything, stream))
-        check(api.sanitizerMemcpyHostToDeviceAsync(own, &h, sizeof h, stream), "copying a header with filters");
+    Header* h = &host_headers_[own - headers_];  // which stays until the launch has ended: copies may be late
+    if (filters_.give(h, blocks, reads_anything, writes_anything, stream))
+        check(api.sanitizerMemcpyHostToDeviceAsync(own, h, sizeof *h, stream), "copying a header with filters");
 }
 
 Header* Arena::off() { return allocate() ? headers_ + kOff : nullptr; }
@@ -165,61 +163,26 @@ uint64_t Arena::used() {
     return reserved - std::min(reserved, left);
 }
 
-// Not by a copy: in the default stream it would wait behind a kernel that spins there.
-bool Arena::answers() {
-    if (!ready_) return false;
-    ContextGuard inside(context_);
-    size_t free = 0, all = 0;
-    return api.cuMemGetInfo(&free, &all) == CUDA_SUCCESS;
-}
-
-bool Arena::wait_for_place(Places::Place place, uint64_t patience_ns) {
-    return wait_for([&] { return places_.reached(place); }, [&] { return !answers(); }, patience_ns);
-}
-
-bool Arena::rest(Sanitizer_StreamHandle stream) {
-    Places::Place place = places_.put(stream);
-    bool rests = wait_for_place(place, limit_ns_);
-    places_.forget(place);
-    return rests;
-}
-
-void Arena::give_up(Sanitizer_StreamHandle stream, const std::string& name) {
-    Places::Place place = places_.put(stream);
-    if (place == Places::kNone) return;
-    abandoned_places_.push_back(place);
-    if (place >= 0 && !name.empty()) note_abandoned(places_.byte(place), name);
-}
-
 bool Arena::is_blocked() {
-    if (abandoned_places_.empty()) return false;
-    auto ended = std::partition(abandoned_places_.begin(), abandoned_places_.end(),
-                                [&](Places::Place p) { return !places_.reached(p); });
-    for (auto at = ended; at != abandoned_places_.end(); ++at) {
-        if (*at >= 0) forget_abandoned(places_.byte(*at));
-        places_.forget(*at);
-    }
-    abandoned_places_.erase(ended, abandoned_places_.end());
-    if (abandoned_places_.empty()) expected_ = std::max(expected_, used());
-    return !abandoned_places_.empty();
+    bool gave_up = waits_.gave_up(), blocked = waits_.is_blocked();
+    if (gave_up && !blocked) expected_ = std::max(expected_, used());
+    return blocked;
 }
 
 Places::Place Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
     if (!ready_) return Places::kNone;
-    streams_.emplace(stream, Places::kNone);
+    waits_.note(stream);
     auto expectation = entries_of_.find(kernel);
     if (expectation != entries_of_.end()) expected_ += expectation->second;
-    if (spins) give_up(stream, name);
-    return spins || expectation != entries_of_.end() || is_blocked() ? Places::kNone : places_.put(stream);
+    if (spins) waits_.give_up(stream, name);
+    return spins || expectation != entries_of_.end() || is_blocked() ? Places::kNone : waits_.put(stream);
 }
 
 bool Arena::learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name) {
     if (place == Places::kNone) return true;
     uint32_t first = first_launch_;
-    bool ended = wait_for_place(place, limit_ns_);
-    places_.forget(place);
-    if (!ended) {
-        give_up(stream, name);
+    if (!waits_.ends(place)) {
+        waits_.give_up(stream, name);
         return false;
     }
     if (first != first_launch_) return true;  // another thread drained
@@ -232,9 +195,9 @@ bool Arena::learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle s
 bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
     if (!ready_) return true;
     ContextGuard inside(context_);
-    streams_.emplace(stream, Places::kNone);
-    if (spins || (!is_blocked() && !rest(stream))) {
-        give_up(stream, name);
+    waits_.note(stream);
+    if (spins || (!is_blocked() && !waits_.rest(stream))) {
+        waits_.give_up(stream, name);
         return false;
     }
     if (is_blocked()) return false;
@@ -247,66 +210,18 @@ void Arena::make_room() {
         !filters_.half_full())
         return;
     if (is_blocked()) return;  // what finds no more room is a superset
-    if (settles()) return drain(kBriefNs);
-    std::vector<Sanitizer_StreamHandle> streams;  // others may add to them meanwhile
-    for (const auto& [stream, place] : streams_) streams.push_back(stream);
+    if (waits_.settles()) return drain(kBriefNs);
+    std::vector<Sanitizer_StreamHandle> streams = waits_.streams();  // others may add to them meanwhile
     complain("kernels had not ended after %g s; records are copied when they have",
              static_cast<double>(limit_ns_) * 1e-9);
-    for (Sanitizer_StreamHandle stream : streams) give_up(stream, "");
-}
-
-// Whether what was launched until now ends before the limit. Others may launch meanwhile, what it waits for maybe.
-bool Arena::settles() {
-    std::vector<Sanitizer_StreamHandle> streams;
-    for (const auto& [stream, place] : streams_) streams.push_back(stream);
-    std::vector<Places::Place> places;
-    for (Sanitizer_StreamHandle stream : streams) places.push_back(places_.put(stream));
-    auto all = [&] {
-        return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
-    };
-    bool settled = wait_for(all, [&] { return !answers(); }, limit_ns_);
-    for (Places::Place place : places) places_.forget(place);
-    return settled;
+    for (Sanitizer_StreamHandle stream : streams) waits_.give_up(stream, "");
 }
 
 void Arena::end_stream(Sanitizer_StreamHandle stream) {
     ClosedGate closed_gate(limit_ns_);
     if (!closed_gate) return;
     drain(kBriefNs);
-    auto entry = streams_.find(stream);
-    if (entry == streams_.end()) return;
-    give_up(stream, "");
-    places_.forget(entry->second);
-    streams_.erase(entry);
-}
-
-// Whether all that was launched has ended. A place that was not reached the last time is waited for first: what was put
-// behind it cannot have been reached either.
-bool Arena::at_rest(uint64_t patience_ns) {
-    // Others may add streams meanwhile, of launches that were under way: these stay.
-    std::vector<Sanitizer_StreamHandle> streams;
-    for (const auto& [stream, place] : streams_) streams.push_back(stream);
-    std::vector<Places::Place> places;
-    auto all = [&] {
-        return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
-    };
-    auto broken = [&] { return !answers(); };
-    for (int round = 0; round < 2; ++round) {
-        if (round == 1)
-            for (Sanitizer_StreamHandle stream : streams) {
-                places_.forget(streams_[stream]);
-                Places::Place place = places_.put(stream);
-                streams_[stream] = place;
-            }
-        places.clear();
-        for (Sanitizer_StreamHandle stream : streams) places.push_back(streams_[stream]);
-        if (!wait_for(all, broken, patience_ns)) return false;
-    }
-    for (Sanitizer_StreamHandle stream : streams) {
-        places_.forget(streams_[stream]);
-        streams_.erase(stream);
-    }
-    return true;
+    waits_.end_stream(stream);
 }
 
 std::vector<Entry> Arena::entries_now() {
@@ -351,14 +266,14 @@ void Arena::drain(uint64_t patience_ns) {
     if (!closed_gate) return;
     ContextGuard inside(context_);
     bool behind = is_blocked();
-    places_.was_refused();
+    waits_.was_refused();
     auto unfinished = open_;  // their threads may have done so when the records are copied
-    if (!at_rest(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || is_blocked()) return;
+    if (!waits_.all_end(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || is_blocked()) return;
     uint64_t appended_count = count(), n = std::min<uint64_t>(appended_count, capacity_);
     if (broken_) return;  // what is there stays pending: the process will not have ended whole
     unfinished.insert(open_.begin(), open_.end());
     for (const auto& [thread, launch] : unfinished) events::unfinished(launch);
-    bool refused = places_.was_refused();  // some of them may run on
+    bool refused = waits_.was_refused();  // some of them may run on
     if (refused)
         for (uint32_t i = 0; i < used_headers_; ++i) events::unfinished(first_launch_ + i);
     for (uint64_t done = 0; done < n;) {

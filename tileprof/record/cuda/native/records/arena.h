@@ -1,16 +1,15 @@
-// The device memory of a recording, one arena per context, and how it is emptied.
+// The device memory of a recording, one arena per context, and how it is emptied. Waits for the GPU: stream_waits.h.
 #pragma once
 
 #include <cuda.h>
 
 #include <map>
-#include <set>
 #include <vector>
 
 #include "driver/api.h"
 #include "records/filters.h"
 #include "records/records.h"
-#include "driver/waiting.h"
+#include "records/stream_waits.h"
 
 namespace tileprof {
 
@@ -50,7 +49,7 @@ class Arena {
     // Something that was given up still runs: a wait for what comes behind it would not end.
     bool is_blocked();
     // Wait until all that the stream holds has ended; false at the limit.
-    bool rest(Sanitizer_StreamHandle stream);
+    bool rest(Sanitizer_StreamHandle stream) { return waits_.rest(stream); }
     // Drain when the arena may be half full.
     void make_room();
     // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait.
@@ -74,11 +73,6 @@ class Arena {
     Header* take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch);
     bool allocate();
     bool allocate_all();
-    bool at_rest(uint64_t patience_ns);
-    bool wait_for_place(Places::Place place, uint64_t patience_ns);
-    void give_up(Sanitizer_StreamHandle stream, const std::string& name);
-    bool settles();
-    bool answers();
     void refill();
     uint64_t count();
     uint64_t used();
@@ -104,10 +98,7 @@ class Arena {
     std::vector<Header> host_headers_;
     uint64_t limit_ns_;
     Filters filters_;
-    Places places_;
-    // Streams that recorded launches were made in since the last drain, and a place in each that was not reached then.
-    std::map<Sanitizer_StreamHandle, Places::Place> streams_;
-    std::vector<Places::Place> abandoned_places_;      // behind launches that had not ended at the limit
+    StreamWaits waits_;
     bool complained_ = false;                        // that launches are not recorded for want of headers
     std::map<const void*, uint32_t> open_;     // launches that threads are making
     std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries that a launch appends

@@ -16,7 +16,7 @@ import {
   waves,
 } from "./data.js";
 import { svgOf } from "./gain.js";
-import { levelsIn, moduleLevels } from "./modules.js";
+import { levelsIn, moduleLevels } from "./module_levels.js";
 import { select, state } from "./state.js";
 import { endOf, kernelColour, lanesView, lastEnd, launchColour, startOf } from "./timeline.js";
 
