@@ -280,6 +280,12 @@ there.assign(difference=lambda t: t["simulated_us"] / t["measured_us"] - 1)[
     ["simulated_us", "measured_us", "difference"]
 ].round(2)
 
+# %% [markdown]
+# Every simulated scheduler that runs for real as well, measured and simulated (`tests/benchmarks/bench_twins.py`):
+
+# %%
+pd.read_csv(clone / "notebooks" / "data" / "twins.csv").set_index("scheduler")
+
 # %%
 nvlink, pcie = (
     table[(table["latency_us"] == us) & (table["variant"] == "all of it")].set_index("program")["gain"]

@@ -97,21 +97,24 @@ class Measured(NamedTuple):
 
 
 def runs_at(results, scale):
-    """Runs of the program: what launches cost, and a row for each program."""
+    """Runs of the program: what launches cost, if the run measured it, and a row for each program."""
     return [rows for key, rows in results.items() if key.startswith(f"scale {scale}")]
 
 
 def joined(runs):
     """Of all runs: the mean costs, a row of medians for each program, and by program and rule what was measured."""
-    costs = {key: mean(run[0][key] for run in runs) for key in ("first_ns", "another_ns", "round_us")}
+    measured_costs = [run[0] for run in runs if "first_ns" in run[0]]
+    keys = ("first_ns", "taken_first_ns", "another_ns", "round_us")
+    costs = {key: median(row[key] for row in measured_costs) for key in keys}
     rows, measured = {}, {}
-    for name in dict.fromkeys(row["name"] for run in runs for row in run[1:] if "warp_us" in row):
-        some = [row for run in runs for row in run[1:] if row["name"] == name and "warp_us" in row]
-        numbers = {key for row in some for key in row if isinstance(row[key], int | float)}
-        rows[name] = {key: median(row[key] for row in some if key in row) for key in numbers if key != "right"}
-        rows[name]["name"] = name
+    for name in dict.fromkeys(row["name"] for run in runs for row in run if "warp_us" in row):
+        some = [row for run in runs for row in run if row.get("name") == name]
+        numbers = {key for row in some for key in row if isinstance(row[key], int | float)} - {"right"}
+        rows[name] = {key: median(row[key] for row in some if key in row) for key in numbers} | {"name": name}
+        best = min((row for row in some if "best_us" in row), key=lambda row: row["best_us"], default={})
+        rows[name] |= {key: best[key] for key in ("best_us", "best_threshold") if best}
         for rule, key in MEASURED.items():
-            all_us = [us for row in some for us in row.get("all", {}).get(key, [row[key]])]
+            all_us = [us for row in some if key in row for us in row.get("all", {}).get(key, [row[key]])]
             measured[name, rule] = Measured(median(all_us), min(all_us), max(all_us))
             rows[name][key] = measured[name, rule].us
     return costs, rows, measured
@@ -135,15 +138,18 @@ def with_times(work, times):
     )  # fmt: skip
 
 
-def busy_beside(work):
-    """Threads of its warp that are busy beside a thread's item, on average over items of threads that keep theirs."""
-    pairs = items = 0
+def kept_items(work):
+    """Of warps whose threads keep what the program does not launch: items of the first such thread, the most of any,
+    and all others'; summed.
+    """
+    first = most = others = 0
     for begin, end in pairwise(work.round_at.tolist()):
         kept = np.where(work.items[begin:end] < work.threshold, work.items[begin:end], 0)
         warps = np.pad(kept, (0, -len(kept) % H200.warp)).reshape(-1, H200.warp)
-        pairs += int(np.minimum(warps[:, :, None], warps[:, None, :]).sum() - warps.sum())
-        items += int(warps.sum())
-    return pairs / max(items, 1)
+        first += int(warps[np.arange(len(warps)), (warps > 0).argmax(axis=1)].sum())
+        most += int(warps.max(axis=1).sum())
+        others += int((warps.sum(axis=1) - warps.max(axis=1)).sum())
+    return first, most, others
 
 
 def share_of_bound(measured_us, least_ns, time_of):
@@ -160,7 +166,8 @@ def share_of_bound(measured_us, least_ns, time_of):
 def calibrated(work, row, options):
     """The times with which flat, always and items of full warps take what they took."""
     bound = 1e-3 * row["always_launched"] * options.serve_ns / row["always_us"] >= BOUND
-    times, beside = Times(0.0, H200_BASE_NS, 0.0), busy_beside(work)
+    times = Times(0.0, H200_BASE_NS, 0.0)
+    first, most, others = kept_items(work)
 
     def time_of(rule, **changed):
         return spawn(with_times(work, times._replace(**changed)), options, rule).time_ns
@@ -171,8 +178,9 @@ def calibrated(work, row, options):
         if not bound:
             base_ns = share_of_bound(row["always_us"], H200_BASE_NS, lambda ns: time_of("always", base_ns=ns))
             times = times._replace(base_ns=base_ns)
-        if beside:
-            share = (row["own_item_ns"] / times.item_ns - 1) / beside
+        if others:
+            # A warp's first thread measures until all have done what they keep.
+            share = (row["own_item_ns"] / times.item_ns * first - most) / others
             times = times._replace(together=min(max(share, 0.0), 1.0))
     return times
 
@@ -226,12 +234,17 @@ def comparison(results):
     these those at scale 16.
     """
     lines, times, off, later = [], {}, {rule: [] for rule in ("flat", *RULES)}, {}
-    each_ns = mean(run[0]["another_ns"] for scale in (14, 16) for run in runs_at(results, scale))
+    each_ns = mean(joined(runs_at(results, scale))[0]["another_ns"] for scale in (14, 16))
     for scale in (14, 16):
         costs, rows, measured = joined(runs_at(results, scale))
         rows = {name: row for name, row in rows.items() if name not in LEFT_OUT}
         options = replace(
-            H200, launch_ns=costs["first_ns"], another_ns=each_ns, serve_ns=each_ns, gap_ns=1e3 * costs["round_us"]
+            H200,
+            launch_ns=costs["first_ns"],
+            told_ns=costs["taken_first_ns"],
+            another_ns=each_ns,
+            serve_ns=each_ns,
+            gap_ns=1e3 * costs["round_us"],
         )
         works = sites(scale, rows)
         if scale == 14:

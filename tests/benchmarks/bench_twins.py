@@ -1,7 +1,7 @@
 """Schedulers of the runtime and their twins in the simulator: measured and simulated times of the same plans.
 
 python tests/benchmarks/bench_twins.py          no GPU; prints the tables of docs/ccks.md and docs/simulate.md
-python tests/benchmarks/bench_twins.py --write          puts them there, and notebooks/data/ccks_twins.csv
+python tests/benchmarks/bench_twins.py --write          puts them there, and in notebooks/data
 
 Measured: `tests/gpu/results/dealers.json`, made by `tests/gpu/measuring/measure_dealers.py` on an H200. The tile graph
 of each chain is read off the plan that the runtime made: one task per tile, edges from the tasks that post a semaphore
@@ -58,7 +58,8 @@ WITHIN = 0.15
 DEALT = {"ccks": Choices(), "ccks-ready": Choices(speculate=False)}
 LATENCIES_US = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5, 5.0, 7.0, 10.0, 20.0)
 """Of the link, one way, in the notebook's curves."""
-CURVES = ROOT / "notebooks/data/ccks_twins.csv"
+CURVES, TWINS = (ROOT / f"notebooks/data/{name}.csv" for name in ("ccks_twins", "twins"))
+TWIN_COLUMNS = "scheduler", "workloads", "within 15%", "median error", "worst"
 
 
 def main():
@@ -70,12 +71,15 @@ def main():
     columns = ["chain", "stages one by one", *ways(), *(f"{way}, rings" for way in DEALT)]
     near = ["within 15%", "", *(f"{sum(abs(e) <= WITHIN for e in errors)} of {len(errors)}" for errors in off.values())]
     by_chain = [*markdown(columns, [*rows, near])]
-    summary = [*markdown(("scheduler", "workloads", "within 15%", "median error", "worst"), [*all_twins(off)])]
+    twins = [*all_twins(off)]
+    summary = [*markdown(TWIN_COLUMNS, twins)]
     for page, name, lines in (("ccks", "twins", by_chain), ("simulate", "all twins", summary)):
         print("\n".join(lines), end="\n\n")
         if arguments.write:
             put(ROOT / f"docs/{page}.md", name, lines)
     if arguments.write:
+        rows_of_twins = (",".join(f'"{cell.replace("`", "")}"' for cell in row) for row in (TWIN_COLUMNS, *twins))
+        TWINS.write_text("\n".join(rows_of_twins) + "\n")
         CURVES.write_text("chain,scheduler,latency_us,simulated_us,measured_us\n" + "".join(curves))
 
 
@@ -123,7 +127,15 @@ def all_twins(off):
     steps = bench_acs_eager.simulated()
     for way, key in (("stream", "step_us"), ("graph", "graph_us")):
         errors = bench_acs_eager.errors(steps, way, key)
-        yield twin(f"`{way}`, steps of PyTorch", "programs of `measure_bounds.py`", errors)
+        programs = "programs of `measure_bounds.py`"
+        if way == "graph":
+            errors += bench_acs_eager.captured_errors()
+            programs += " and `measure_acs_simulated.py`"
+        yield twin(f"`{way}`, steps of PyTorch", programs, errors)
+    foretold = [row for part in json.loads(bench_acs_eager.GAPS.read_text()).values() if "foretold" in part
+                for row in part["foretold"]]  # fmt: skip
+    errors = [row["acs"] / row["acs_us"] - 1 for row in foretold]
+    yield twin("`acs-sw:captured=1`, graphs over streams", "programs of `measure_acs_simulated.py`", errors)
     blooms, _ = bench_bloom.comparison()
     for name, mode in (("`dataflow`, the exact graph", "exact"), ("`dataflow-bloom`, filters in software", "filters")):
         yield twin(name, "times of `bloom.cu`", bench_bloom.errors(blooms, mode))

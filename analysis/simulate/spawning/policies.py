@@ -101,8 +101,9 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     depth_of(work, first_child)
     costs = Costs(
         int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
-        float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.ended), int(o.queues), float(o.gap_ns),
-        int(o.prior), int(o.untried), int(o.children), float(o.lag_ns), float(o.stagger_ns), float(o.guess_ns),
+        float(o.told_ns or o.launch_ns), float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.ended),
+        int(o.queues), float(o.gap_ns), int(o.prior), int(o.untried), int(o.children), float(o.lag_ns),
+        float(o.stagger_ns), float(o.guess_ns),
     )  # fmt: skip
     events = o.slots + 3 * n + 2
     z = State(

@@ -44,7 +44,7 @@ def launches_by_rule(w: Work, o: Costs, z: State, t: int, before: int, now: floa
     if o.prior == 0 and z.c[ENDED] == 0:
         return bool(queued(z, o, now) + tiles_of(o, w.items[t]) <= o.untried)
     each, warp_ns = pace(w, o, z, t, now)
-    expected = o.launch_ns + (before + 1) * o.another_ns + (queued(z, o, now) + tiles_of(o, w.items[t])) * each
+    expected = o.told_ns + (before + 1) * o.another_ns + (queued(z, o, now) + tiles_of(o, w.items[t])) * each
     return not expected >= w.items[t] * warp_ns
 
 
@@ -71,7 +71,7 @@ def choose(w: Work, o: Costs, z: State, first: int, last: int, now: float) -> No
                 largest, longest = t, took
         ends_ns = longest
         if launches > 0:
-            warp_ns = o.launch_ns + launches * o.another_ns
+            warp_ns = o.told_ns + launches * o.another_ns
             each, _ = pace(w, o, z, first, now)
             queued_ns = (queued(z, o, now) + tiles) * (o.another_ns if np.isnan(each) else each)
             ends_ns = warp_ns + max(longest, queued_ns)

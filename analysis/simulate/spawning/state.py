@@ -112,6 +112,7 @@ class Costs(NamedTuple):
     child: int
     warp: int
     launch_ns: float
+    told_ns: float
     another_ns: float
     serve_ns: float
     window_ns: float

@@ -132,7 +132,7 @@ def _launch(w: Work, o: Costs, z: State, t: int, launches: int, now: float) -> N
     tiles = tiles_of(o, w.items[t])
     each, _ = pace(w, o, z, t, now)
     z.asked[t] = now
-    z.estimate[t] = o.launch_ns + (launches + 1) * o.another_ns + (z.c[QUEUED] + tiles) * each
+    z.estimate[t] = o.told_ns + (launches + 1) * o.another_ns + (z.c[QUEUED] + tiles) * each
     z.to_end[t] = z.to_start[t] = tiles
     z.c[QUEUED] += tiles
 

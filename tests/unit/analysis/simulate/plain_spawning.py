@@ -38,6 +38,7 @@ class Plain:
 
     def __init__(self, work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> None:
         self.work, self.options, self.policy, self.threshold = work, options, policy, threshold
+        self.told_ns = options.told_ns or options.launch_ns
         self.asked: dict[int, float] = {}
         self.estimate: dict[int, float] = {}
         self.took: dict[int, float] = {}
@@ -289,7 +290,7 @@ class Plain:
         o = self.options
         own = -(-int(self.work.items[t]) // o.child)
         each, _ = self.pace(t)
-        return float(o.launch_ns + (turn + 1) * o.another_ns + (sum(self.left.values()) + own) * each)
+        return float(self.told_ns + (turn + 1) * o.another_ns + (sum(self.left.values()) + own) * each)
 
     def chosen(self, warp: range) -> set[int]:
         """The largest sites of a warp, as many as make the later of the warp and its children end first, of these the
@@ -303,7 +304,7 @@ class Plain:
             longest = self.known(sites[n]) if n < len(sites) else 0.0
             tiles = (self.queued() if n else 0) + sum(-(-int(self.work.items[t]) // o.child) for t in sites[:n])
             queued_ns = tiles * (o.another_ns if np.isnan(each) else each)
-            ends.append(o.launch_ns + n * o.another_ns + max(longest, queued_ns) if n else longest)
+            ends.append(self.told_ns + n * o.another_ns + max(longest, queued_ns) if n else longest)
         return {t for t in sites[: ends.index(min(ends))] if self.work.items[t] >= self.threshold}
 
     def known(self, t: int) -> float:
@@ -336,4 +337,4 @@ class Plain:
         tiles = self.queued() - (-n // o.child)
         if np.isnan(each):
             return tiles <= o.untried
-        return o.launch_ns + (turn + 1) * o.another_ns + tiles * each < n * warp_ns
+        return self.told_ns + (turn + 1) * o.another_ns + tiles * each < n * warp_ns

@@ -43,6 +43,7 @@ options = st.builds(
     child=st.integers(1, 4),
     warp=st.integers(1, 3),
     launch_ns=costs,
+    told_ns=costs,
     another_ns=costs,
     serve_ns=costs,
     queues=st.integers(1, 3),
