@@ -23,6 +23,7 @@ import numpy as np
 
 from tileprof.record.model.tables import Table, read, write
 from tileprof.record.model.tables.product_entries import recipe_of
+from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.products import learned, neighbours
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
@@ -131,7 +132,7 @@ def nodes(root: Node) -> Iterator[tuple[int, float, int, int]]:
             yield node["split_feature"], node["threshold"], len(order), len(order) + 1
             order += [node["left_child"], node["right_child"]]
         else:
-            yield learned.LEAF, node["leaf_value"], 0, 0
+            yield LEAF, node["leaf_value"], 0, 0
 
 
 def write_trees(path: Path, about: dict[str, Any], grown: dict[int, Any]) -> int:

@@ -22,15 +22,17 @@ _DEEPEST: Final = 256
 
 def worth(seen: NDArray[np.float32], trees: Table, group: int) -> NDArray[np.float64]:
     """Return the sum of a group's trees for each candidate of ``seen`` ``[candidates, features]``."""
-    nodes = trees.columns
-    root = nodes["root"][trees.members({0: group})].astype(np.int64)[None, :]
-    at = np.broadcast_to(root, (len(seen), root.shape[1])).copy()
-    candidate = np.arange(len(seen))[:, None]
+    feature, limit, low, high = (trees.columns[name] for name in ("feature", "at", "low", "high"))
+    root = trees.columns["root"][trees.members({0: group})].astype(np.int64)
+    place = np.tile(root, len(seen))
+    active = np.arange(len(place))  # ways that have not come to a leaf
     for _ in range(_DEEPEST):
-        feature = nodes["feature"][at]
-        inner = feature != LEAF
-        if not inner.any():
+        node = place[active]
+        inner = feature[node] != LEAF
+        active, node = active[inner], node[inner]
+        if not len(active):
             break
-        low = seen[candidate, np.where(inner, feature, 0)] <= nodes["at"][at]
-        at = np.where(inner, root + np.where(low, nodes["low"][at], nodes["high"][at]), at)
-    return np.asarray(nodes["at"][at].astype(np.float64).sum(axis=1))
+        candidate, tree = np.divmod(active, len(root))
+        below = seen[candidate, feature[node]] <= limit[node]
+        place[active] = root[tree] + np.where(below, low[node], high[node])
+    return np.asarray(limit[place].astype(np.float64).reshape(len(seen), len(root)).sum(axis=1))

@@ -95,7 +95,10 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
             rest_ns=time_ns(int(columns["rest_time"][row])),
             time_source=TimeSource.CALIBRATED,
         )
-    like = _like(problem, table, device, row)
+    key = ("like", problem, row, device.name)
+    if key not in table.derived:
+        table.derived[key] = _like(problem, table, device, row)
+    like: tuple[Recipe, ShapeSource] | None = table.derived[key]
     if like is None:
         return None
     recipe, source = like

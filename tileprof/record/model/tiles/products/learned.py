@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE
+from tileprof.record.model.tables.trees import worth
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines
 
@@ -36,8 +37,6 @@ _NEAR: Final = 0.1
 _STEPS: Final = 4096.0
 """Units per 1 of a feature."""
 _SAME: Final = 1e-9
-LEAF: Final = 255
-_DEEPEST: Final = 256
 _KIND, _POST, _STAGES = (RECIPE.index(name) for name in ("kind", "post", "stages"))
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
 _NAMELESS: Final = [KINDS.index(kind) for kind in sorted(NAMELESS)]
@@ -144,25 +143,5 @@ def best(key: Sequence[int], found: Candidates, trees: Table) -> int | None:
     group = GROUPS.get(key[1])
     if group is None or not len(found.entries):
         return None
-    worth = _worth(found.seen, trees, group)
-    return int(np.flatnonzero(worth >= worth.max() - _SAME)[0])
-
-
-def _worth(seen: NDArray[np.float32], trees: Table, group: int) -> NDArray[np.float64]:
-    """Return the sum of a group's trees for each candidate.
-
-    A node is a row of ``feature``, ``at``, ``low`` and ``high``: where the feature is at most ``at``, the way goes on
-    at ``low``, counted from the tree's root, else at ``high``. A leaf has the feature `LEAF`, and its value in ``at``.
-    """
-    nodes = trees.columns
-    root = nodes["root"][trees.members({0: group})].astype(np.int64)[None, :]
-    at = np.broadcast_to(root, (len(seen), root.shape[1])).copy()
-    candidate = np.arange(len(seen))[:, None]
-    for _ in range(_DEEPEST):
-        feature = nodes["feature"][at]
-        inner = feature != LEAF
-        if not inner.any():
-            break
-        low = seen[candidate, np.where(inner, feature, 0)] <= nodes["at"][at]
-        at = np.where(inner, root + np.where(low, nodes["low"][at], nodes["high"][at]), at)
-    return np.asarray(nodes["at"][at].astype(np.float64).sum(axis=1))
+    values = worth(found.seen, trees, group)
+    return int(np.flatnonzero(values >= values.max() - _SAME)[0])

@@ -7,6 +7,7 @@ from tileprof.devices import get
 from tileprof.record.model import tables
 from tileprof.record.model.tables.file import Table
 from tileprof.record.model.tables.product_entries import recipe_of
+from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.products import learned, neighbours
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
@@ -29,7 +30,7 @@ def offered(problem):
 def walked(columns, root, seen):
     """The value of one tree, walked node by node."""
     node = root
-    while columns["feature"][node] != learned.LEAF:
+    while columns["feature"][node] != LEAF:
         way = "low" if seen[columns["feature"][node]] <= columns["at"][node] else "high"
         node = root + int(columns[way][node])
     return float(columns["at"][node])
@@ -57,7 +58,7 @@ def test_candidates_are_what_near_entries_got_as_this_problem_would_be_launched(
 
 def test_ways_of_equal_worth_are_decided_by_nearness():
     found = offered(UNSEEN[0])
-    leaf = {"root": [0], "feature": [learned.LEAF], "at": [1.0], "low": [0], "high": [0]}
+    leaf = {"root": [0], "feature": [LEAF], "at": [1.0], "low": [0], "high": [0]}
     flat = Table({}, np.array([[learned.GROUPS[problems.BF16], 0]]), {k: np.array(v) for k, v in leaf.items()})
     assert learned.best(UNSEEN[0].key, found, flat) == 0
 
