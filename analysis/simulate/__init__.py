@@ -3,7 +3,7 @@
 from tileprof.analysis.simulate.duration_models import MODELS, RECORDED, life_model
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler
 from tileprof.analysis.simulate.simulator import Schedule, Simulator
-from tileprof.analysis.simulate.sweep import Source, Sweep, curve, fleet, sweep_of
+from tileprof.analysis.simulate.sweeps.sweep import Source, Sweep, curve, fleet, sweep_of
 
 __all__ = [
     "MODELS",

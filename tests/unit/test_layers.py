@@ -36,7 +36,7 @@ ALLOWED = {
     "policy": {"errors", "html_table", "nesting", "named_file", "arrays", "devices", "trace", "analysis"},
     "runtime": {"errors", "nesting", "arrays", "building", "devices", "trace", "policy"},
     "examples": set(),
-    "harvest": {"errors", "record"},
+    "harvest": {"errors", "devices", "record"},
     "cli": {
         "errors",
         "shell_words",

@@ -7,8 +7,9 @@ memory and duration::
     activity.py    runs calls under CUPTI and gives each its launches
     slices.py      runs a family's cases in slices that are files, so that a cut harvest goes on
     products.py    a family: matrix products; product_cases.py lists its shapes
-    library_choices.py  what cuBLASLt would choose, asked without launching
-    product_table.py    makes the table of products from both; kernel_names.py reads names
+    product_captures.py   what PyTorch would launch for millions of products, captured into graphs that never run
+    product_recipes.py    what launches of a product say; kernel_names.py reads names
+    product_ranker.py     trains nets on captures; product_table.py makes the table of products
     convolutions.py   a family; convolution_cases.py draws its cases from layers of whole lists of models
     attention.py   a family, with its cases
     __main__.py    the command line; a new family is a module with a FAMILY, and a line in FAMILIES

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     Node = dict[str, Any]
 
 HELD_OUT_EVERY: Final = 10
-WANTED: Final = (6000, 12000)
+WANTED: Final = (6000, 40000)
 """Examples of products and of other calls."""
 _SEED: Final = 20261125
 _SEE_OWN: Final = 0.5
 _WEIGHT_COLUMNS: Final = [3, 4, 5, 7, 8, *range(12, 18)]
 """Of a key: rank, transposed, groups, channels, window and stride."""
 _GROWING: Final = {
-    "objective": "lambdarank", "lambdarank_truncation_level": 6, "label_gain": [0, 1], "learning_rate": 0.1,
-    "min_data_in_leaf": 20, "feature_fraction": 0.5, "bagging_fraction": 0.7, "bagging_freq": 1, "max_bin": 127,
-    "num_threads": 2, "deterministic": True, "force_row_wise": True, "seed": 1, "verbose": -1,
+    "objective": "lambdarank", "lambdarank_truncation_level": 12, "label_gain": [0, 1], "learning_rate": 0.06,
+    "min_data_in_leaf": 40, "feature_fraction": 0.3, "bagging_fraction": 0.7, "bagging_freq": 1, "max_bin": 127,
+    "num_threads": 1, "deterministic": True, "force_row_wise": True, "seed": 1, "verbose": -1,
 }  # fmt: skip
 
 
@@ -194,8 +194,8 @@ def main(words: list[str] | None = None) -> int:
     growing = steps.add_parser("grow", help="trees from examples")
     growing.add_argument("table", type=Path, help="the table of the package")
     growing.add_argument("examples", type=Path, nargs="+")
-    growing.add_argument("--trees", type=int, default=200)
-    growing.add_argument("--leaves", type=int, default=47)
+    growing.add_argument("--trees", type=int, default=160)
+    growing.add_argument("--leaves", type=int, default=31)
     for step in (gathering, growing):
         step.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
     options = parser.parse_args(words)

@@ -24,16 +24,19 @@ import multiprocessing
 import sys
 import time
 from argparse import ArgumentParser
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tileprof.errors import UserError
 from tileprof.harvest.product_cases import Case, Dtype, Op, captured, harvested, held_out
-from tileprof.harvest.product_table import Entry, entries
+from tileprof.harvest.product_recipes import Entry, entries
 from tileprof.harvest.slices import Harvested, machine
 from tileprof.record.model.tables.product_entries import RECIPE
+from tileprof.record.model.tiles.products.problem import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +50,7 @@ _CALLS: Final = 96
 """Calls of one capture."""
 _RELAXED, _CAPTURING = 2, 1
 _KERNEL, _MEMCPY, _MEMSET = 0, 1, 2
-_REGISTERS: Final = 4
+_STATIC_SHARED, _REGISTERS = 1, 4
 _ITEMSIZE: Final = {Dtype.FP32: 4, Dtype.TF32: 4, Dtype.FP16: 2, Dtype.BF16: 2}
 _NAMES: Final = {_MEMCPY: "memcpy", _MEMSET: "memset"}
 
@@ -84,7 +87,7 @@ class Captures:
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._stream = torch.cuda.Stream()
         self._raw = ctypes.c_void_p(self._stream.cuda_stream)
-        self._names: dict[int, tuple[str, int]] = {}
+        self._names: dict[int, tuple[str, int, int]] = {}
         self._operands = {}
         self._results = {}
         operands, results = (torch.zeros(MOST_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
@@ -168,20 +171,21 @@ class Captures:
             return Launch(_NAMES.get(kind.value, f"node of type {kind.value}"), (0, 0, 0), (0, 0, 0))
         own = _KernelNode()
         self._check(self._driver.cuGraphKernelNodeGetParams_v2(node, ctypes.byref(own)))
-        name, registers = self._name(own)
+        name, registers, shared = self._name(own)
         threads = own.block[0] * own.block[1] * own.block[2]
-        return Launch(name, (own.grid[0], own.grid[1], own.grid[2]), (registers, threads, own.shared_bytes))
+        return Launch(name, (own.grid[0], own.grid[1], own.grid[2]), (registers, threads, shared + own.shared_bytes))
 
-    def _name(self, own: _KernelNode) -> tuple[str, int]:
+    def _name(self, own: _KernelNode) -> tuple[str, int, int]:
         handle = own.function or own.kernel
         if handle not in self._names:
             function = ctypes.c_void_p(own.function)
             if not own.function:
                 self._check(self._driver.cuKernelGetFunction(ctypes.byref(function), ctypes.c_void_p(own.kernel)))
-            name, registers = ctypes.c_char_p(), ctypes.c_int()
+            name, registers, shared = ctypes.c_char_p(), ctypes.c_int(), ctypes.c_int()
             self._check(self._driver.cuFuncGetName(ctypes.byref(name), function))
-            self._check(self._driver.cuFuncGetAttribute(ctypes.byref(registers), _REGISTERS, function))
-            self._names[handle] = ((name.value or b"").decode(), registers.value)
+            for value, attribute in ((registers, _REGISTERS), (shared, _STATIC_SHARED)):
+                self._check(self._driver.cuFuncGetAttribute(ctypes.byref(value), attribute, function))
+            self._names[handle] = ((name.value or b"").decode(), registers.value, shared.value)
         return self._names[handle]
 
     def _call(self, case: Case) -> None:
@@ -233,6 +237,60 @@ def known(count: int) -> NDArray[np.int64]:
 def drawn(seed: int, worker: int) -> Iterator[Case]:
     """Yield the cases that a worker captures, without end."""
     return filter(fits, captured(Random(seed * 1000 + worker)))  # noqa: S311 - a list of shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was captured: keys of problems ``[cases, 8]``, and the place of each one's recipe in ``recipes``
+    ``[recipes, 13]``; cases without a recipe are left out.
+    """
+
+    keys: NDArray[np.int32]
+    recipe: NDArray[np.int32]
+    recipes: NDArray[np.int32]
+
+
+def read(folder: Path, launched: int, seed: int, processes: int = 1) -> Answers:
+    """Return what the files of a folder hold, with the cases that ``launched`` and ``seed`` list again."""
+    files = sorted(folder.glob("captures-*.npz"))
+    if not files:
+        raise UserError(f"{folder} has no captures: python -m tileprof.harvest.product_captures -o {folder}")
+    calls = [(path, number, len(files), launched, seed) for number, path in enumerate(files)]
+    if processes > 1:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            parts = pool.starmap(_part, calls)
+    else:
+        parts = [_part(*call) for call in calls]
+    places: dict[tuple[int, ...], int] = {}
+    recipe = []
+    for part in parts:
+        place = np.array([places.setdefault(tuple(row), len(places)) for row in part.recipes.tolist()], np.int32)
+        recipe.append(place[part.recipe])
+    return Answers(
+        np.concatenate([part.keys for part in parts]), np.concatenate(recipe), np.array(list(places), np.int32)
+    )
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """Return what the captures of a folder hold for, in words of tables."""
+    with np.load(min(folder.glob("captures-*.npz"))) as file:
+        own = json.loads(str(file["about"]))
+    return {
+        "gpu": own["gpu"], "architecture": own["architecture"], "sms": own["sms"], "library": "cublas",
+        "version": own["cublas"], "torch": own["torch"], "cuda": own["cuda"],
+    }  # fmt: skip
+
+
+def _part(path: Path, worker: int, workers: int, launched: int, seed: int) -> Answers:
+    with np.load(path) as file:
+        asked, recipe, recipes = (file[name] for name in ("asked", "recipe", "recipes"))
+    first, more = asked.tolist()
+    some = known(launched)[worker::workers][:first, : len(KEY)].astype(np.int32)
+    drawn_ones = np.empty((more, len(KEY)), np.int32)
+    for row, case in enumerate(itertools.islice(drawn(seed, worker), more)):
+        drawn_ones[row] = case[: len(KEY)]
+    there = recipe >= 0
+    return Answers(np.concatenate([some, drawn_ones])[there], recipe[there], recipes)
 
 
 class _Kept:

@@ -280,27 +280,6 @@ def harvested(count: int) -> NDArray[np.int64]:
     return np.array(list(chosen), np.int64)
 
 
-def asked(random: Random) -> Iterator[Case]:
-    """Yield cases without end, as `harvested` draws them, long ones too, and more of float32: none is held out."""
-    near, _ = _split()
-    of_models = sorted({(layer.inputs, layer.outputs, layer.heads) for model in near for layer in layers(model)})
-    linear = [Layer(*words) for words in of_models if not words[2]]
-    scores = [Layer(*words) for words in of_models if words[2]]
-    away = set(map(tuple, held_out().tolist()))
-    while True:
-        kind = random.random()
-        if kind < 0.55:
-            case = _of_layer(random.choice(linear), random, real=False)
-        elif kind < 0.9:
-            case = _of_any_widths(random)
-        else:
-            case = _of_layer(random.choice(scores), random, real=False)
-        if case[1] in (Dtype.FP16, Dtype.BF16) and random.random() < 0.5:
-            case = (case[0], random.choice((Dtype.FP32, Dtype.FP32, Dtype.TF32)), *case[2:])
-        if case not in away and _fits(case):
-            yield case
-
-
 _CAPTURED_TYPES: Final = ((Dtype.FP32, Dtype.TF32, Dtype.FP16, Dtype.BF16), (0.28, 0.2, 0.17, 0.35))
 
 

@@ -4,7 +4,7 @@ Trees see what a problem's near entries in the package's table offer (`tileprof.
 and are grown to put the library's own choice first. Near entries of the same layer are left out, so that trees learn
 from layers that the table lacks::
 
-    python -m tileprof.harvest.product_table SLICES --choices CHOICES --count 4400000 -o all.npz
+    python -m tileprof.harvest.product_table SLICES --captures CAPTURES --launched 52736 -o all.npz
     python -m tileprof.harvest.product_ranker examples all.npz products-cublas-13.1.npz -o examples.npz
     python -m tileprof.harvest.product_ranker grow products-cublas-13.1.npz examples.npz \
         -o product-ranker-cublas-13.1.npz
@@ -64,16 +64,11 @@ def held_out_layers(words: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return entries of a table of all products to learn from; of products with a bias launched ones first."""
-    timed = table.columns["main_time"] > 0
+    """Return entries of a table of all products to learn from."""
     chosen = []
     for op, counts in WANTED.items():
         for dtype, count in enumerate(counts):
             rows = np.flatnonzero((table.keys[:, 0] == op) & (table.keys[:, 1] == dtype))
-            if op == problems.BIAS:
-                sure = rows[timed[rows]]
-                rest = rows[~timed[rows]][: max(0, count - len(sure)) if dtype > problems.TF32 else 0]
-                rows = np.concatenate([sure, rest])
             chosen.append(random.choice(rows, min(count, len(rows)), replace=False))
     return random.permutation(np.concatenate(chosen))
 

@@ -247,29 +247,32 @@ def main(out, *sizes):
     def write():
         Path(out).write_text(json.dumps(result, indent=1) + "\n")
 
-    result["gpu_ms"] = gpu_times()
-    write()
+    def keep(path, program, size):
+        result["rows"] += rows_of(path, program, size)
+        write()
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         own = own_program(folder)
         jobs = []
-        for size in sizes or SIZES:
-            first = size == (sizes or SIZES)[0]
+        for number, size in enumerate(sizes or SIZES):
             for program in (*OWN_PROGRAMS, ""):
                 path = folder / f"{size}-{program}.tileprof"
                 words = [str(own), program] if program else ["--", sys.executable, "-P", __file__, "--child"]
                 words = words if program else ["--capture", *words]
-                passes = "accesses,filters,blocks" if first else "accesses"
+                passes = "accesses" if number else "accesses,filters,blocks"
                 environment = {} if program else {"CAPTURED": "1"}
                 jobs.append((path, size, passes, words, environment, program))
-        alone = [j for j in jobs if "filters" in j[2]]
-        for job in alone:
+        alone, others = jobs[: len(OWN_PROGRAMS) + 1], jobs[len(OWN_PROGRAMS) + 1 :]
+        for job in alone:  # the lives of their blocks are measured
             record(*job[:5])
+            keep(job[0], job[5], job[1])
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda job: record(*job[:5]), [j for j in jobs if j not in alone]))
-        for path, size, _, _, _, program in jobs:
-            result["rows"] += rows_of(path, program, size)
-            write()
+            list(pool.map(lambda job: record(*job[:5]), others))
+        for job in others:
+            keep(job[0], job[5], job[1])
+    result["gpu_ms"] = gpu_times()
+    write()
     for row in result["rows"]:
         print(*(f"{k}={v}" for k, v in row.items() if k != "block_ns"), flush=True)
         for kernel, (plain, filling) in row["block_ns"].items():

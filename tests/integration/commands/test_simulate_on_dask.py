@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.simulate_command import simulate
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.analysis.simulate import Source, Sweep, dask_cluster, fleet
+from tileprof.analysis.simulate import Source, Sweep, fleet
+from tileprof.analysis.simulate.sweeps import dask_cluster
 from tileprof.errors import UserError
 
 distributed = pytest.importorskip("distributed")

@@ -79,7 +79,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--size",
         "--width",
         # of python -m tileprof.harvest and of the script that judges its tables
-        "--choices",
+        "--captures",
         "--launched",
         "--leave-one-out",
         "--rules",

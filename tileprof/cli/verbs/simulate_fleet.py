@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tileprof.analysis.simulate.sweep import Point, Sweep
+    from tileprof.analysis.simulate.sweeps.sweep import Point, Sweep
 
 SCHEMA, VERSION = "tileprof simulation", 1
 _USUAL = ("stream", "graph", "pdl", "cusync", "dataflow", "list")
@@ -69,7 +69,7 @@ def _print_json(traces: list[str], swept: Sweep | None, results: list[list[Point
 
 
 def _print(traces: list[str], names: list[str], swept: Sweep | None, results: list[list[Point]]) -> None:
-    from tileprof.analysis.simulate.sweep import without  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.analysis.simulate.sweeps.sweep import without  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.cli.text.simulate_text import print_standing, wide_terminal  # noqa: PLC0415 - as above
     from tileprof.trace import load  # noqa: PLC0415 - as above
 

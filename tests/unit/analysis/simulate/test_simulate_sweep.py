@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.simulate_command import simulate
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.analysis.simulate import Source, Sweep, curve, scheduler, sweep, sweep_of
+from tileprof.analysis.simulate import Source, Sweep, curve, scheduler, sweep_of
+from tileprof.analysis.simulate.sweeps import sweep
 from tileprof.errors import UserError
 
 
@@ -118,7 +119,8 @@ def test_where_no_gpu_of_the_curve_is_large_enough_the_user_is_told(mlp, monkeyp
 
 _SWEEP = """
 import sys
-from tileprof.analysis.simulate import Source, Sweep, curve, sweep
+from tileprof.analysis.simulate import Source, Sweep, curve
+from tileprof.analysis.simulate.sweeps import sweep
 sweep._WORTH_S = 0.0
 sweep.os.cpu_count = lambda: 2
 curve(Source(sys.argv[1]), ["list"], Sweep("sms", tuple(range(1, 50_000))))

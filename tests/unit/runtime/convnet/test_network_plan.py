@@ -81,6 +81,17 @@ def test_a_plan_that_lacks_something_is_refused(kind: str) -> None:
         verify(broken_plan(plan, kind))
 
 
+def test_rows_whose_tiles_post_two_semaphores_are_awaited_on_both() -> None:
+    """One of the tiles of a row posts a semaphore of its own, which nobody awaits; the others' counts are right."""
+    plan = plan_network(small(1), 5)
+    tasks, waits = plan.tasks.copy(), plan.waits.copy()
+    shared = next(s for s in waits[:, 0].tolist() if (tasks[:, 7] == s).sum() > 1)
+    tasks[np.flatnonzero(tasks[:, 7] == shared)[-1], 7] = plan.semaphores
+    waits[waits[:, 0] == shared, 1] -= 1
+    with pytest.raises(UserError, match="does not wait for all of it"):
+        verify(replace(plan, tasks=tasks, waits=waits))
+
+
 def in_parts(blocks: int) -> Plan:
     """Tiles of as many parts as can be."""
     network = small(1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from tileprof.errors import UserError
 from tileprof.runtime.compile.regions.partition import unfit
 from tileprof.runtime.compile.regions.region import Region
 from tileprof.runtime.compile.tracing import inference_graphs
+from tileprof.runtime.encoder import plan as plans
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.block_regions import find
 from tileprof.runtime.encoder.constants import constant
-from tileprof.runtime.encoder.plan import faults, plan_of, without_task
+from tileprof.runtime.encoder.plan import StagePlan, Task, TaskBoxes, faults, plan_of, touches, without_task
 from tileprof.runtime.encoder.program import Attention, Program
 
 
@@ -280,6 +282,18 @@ def test_a_plan_without_any_of_its_tasks_is_refused() -> None:
     plan = plan_of(pre_norm(70, 128, 1), 6, 2)
     for number, task in enumerate(plan.tasks):
         assert faults(without_task(plan, number)), task
+
+
+def test_a_task_that_reads_what_its_own_stage_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(pre_norm(70, 128, 1), 6, 2)
+    for stage in range(len(plan.stages) - 1):  # the last one writes no matrix between stages
+
+        def with_its_own(planned: StagePlan, task: Task, stage: int = stage) -> TaskBoxes:
+            boxes = touches(planned, task)
+            return replace(boxes, reads=(*boxes.reads, *boxes.writes)) if task.stage == stage else boxes
+
+        monkeypatch.setattr(plans, "touches", with_its_own)
+        assert any(f"stage {stage} reads" in sentence for sentence in faults(plan)), stage
 
 
 def test_rows_that_are_too_long_for_a_block_are_refused() -> None:

@@ -124,9 +124,9 @@ Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* lau
 
 void Arena::give_filters(Header* own, uint64_t blocks, bool reads_anything, bool writes_anything,
                          Sanitizer_StreamHandle stream) {
-    Header h = host_headers_[own - headers_];
-    if (filters_.give(&h, blocks, reads_anything, writes_anything, stream))
-        check(api.sanitizerMemcpyHostToDeviceAsync(own, &h, sizeof h, stream), "copying a header with filters");
+    Header* h = &host_headers_[own - headers_];  // which stays until the launch has ended: copies may be late
+    if (filters_.give(h, blocks, reads_anything, writes_anything, stream))
+        check(api.sanitizerMemcpyHostToDeviceAsync(own, h, sizeof *h, stream), "copying a header with filters");
 }
 
 Header* Arena::off() { return allocate() ? headers_ + kOff : nullptr; }

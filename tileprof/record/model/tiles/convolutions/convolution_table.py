@@ -83,7 +83,12 @@ class Entry:
 def entry(key: tuple[int, ...], device: Device) -> Entry | None:
     """Return the launches of a call; None where this GPU was not measured, or nothing is like the call."""
     table = tables.table(FAMILY, device)
-    return None if table is None else entry_of(table, key, device, trees=tables.table(RANKER, device))
+    if table is None:
+        return None
+    known: dict[tuple[int, ...], Entry | None] = table.derived.setdefault("entries", {})
+    if key not in known:
+        known[key] = entry_of(table, key, device, trees=tables.table(RANKER, device))
+    return known[key]
 
 
 def entry_of(

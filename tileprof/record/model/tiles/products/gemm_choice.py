@@ -88,6 +88,7 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
         recipe, measured_ns = recipe_of(table, row), time_ns(int(columns["main_time"][row]))
         if not measured_ns:  # an answer of the library, as it would launch it
             recipe = fitted(recipe, problem, device.sms)
+            return _timed(_of_recipe(recipe, problem, ShapeSource.TABLE), problem, table, recipe, row)
         return replace(
             _of_recipe(recipe, problem, ShapeSource.TABLE),
             main_ns=measured_ns,
@@ -102,7 +103,11 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
         proposed = _proposed(problem, table, device)
         if proposed is not None:
             recipe, source = proposed, ShapeSource.HEURISTIC
-    choice = _of_recipe(recipe, problem, source)
+    return _timed(_of_recipe(recipe, problem, source), problem, table, recipe, row)
+
+
+def _timed(choice: Choice, problem: Problem, table: Table, recipe: Recipe, row: int | None) -> Choice:
+    """Return the choice with the time that near problems have, of which the entry ``row`` is none."""
     total = neighbours.times(problem, table, recipe, without=row)
     if not total:
         return choice

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _ALIGNED: Final = {problems.FP32: 4, problems.TF32: 4, problems.FP16: 8, problems.BF16: 8, problems.FP8: 16}
 """Elements of 16 bytes, which kernels copy at once."""
 _BATCH, _M, _N, _K = 4, 5, 6, 7
+_SIZES: Final = 4
+"""Features that are sizes come first."""
 _SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.0, 0.5])
 """Weights of the batch, m, n, k."""
 _SIDES: Final = (8, 16, 32, 64, 128, 256)
@@ -46,13 +48,14 @@ _BYTES_PER_NS, _START_NS = 3.5e3, 3000.0
 
 @dataclass(frozen=True, slots=True)
 class _Likes:
-    """Entries of one operation, type and layouts: their rows, features ``[entries, features]``, alignments of m, n and
-    k, and which were timed.
+    """Entries of one operation, type and layouts: their rows, sizes ``[4, entries]`` and other features
+    ``[entries, features]``, alignments of m, n and k ``[3, entries]``, and which were timed.
     """
 
     rows: NDArray[np.int64]
+    sizes: NDArray[np.float32]
     features: NDArray[np.float32]
-    aligned: NDArray[np.int64]
+    aligned: NDArray[np.int8]
     timed: NDArray[np.int64]
 
 
@@ -65,14 +68,31 @@ def nearest(
     likes = _likes(problem, table)
     if not len(likes.rows):
         return likes.rows, np.zeros(0)
-    apart = np.abs(likes.features - _features(_key(problem))).sum(axis=1)
-    apart += _OTHER_ALIGNMENT * (likes.aligned != _own_alignment(problem)).sum(axis=1)
+    own, alignments = _features(_key(problem))[0], _own_alignment(problem)[0]
+    apart = np.zeros(len(likes.rows), np.float32)
+    for sizes, size in zip(likes.sizes, own[:_SIZES], strict=True):
+        apart += np.abs(sizes - size)
+    for aligned, unit in zip(likes.aligned, alignments, strict=True):
+        apart += _OTHER_ALIGNMENT * (aligned != unit)
     if without is not None:
         apart[np.isin(likes.rows, without)] = np.inf
+
+    def whole(entries: NDArray[np.int64]) -> NDArray[np.float32]:
+        rest = np.abs(likes.features[entries] - own[_SIZES:]).sum(axis=1)
+        return np.asarray(apart[entries] + rest, np.float32)
+
+    # Sizes and alignment alone are a lower bound of the distance: entries beyond the distance of any ``count`` entries
+    # are not among the nearest.
+    if count < len(apart):
+        close = np.argpartition(apart, count - 1)[:count]
+        near = np.flatnonzero(apart <= whole(close).max())
+    else:
+        near = np.arange(len(apart))
+    apart = whole(near)
     some = np.argpartition(apart, count - 1)[:count] if count < len(apart) else np.arange(len(apart))
     some = some[np.isfinite(apart[some])]
-    some = some[np.lexsort((some, apart[some]))]
-    return likes.rows[some], apart[some].astype(np.float64)
+    some = some[np.lexsort((near[some], apart[some]))]
+    return likes.rows[near[some]], apart[some].astype(np.float64)
 
 
 def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
@@ -84,7 +104,7 @@ def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None
     rows = likes.rows[some]
     keys = table.keys[rows]
     apart = np.abs(_sizes(keys) - _sizes(_key(problem))).sum(axis=1)
-    apart += (likes.aligned[some] != _own_alignment(problem)).sum(axis=1)
+    apart += (_own_alignment(problem) != likes.aligned[:, some].T).sum(axis=1)
     recipes = table.columns["recipes"][table.columns["recipe"][rows]]
     apart += _OTHER_TILE * (recipes[:, _TILE] != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
     chosen = np.argpartition(apart, min(_TIMED, len(rows)) - 1)[:_TIMED]
@@ -105,7 +125,9 @@ def _likes(problem: Problem, table: Table) -> _Likes:
         keys = table.keys[rows]
         aligned = alignment(keys[:, _M:], _ALIGNED[problem.dtype])
         timed = np.flatnonzero(table.columns["main_time"][rows])
-        table.derived[key] = _Likes(rows, _features(keys), aligned, timed)
+        features = _features(keys)
+        sizes, features = np.ascontiguousarray(features[:, :_SIZES].T), np.ascontiguousarray(features[:, _SIZES:])
+        table.derived[key] = _Likes(rows, sizes, features, aligned.T.astype(np.int8), timed)
     likes: _Likes = table.derived[key]
     return likes
 

@@ -15,6 +15,7 @@ from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.tiles.products import gemm_choice, library_heuristic, neighbours
 from tileprof.record.model.tiles.products import problem as problems
+from tileprof.record.model.tiles.products.fitting import fitted
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.library_heuristic import Proposal
 from tileprof.record.model.tiles.products.problem import Problem
@@ -61,6 +62,18 @@ def test_a_product_that_was_measured_gets_its_kernels_and_its_time():
         assert (choice.source, choice.time_source) == (ShapeSource.TABLE, TimeSource.CALIBRATED)
         assert shape(choice) == (recipe.m, recipe.n, *recipe.cluster, recipe.split)
         assert choice.main_ns == time_ns(int(known_table.columns["main_time"][row])) > 0
+
+
+def test_an_answer_of_the_library_gets_a_time_of_launches_near_it():
+    known_table = table()
+    answered = np.flatnonzero((known_table.keys[:, 0] == problems.PLAIN) & (known_table.columns["main_time"] == 0))
+    for row in np.random.default_rng(0).choice(answered, 20, replace=False).tolist():
+        problem = Problem(*known_table.keys[row].tolist())
+        choice = gemm_choice.measured(problem, known_table, H200)
+        assert (choice.source, choice.time_source) == (ShapeSource.TABLE, TimeSource.INTERPOLATED)
+        assert choice.main_ns + choice.rest_ns == pytest.approx(
+            neighbours.times(problem, known_table, fitted(recipe_of(known_table, row), problem, H200.sms))
+        )
 
 
 def test_an_entry_that_is_left_out_is_told_by_those_near_it_mostly():

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tileprof.analysis.simulate.dask_cluster import on_dask
 from tileprof.analysis.simulate.duration_models import life_model
 from tileprof.analysis.simulate.scheduler import close, plain_key
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler
 from tileprof.analysis.simulate.simulator import Simulator
-from tileprof.analysis.simulate.workers import in_processes
+from tileprof.analysis.simulate.sweeps.dask_cluster import on_dask
+from tileprof.analysis.simulate.sweeps.workers import in_processes
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:

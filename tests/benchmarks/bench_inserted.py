@@ -1,0 +1,84 @@
+"""Bloom filters of recorded blocks of unmodified kernels: how many answers about later blocks are false.
+
+python tests/benchmarks/bench_inserted.py          no GPU; prints the table of docs/bloom.md
+python tests/benchmarks/bench_inserted.py --write  puts it there
+
+Accesses are those that the CUDA recorder recorded on an H200 (`tests/golden`). Filters are computed from them, with the
+bits that the recorder's patches set, and all bits where patches set all: reads of kernels that load through tensor maps
+(cuBLAS' nvjet), writes of launches whose results are inferred.
+"""
+
+import argparse
+
+import numpy as np
+from measuring import ROOT
+
+from tileprof.analysis.simulate.bloom import Filters, marks, touched
+from tileprof.analysis.simulate.inserted import WINDOW, answers
+from tileprof.trace import load
+
+GOLDEN = ROOT / "tests/golden"
+TRACES = ("gemm_fp32", "convolution", "gpt2", "gpt2_compiled", "later/bottleneck", "later/lstm", "later/gru")
+SIZES = ((2048, 512), (8192, 512))
+BY_TENSOR_MAPS = "nvjet"
+BLOCK = "filters of recordings"
+READS, WRITES = 0, 1
+
+
+def filter_words(side, filters):
+    """Return ``[tiles, words of 32 bits]``: `marks` by tile."""
+    table = marks(side, filters, slice(None))
+    flags = np.unpackbits(table.astype("<u8").view(np.uint8), axis=1, bitorder="little")[:, : side.tiles]
+    return np.packbits(np.ascontiguousarray(flags.T), axis=1, bitorder="little").view("<u4")
+
+
+def words_of(trace, filters, granule):
+    """Filters of every kernel of a trace, by launch; copies and fills have none."""
+    words = {}
+    for launch, row in enumerate(trace.launches.itertuples()):
+        if row.registers == 0:
+            continue
+        sides = touched(trace, launch, granule)
+        words[launch] = np.stack([filter_words(side, filters) for side in sides], axis=1)
+        if row.coverage == "conservative" or BY_TENSOR_MAPS in row.kernel:
+            words[launch][:, READS] = 0xFFFFFFFF
+        if row.coverage != "exact":
+            words[launch][:, WRITES] = 0xFFFFFFFF
+    return words
+
+
+def table():
+    """Markdown."""
+    yield (
+        "| recording | bits, granule | launches, blocks | filters of all bits | pairs asked | dependent | answered yes "
+        "| false | with ranges of arguments | missed |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for name in TRACES:
+        trace = load(GOLDEN / f"{name}.tileprof")
+        for bits, granule in SIZES:
+            filters = Filters(bits, 2)
+            words = words_of(trace, filters, granule)
+            a = answers(trace, words, filters, granule, WINDOW)
+            numbers = a.pairs, a.dependent, a.answered, a.false, a.declared, a.missed
+            sizes = (
+                f"{bits:,}, {granule} | {len(words):,}, {sum(map(len, words.values())):,} | {a.full / a.filters:.0%}"
+            )
+            yield f"| `{name.rpartition('/')[2]}` | {sizes} | {' | '.join(f'{number:,}' for number in numbers)} |"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true")
+    chosen = parser.parse_args()
+    lines = list(table())
+    print("\n".join(lines))
+    if chosen.write:
+        page = ROOT / "docs/bloom.md"
+        head, rest = page.read_text().split(f"<!-- {BLOCK} -->\n")
+        tail = rest.split(f"<!-- end of {BLOCK} -->")[1]
+        page.write_text(f"{head}<!-- {BLOCK} -->\n" + "\n".join(lines) + f"\n<!-- end of {BLOCK} -->{tail}")
+
+
+if __name__ == "__main__":
+    main()
