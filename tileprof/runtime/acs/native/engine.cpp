@@ -112,8 +112,8 @@ bool Engine::queues(CUstream stream) const {
     return queue_ != nullptr && !dispatcher_->captures() && stream != per_thread_stream() && !queue_->broken();
 }
 
-// Everything that was queued is with the driver, and the library's thread begins nothing while the lock is held; no lock
-// where it does not come to that.
+// Everything that was queued is with the driver, and the library's thread begins nothing while the lock is held; no
+// lock where it does not come to that.
 std::unique_lock<std::timed_mutex> Engine::take_over(const char* what) {
     std::unique_lock<std::timed_mutex> lock;
     if (queue_ == nullptr || queue_->drain()) lock = patiently(issuing_);

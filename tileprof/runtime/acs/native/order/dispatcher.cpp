@@ -119,8 +119,8 @@ CUresult Dispatcher::pace(CUstream stream, bool* rests) {
 }
 
 // Whether the host needed longer for each launch since the last look than the driver needs to issue one. Over streams
-// that need not be asked: a launch begins at once. The GPU may be idle while a segment waits for more launches of a fast
-// host, however.
+// that need not be asked: a launch begins at once. The GPU may be idle while a segment waits for more launches of a
+// fast host, however.
 bool Dispatcher::is_slow() {
     if (options_.mode != Mode::kGraph) return true;
     const auto now = std::chrono::steady_clock::now();
