@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.record.model.tables import Table, read, write
-from tileprof.record.model.tables.trees import LEAF
+from tileprof.harvest.grown_trees import write_trees
+from tileprof.record.model.tables import Table, read
 from tileprof.record.model.tiles.convolutions import convolution_table, learned
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Node = dict[str, Any]
 
 HELD_OUT_EVERY: Final = 10
 WANTED: Final = (6000, 40000)
@@ -124,40 +123,6 @@ def grow(
     return model, rows[asked], np.array(judged, bool)
 
 
-def nodes(root: Node) -> Iterator[tuple[int, float, int, int]]:
-    """Yield the nodes of a tree as `tileprof.record.model.tables.trees` walks them."""
-    order: list[Node] = [root]
-    for node in order:  # grows while it is walked
-        if "split_feature" in node:
-            assert node["decision_type"] == "<="
-            yield node["split_feature"], node["threshold"], len(order), len(order) + 1
-            order += [node["left_child"], node["right_child"]]
-        else:
-            yield LEAF, node["leaf_value"], 0, 0
-
-
-def write_trees(path: Path, about: dict[str, Any], grown: dict[int, Any]) -> int:
-    """Write the trees of all groups; the bytes of the file."""
-    keys: list[tuple[int, int]] = []
-    roots: list[int] = []
-    rows: list[tuple[int, float, int, int]] = []
-    for group, model in grown.items():
-        for number, tree in enumerate(model.dump_model()["tree_info"]):
-            keys.append((group, number))
-            roots.append(len(rows))
-            rows += list(nodes(tree["tree_structure"]))
-    feature, at, low, high = (np.array(column) for column in zip(*rows, strict=True))
-    assert max(low.max(), high.max()) <= np.iinfo(np.uint8).max
-    columns: dict[str, NDArray[Any]] = {
-        "root": np.array(roots, np.int32), "feature": feature.astype(np.uint8), "at": at.astype(np.float32),
-        "low": low.astype(np.uint8), "high": high.astype(np.uint8),
-    }  # fmt: skip
-    kept = {name: about[name] for name in ("gpu", "architecture", "sms", "library", "version", "torch", "cuda")}
-    kept["made"] = "python -m tileprof.harvest.convolution_ranker"
-    write(path, kept, ("group", "tree"), np.array(keys, np.int64), columns)
-    return path.stat().st_size
-
-
 def kinds(keys: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
     """Return kinds of calls that are reported one by one."""
     taps, groups = keys[:, 12:15], keys[:, 5]
@@ -213,7 +178,8 @@ def main(words: list[str] | None = None) -> int:
         judged.append(own)
     lines = report(table.keys[np.concatenate(rows)], np.concatenate(judged))
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.write(f"{write_trees(options.output, table.about, grown):,} bytes\n")
+    size = write_trees(options.output, table.about, grown, "python -m tileprof.harvest.convolution_ranker")
+    sys.stdout.write(f"{size:,} bytes\n")
     return 0
 
 

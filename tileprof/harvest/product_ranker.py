@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.record.model.tables import Table, read, write
+from tileprof.harvest.grown_trees import write_trees
+from tileprof.record.model.tables import Table, read
 from tileprof.record.model.tables.product_entries import recipe_of
-from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.products import learned, neighbours
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Node = dict[str, Any]
 
 HELD_OUT_EVERY: Final = 25
 WANTED: Final = {
@@ -48,7 +47,6 @@ _GROWING: Final = {
     "min_data_in_leaf": 20, "feature_fraction": 0.5, "bagging_fraction": 0.7, "bagging_freq": 1, "max_bin": 127,
     "num_threads": 1, "deterministic": True, "force_row_wise": True, "seed": 1, "verbose": -1,
 }  # fmt: skip
-_DECIDED: Final = "<="
 
 
 def layer(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -123,40 +121,6 @@ def grow(some: dict[str, NDArray[Any]], group: int, trees: int, leaves: int) -> 
     return model, np.array(judged, float)
 
 
-def nodes(root: Node) -> Iterator[tuple[int, float, int, int]]:
-    """Yield the nodes of a tree as `learned` walks them: feature, threshold or value, and both ways from the root."""
-    order: list[Node] = [root]
-    for node in order:  # grows while it is walked
-        if "split_feature" in node:
-            assert node["decision_type"] == _DECIDED
-            yield node["split_feature"], node["threshold"], len(order), len(order) + 1
-            order += [node["left_child"], node["right_child"]]
-        else:
-            yield LEAF, node["leaf_value"], 0, 0
-
-
-def write_trees(path: Path, about: dict[str, Any], grown: dict[int, Any]) -> int:
-    """Write the trees of all groups; the bytes of the file."""
-    keys: list[tuple[int, int]] = []
-    roots: list[int] = []
-    rows: list[tuple[int, float, int, int]] = []
-    for group, model in grown.items():
-        for number, tree in enumerate(model.dump_model()["tree_info"]):
-            keys.append((group, number))
-            roots.append(len(rows))
-            rows += list(nodes(tree["tree_structure"]))
-    feature, at, low, high = (np.array(column) for column in zip(*rows, strict=True))
-    columns: dict[str, NDArray[Any]] = {
-        "root": np.array(roots, np.int32), "feature": feature.astype(np.uint8), "at": at.astype(np.float32),
-        "low": low.astype(np.uint8), "high": high.astype(np.uint8),
-    }  # fmt: skip
-    assert max(low.max(), high.max()) <= np.iinfo(np.uint8).max
-    kept = {name: about[name] for name in ("gpu", "architecture", "sms", "library", "version", "torch", "cuda")}
-    kept["made"] = "python -m tileprof.harvest.product_ranker"
-    write(path, kept, ("group", "tree"), np.array(keys, np.int64), columns)
-    return path.stat().st_size
-
-
 def _report(judged: NDArray[np.float64]) -> Iterator[str]:
     names = {0: "fp32", 1: "tf32", 2: "fp16", 3: "bf16"}
     for op, dtype in np.unique(judged[:, :2], axis=0).tolist():
@@ -196,7 +160,8 @@ def main(words: list[str] | None = None) -> int:
     for group in sorted(set(learned.GROUPS.values())):
         grown[group], judged = grow(some, group, options.trees, options.leaves)
         sys.stderr.write("".join(f"{line}\n" for line in _report(judged)))
-        sys.stdout.write(f"{write_trees(options.output, read(options.near).about, grown)} bytes\n")
+        made = "python -m tileprof.harvest.product_ranker"
+        sys.stdout.write(f"{write_trees(options.output, read(options.near).about, grown, made)} bytes\n")
         sys.stdout.flush()
     return 0
 

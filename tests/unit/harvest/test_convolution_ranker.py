@@ -3,7 +3,7 @@
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest import convolution_ranker
+from tileprof.harvest import convolution_ranker, grown_trees
 from tileprof.record.model import tables
 from tileprof.record.model.tables.trees import LEAF
 
@@ -37,7 +37,7 @@ def test_a_tree_is_written_so_that_ways_lead_from_its_root():
     leaf = [{"leaf_value": value} for value in (1.0, 2.0, 3.0)]
     inner = {"split_feature": 7, "threshold": 0.5, "decision_type": "<=", "left_child": leaf[1], "right_child": leaf[2]}
     root = {"split_feature": 3, "threshold": 4.0, "decision_type": "<=", "left_child": leaf[0], "right_child": inner}
-    assert list(convolution_ranker.nodes(root)) == [
+    assert list(grown_trees.nodes(root)) == [
         (3, 4.0, 1, 2), (LEAF, 1.0, 0, 0), (7, 0.5, 3, 4), (LEAF, 2.0, 0, 0), (LEAF, 3.0, 0, 0),
     ]  # fmt: skip
 
