@@ -176,7 +176,7 @@ def gpu_times(result, write):
                 environment = recorded_run.environment(
                     mode.split()[0], Path(folder), built, sanitizer, settings, skip=0, count=None
                 )
-            for line in lines_of(mode, [sys.executable, "-P", __file__, "--child"], environment):
+            for line in lines_of(mode, [sys.executable, __file__, "--child"], environment):
                 if line.startswith("{"):
                     for program, row in json.loads(line).items():
                         result["gpu_ms"].setdefault(program, {})[mode] = round(row["ms"], 4)
@@ -218,7 +218,7 @@ def record(path, size, passes, program, own):
         command += [str(own), program]
     else:
         environment["CAPTURED"] = "1"
-        command += ["--capture", "--", sys.executable, "-P", __file__, "--child"]
+        command += ["--capture", "--", sys.executable, __file__, "--child"]
         command += [] if program == EVERY else [program]
     for _ in lines_of(f"{program} {size} {passes}", command, environment):
         pass
