@@ -344,7 +344,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
     "chain-times": {"chains": chains, "two streams by chain": streams_by_chain},
     "measured": {"two streams": streams_by_kind},
-    "simulate": {"held-out recordings": held_out_recordings},
+    "simulator-accuracy": {"held-out recordings": held_out_recordings},
     "verify": {"halo": halo, "mutants": mutants},
     "whole-models": {"whole models": whole_models, "starts": starts},
 }
