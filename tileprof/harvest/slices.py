@@ -16,8 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -31,6 +29,7 @@ from numpy.typing import NDArray
 
 from tileprof.errors import UserError
 from tileprof.harvest.activity import Activities, Activity
+from tileprof.harvest.readable_names import demangled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -199,21 +198,13 @@ def load(folder: Path, family: str) -> Harvested:
         name=np.concatenate(
             [np.array([place[str(n)] for n in part["names"]], np.int64)[part["name"]] for part in parts]
         ),
-        names=_demangled(names),
+        names=demangled(names),
         **columns,
     )
 
 
 def _places(names: NDArray[np.str_], place: dict[str, int]) -> NDArray[np.int64]:
     return np.array([place[str(name)] for name in names], np.int64)
-
-
-def _demangled(names: list[str]) -> list[str]:
-    tool = shutil.which("c++filt")
-    if tool is None or not names:
-        return names
-    out = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=True)
-    return out.stdout.splitlines()
 
 
 def digest(cases: NDArray[np.int64]) -> str:

@@ -22,7 +22,7 @@ struct Options {
     int orders = 2;     // in which a segment is checked, beside stream order
     uint64_t seed = 0;
     uint64_t rest = 0;  // launches after which it is judged whether spreading them is worth it; 0: never
-    int delay_us = 0;   // at most, before each launch that is placed: for tests of the order
+    int delay_us = 0;   // half of the longest sleep before each launch that is placed: for tests of the order
     uint64_t memory_bytes = 8ull << 30;  // copied for a check, at most
 
     std::string read(const char* path);  // "" or what is wrong
