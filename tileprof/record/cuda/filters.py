@@ -104,6 +104,8 @@ class Inserted:
 
 def by_tile(blocks: Words, geometry: Geometry) -> Words:
     """Return filters of tiles, which are clusters of blocks where a kernel is launched in clusters."""
+    if geometry.tiles == len(blocks):
+        return blocks
     tile = geometry.tile_of(np.arange(len(blocks)))
     words = np.zeros((geometry.tiles, *blocks.shape[1:]), np.uint32)
     np.bitwise_or.at(words, tile, blocks)

@@ -22,7 +22,8 @@ class Settings:
     decides and issues, 0 for the program's own; ``window``: launches that a new one is compared with; ``segment``:
     launches that a captured or checked segment holds at most; ``orders``: in which a segment is checked; ``rest``:
     launches per judgement whether the GPU is idle when they come, so that those over streams stay in stream order (0:
-    never); ``delay_us``: the most by which a launch that is placed begins later, at random, which tests the order.
+    never); ``delay_us``: how much later a launch that is placed begins in the mean, at random, which tests the order:
+    the GPU sleeps for up to twice that.
     """
 
     mode: Mode

@@ -8,6 +8,7 @@
 
 #include "driver/launch.h"
 #include "options.h"
+#include "order/late.h"
 #include "order/window.h"
 
 namespace tileprof::acs {
@@ -47,7 +48,7 @@ class Group {
         awaited_keys_;  // keys of launches behind which another lane waited when more had followed there
     uint64_t last_id_ = 0, last_but_one_ = 0;
     size_t most_events_;
-    int delay_us_;
+    Late late_;
     CUresult failure_ = kSuccess;
     Counts* counts_;
     bool usable_ = true;

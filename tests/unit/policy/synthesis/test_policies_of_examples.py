@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from tests.unit.policy.recorded_modules import TILES, record
+from tests.support.policies.recorded_modules import TILES, record
 from tileprof.policy.format import from_dict, to_dict
 from tileprof.policy.synthesis.candidates import TOLERANCE
 from tileprof.policy.synthesis.search import synthesise

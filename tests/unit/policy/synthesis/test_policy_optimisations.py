@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.policy.graphs import graph_of
-from tests.unit.policy.recorded_modules import recorded_module
+from tests.support.policies.graphs import graph_of
+from tests.support.policies.recorded_modules import recorded_module
 from tileprof.policy.emit.counters import counters
 from tileprof.policy.emit.cusync import cusync_files
 from tileprof.policy.format import PolicyError, from_dict, to_dict

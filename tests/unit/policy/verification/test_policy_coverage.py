@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from tests.unit.policy.graphs import graph_of
-from tests.unit.policy.small_policies import cases
+from tests.support.policies.graphs import graph_of
+from tests.unit.policy.verification.small_policies import cases
 from tileprof.policy.format import PolicyError
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.verification.pair_waits import pair_waits

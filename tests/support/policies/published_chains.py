@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from torch.nn import functional
 
-from tests.unit.policy.recorded_modules import record
+from tests.support.policies.recorded_modules import record
 from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.errors import UserError
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.policy.recorded_modules import MODULES, GeluMlp, record, recorded_module
+from tests.support.policies.recorded_modules import MODULES, GeluMlp, record, recorded_module
 from tileprof.cli.entry import main
 from tileprof.errors import UserError
 from tileprof.policy.format import from_dict, to_dict
@@ -137,7 +137,7 @@ def test_a_trace_of_a_gpu_says_that_it_does_not_know_the_calls() -> None:
     import tileprof
     from tileprof.analysis import build_graph
 
-    golden = Path(__file__).parents[2] / "golden" / "gemm_pair.tileprof"
+    golden = Path(__file__).parents[3] / "golden" / "gemm_pair.tileprof"
     graph = build_graph(tileprof.load(golden))
     policy = synthesise(graph, range(len(graph.launches)))
     assert all("does not say how" in stage.reason and not stage.operator for stage in policy.stages)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.unit.policy.recorded_modules import recorded_module
+from tests.support.policies.recorded_modules import recorded_module
 from tileprof.policy.operators import describe
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.synthesis.epilogue_fusion import fuse

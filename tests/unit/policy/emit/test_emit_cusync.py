@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.policy.graphs import graph_of
+from tests.support.policies.graphs import graph_of
 from tileprof.errors import UserError
 from tileprof.policy.emit import cusync_parts
 from tileprof.policy.emit.cusync import cusync_files

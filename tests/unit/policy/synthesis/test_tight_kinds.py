@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.policy.published_chains import chains, measure
+from tests.support.policies.published_chains import chains, measure
 
 WANTED = {
     ("gpt3-175b-tp8", "v100", "mlp", 64),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.policy.graphs import Relation, graph_of
+from tests.support.policies.graphs import Relation, graph_of
 from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.errors import UserError
 from tileprof.policy.assessment import assess

@@ -30,7 +30,7 @@ from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.dependency_file import parse_dependencies
 from tileprof.trace import load
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 
 
 @pytest.fixture(scope="module")

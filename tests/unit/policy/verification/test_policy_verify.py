@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from tests.support.counted_lines import counted_lines
-from tests.unit.policy.graphs import Relation, graph_of
-from tests.unit.policy.small_policies import Grid, cases, runs_without
+from tests.support.policies.graphs import Relation, graph_of
+from tests.unit.policy.verification.small_policies import Grid, cases, runs_without
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, PolicyError, from_dict, load_policy, to_dict
 from tileprof.policy.format.lowering import lower

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tests.unit.policy.graphs import Relation, graph_of
-from tests.unit.policy.mutants import Tally, exact_policy, harmful, residency_mutants
+from tests.support.policies.graphs import Relation, graph_of
+from tests.support.policies.mutants import Tally, exact_policy, harmful, residency_mutants
 from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.devices import get, occupancy
 from tileprof.policy.synthesis.search import synthesise

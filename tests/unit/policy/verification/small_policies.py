@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tests.unit.policy.graphs import Relation
+from tests.support.policies.graphs import Relation
 from tileprof.policy.format import Policy, from_dict
 from tileprof.policy.format.lowering import lower
 

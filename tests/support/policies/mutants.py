@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.unit.policy.progress import hangs
+from tests.support.policies.progress import hangs
 from tileprof.analysis.dependencies.blocks import merge_blocks
 from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, to_dict

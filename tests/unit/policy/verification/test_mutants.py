@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.policies.graphs import Relation, graph_of
+from tests.support.policies.mutants import KINDS, RESIDENCY_KINDS, Tally, exact_policy, harmful, mutants
+from tests.support.policies.progress import hangs
+from tests.support.policies.random_graphs import random_graph, residency_tally
 from tests.support.synthetic_graphs import write_mlp
-from tests.unit.policy.graphs import Relation, graph_of
-from tests.unit.policy.mutants import KINDS, RESIDENCY_KINDS, Tally, exact_policy, harmful, mutants
-from tests.unit.policy.progress import hangs
-from tests.unit.policy.random_graphs import random_graph, residency_tally
-from tests.unit.policy.small_policies import runs_without
+from tests.unit.policy.verification.small_policies import runs_without
 from tileprof.analysis import build_graph
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.search import synthesise
@@ -23,7 +23,7 @@ from tileprof.policy.verification.residency import _demands, _kept_out_one_by_on
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace import load
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 MORE = int(os.environ.get("TILEPROF_MUTANTS", "600"))
 """Mutants of random graphs at night; TILEPROF_MUTANTS=10000 takes some minutes."""

@@ -13,7 +13,7 @@ from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace import validate
 
-GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.tileprof"))
+GOLDEN = sorted((Path(__file__).parents[3] / "golden").glob("*.tileprof"))
 
 
 def test_there_are_golden_traces() -> None:
