@@ -19,8 +19,8 @@ of blocks. A tile's life there leaves out what a boundary of stages costs (`pred
 and a loader that waits fetches weights meanwhile.
 
 Other rows of the table of docs/simulator-accuracy.md: chains of `tests/gpu/results/runtime.json`, predicted from the
-time of each stage alone when they were measured; steps of PyTorch programs from what a launch takes the host and the GPU
-(`bench_acs_eager.py`); blocks of `bloom.cu` from the time kernel after kernel (`bench_bloom.py`).
+time of each stage alone when they were measured; steps of PyTorch programs from what a launch takes the host and the
+GPU (`bench_acs_eager.py`); blocks of `bloom.cu` from the time kernel after kernel (`bench_bloom.py`).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The table in docs/simulator-accuracy.md of predictions beside our own measurements, computed again from the results."""
+"""The table in docs/simulator-accuracy.md of predicted and measured gains, computed again from the results."""
 
 import json
 from pathlib import Path
