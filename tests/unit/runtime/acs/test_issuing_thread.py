@@ -40,6 +40,7 @@ def test_the_programs_thread_makes_only_the_first_launch_of_a_kernel_itself(
     assert machine.run(*words, settings=settings, delay_us=0, FAKE_ISSUE_NS="3400") == machine.run(*words, delay_us=0)
     (counts,) = acs.results(settings.folder)
     assert counts["queued"] == 20 * 200 - 1
+    assert counts["awaited_ns"]["cuStreamSynchronize"] > 0
 
 
 @pytest.mark.parametrize("mode", MODES)

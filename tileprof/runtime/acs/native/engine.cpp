@@ -116,7 +116,10 @@ bool Engine::queues(CUstream stream) const {
 // lock where it does not come to that.
 std::unique_lock<std::timed_mutex> Engine::take_over(const char* what) {
     std::unique_lock<std::timed_mutex> lock;
+    const bool waits = queue_ != nullptr && !queue_->empty();
+    const auto begin = std::chrono::steady_clock::now();
     if (queue_ == nullptr || queue_->drain()) lock = patiently(issuing_);
+    if (waits) counts_.awaited_ns[what] += nanoseconds_since(begin);
     if (!lock.owns_lock()) stuck(what);
     return lock;
 }
@@ -264,6 +267,7 @@ void Engine::finish() {
     const std::unique_lock<std::timed_mutex> issuing = take_over("the end of the program");
     if (options_.mode == Mode::kGraph) note_failure(dispatcher_->flush());
     finished_ = true;
+    if (queue_ != nullptr && queue_->full_ns() != 0) counts_.awaited_ns["room in the queue"] = queue_->full_ns();
     if (log_.is_open())
         log_.flush();
     else if (counts_.launches != 0)

@@ -114,7 +114,8 @@ void Counts::write(const std::string& path) const {
     std::string text = object(plain);
     text.pop_back();
     text += ",\"reasons\":" + object(reasons) + ",\"calls\":" + object(calls) +
-            ",\"differences\":" + object(differences) + ",\"lanes\":" + object(by_lane) + ",\"unknown_at\":[";
+            ",\"differences\":" + object(differences) + ",\"awaited_ns\":" + object(awaited_ns) +
+            ",\"lanes\":" + object(by_lane) + ",\"unknown_at\":[";
     for (uint64_t at : unknown_at) text += (text.back() == '[' ? "" : ",") + std::to_string(at);
     text += "]}\n";
     fputs(text.c_str(), file);

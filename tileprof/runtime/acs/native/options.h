@@ -40,6 +40,7 @@ struct Counts {
     std::map<std::string, uint64_t> reasons;  // why launches stood for all memory
     std::map<std::string, uint64_t> calls;    // that everything was ordered around
     std::map<std::string, uint64_t> differences;
+    std::map<std::string, uint64_t> awaited_ns;  // in which the program waited for the library's thread, by its call
     std::map<int, uint64_t> lanes;
     std::vector<uint64_t> unknown_at;  // which launches, the first being 0: kMostListed of them
     uint64_t capture_at = 0;           // launches before the last capture

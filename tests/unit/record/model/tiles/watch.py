@@ -36,7 +36,7 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self._random = np.random.default_rng(0) if taints else None
         self.attempts = 0
-        self.held: set[str] = set()
+        self.checked: set[str] = set()
         """Operators of which some element of an input was perturbed."""
         self._checked_calls: set[Any] = set()
         load_all()
@@ -71,7 +71,7 @@ class Watch(TorchDispatchMode):
             attempts = taint.check(func, args, kwargs, call, kernels, self._random, again)
             self.attempts += attempts
             if attempts:
-                self.held.add(call.op)
+                self.checked.add(call.op)
         return result
 
 

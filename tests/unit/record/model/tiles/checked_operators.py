@@ -1,6 +1,6 @@
 """The tile models that the oracle of perturbed inputs checks against PyTorch, counted over all of OpInfo's samples.
 
-    python -m tests.unit.record.model.tiles.held_operators
+    python -m tests.unit.record.model.tiles.checked_operators
 
 runs all samples (some minutes) and rewrites `LIST` and the table of `PAGE`.
 """
@@ -8,6 +8,7 @@ runs all samples (some minutes) and rewrites `LIST` and the table of `PAGE`.
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +18,16 @@ from tileprof.record.model.tile_model import REGISTRY
 from tileprof.record.model.tiles import load_all
 
 ROOT = Path(__file__).parents[5]
-LIST = Path(__file__).with_name("held_operators.json")
-PAGE = "docs/limits.md"
-HOW = "run `python -m tests.unit.record.model.tiles.held_operators`, and give a reason in NOT_HELD for what it names"
+LIST = Path(__file__).with_name("checked_operators.json")
+PAGE = "docs/model-recorder.md"
+HOW = (
+    "run `python -m tests.unit.record.model.tiles.checked_operators`, and give a reason in UNCHECKED for what it names"
+)
 
 _BEGIN, _END = "<!-- checked against PyTorch -->\n", "<!-- end of checked against PyTorch -->\n"
 
 _BY_REASON: Final = {
-    "they take lists of tensors; the model of one tensor, for each": (
+    "They take lists of tensors, each tensor with the model of one tensor": (
         "_amp_foreach_non_finite_check_and_unscale_ _foreach_abs _foreach_abs_ _foreach_acos _foreach_acos_ "
         "_foreach_add _foreach_add_ _foreach_addcdiv _foreach_addcdiv_ _foreach_addcmul _foreach_addcmul_ "
         "_foreach_asin _foreach_asin_ _foreach_atan _foreach_atan_ _foreach_ceil _foreach_ceil_ "
@@ -42,7 +45,7 @@ _BY_REASON: Final = {
         "_foreach_tanh_ _foreach_trunc _foreach_trunc_ _foreach_zero _foreach_zero_ _fused_adagrad_ _fused_adam_ "
         "_fused_adamw_ _fused_sgd_"
     ),
-    "samples run forward alone": (
+    "OpInfo's samples run the forward pass only": (
         "_fused_rms_norm_backward _scaled_dot_product_cudnn_attention_backward "
         "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward "
         "_scaled_dot_product_flash_attention_for_cpu_backward "
@@ -57,12 +60,12 @@ _BY_REASON: Final = {
         "upsample_bilinear2d_backward upsample_linear1d_backward upsample_nearest1d_backward "
         "upsample_nearest2d_backward upsample_nearest3d_backward upsample_trilinear3d_backward"
     ),
-    "random numbers: another input gives another draw": (
+    "They draw random numbers, which differ for another input": (
         "_fused_dropout _standard_gamma bernoulli bernoulli_ binomial cauchy_ exponential exponential_ eye "
         "geometric_ log_normal_ multinomial native_dropout normal normal_ poisson rand rand_like randint "
         "randint_like randn randn_like random_ randperm rrelu_with_noise rrelu_with_noise_ uniform uniform_"
     ),
-    "views, allocation and questions of metadata: no kernel": (
+    "They launch no kernel (views, allocation, queries of metadata)": (
         "_assert_async _fused_sdp_choice _has_compatible_shallow_copy_type _nested_tensor_size _reshape_alias "
         "_unsafe_view _version alias as_strided_ detach detach_ empty empty_like empty_permuted empty_strided "
         "is_pinned is_same_size lift lift_fresh new_empty new_empty_strided record_stream resize_ resize_as_ "
@@ -75,9 +78,9 @@ _BY_REASON: Final = {
         "_scaled_dot_product_fused_attention_overrideable _scaled_mm _thnn_fused_gru_cell _thnn_fused_lstm_cell "
         "copy im2col repeat_interleave"
     ),
-    "torchvision's own, held against loops": "torchvision::nms torchvision::roi_align",
+    "They are torchvision's; other tests compare them with loops": "torchvision::nms torchvision::roi_align",
 }
-NOT_HELD: Final = {
+UNCHECKED: Final = {
     op if "::" in op else f"aten::{op}": reason for reason, ops in _BY_REASON.items() for op in ops.split()
 }
 """By operator: why the oracle does not reach its model, nor one with the same function."""
@@ -96,22 +99,28 @@ def model_of(op: str) -> str:
 
 
 def table() -> str:
-    """The table of `PAGE`."""
+    """The table of `PAGE`, and below it the operators that are not checked, by reason."""
     by_reason: dict[str, list[str]] = {}
-    for op, reason in NOT_HELD.items():
+    for op, reason in UNCHECKED.items():
         by_reason.setdefault(reason, []).append(op)
     direct = len(json.loads(LIST.read_text()))
     rows = [
-        ("checked against PyTorch, by perturbing single elements of OpInfo's samples", direct, ""),
-        ("the same function as one of these, under another name", len(listed()) - direct, ""),
+        ("checked against PyTorch, by perturbing single elements of OpInfo's samples", direct),
+        ("the same function as one of these, under another name", len(listed()) - direct),
+        ("not checked, for the reasons below", len(UNCHECKED)),
     ]
-    rows += [(f"not checked: {reason}", len(ops), _short(ops)) for reason, ops in sorted(by_reason.items())]
-    lines = ["| operators with a tile model | number | which |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| {what} | {count} | {which} |" for what, count, which in rows)]) + "\n"
+    lines = [
+        "| operators with a tile model | number |",
+        "|---|---|",
+        *(f"| {what} | {count} |" for what, count in rows),
+    ]
+    lines += ["", *(f"- {reason} ({len(ops)}):\n{_wrapped(ops)}" for reason, ops in sorted(by_reason.items()))]
+    return "\n".join(lines) + "\n"
 
 
-def _short(ops: list[str]) -> str:
-    return ", ".join(f"`{op.removeprefix('aten::')}`" for op in sorted(ops))
+def _wrapped(ops: list[str]) -> str:
+    names = ", ".join(f"`{op.removeprefix('aten::')}`" for op in sorted(ops))
+    return textwrap.fill(names, 120, initial_indent="  ", subsequent_indent="  ")
 
 
 def main() -> None:
@@ -119,17 +128,17 @@ def main() -> None:
     from tests.unit.record.model.tiles.operator_samples import PARTS, all_operators, tiny_tiles, tried_operators
 
     load_all()
-    held: set[str] = set()
+    checked: set[str] = set()
     with pytest.MonkeyPatch.context() as patch, all_operators() as operators, tiny_tiles(patch):
         for part in range(PARTS):
             _, more, wrong = tried_operators(operators[part::PARTS])
             assert not wrong, "\n".join(wrong)
-            held |= more
-    LIST.write_text(json.dumps(sorted(held), indent=1) + "\n")
+            checked |= more
+    LIST.write_text(json.dumps(sorted(checked), indent=1) + "\n")
     page = ROOT / PAGE
     begin, _, rest = page.read_text().partition(_BEGIN)
     page.write_text(f"{begin}{_BEGIN}{table()}{_END}{rest.partition(_END)[2]}")
-    missing = sorted(set(REGISTRY) - set(listed()) - set(NOT_HELD))
+    missing = sorted(set(REGISTRY) - set(listed()) - set(UNCHECKED))
     print(*missing, sep="\n")  # noqa: T201 - what needs a reason
     print(HOW)  # noqa: T201
 
