@@ -38,6 +38,8 @@ std::string Options::read(const char* path) {
                 lanes = static_cast<int>(number);
             else if (name == "threads")
                 threads = static_cast<int>(number);
+            else if (name == "workers")
+                workers = static_cast<int>(number);
             else if (name == "window")
                 window = static_cast<int>(number);
             else if (name == "segment")
