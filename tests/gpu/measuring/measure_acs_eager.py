@@ -1,7 +1,7 @@
 """Programs that issue their launches themselves, under ACS with a thread that issues, each alone on the machine.
 
     python tests/gpu/measuring/measure_acs_eager.py OUT [--phase record|time] [--only N,…]
-        [--modes plain,thread,spread,graph,log] [--pairs N] [--rounds N]
+        [--modes plain,thread,spread,workers,graph,log] [--pairs N] [--rounds N]
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; they do so ``--pairs`` times in turn (``time``).
@@ -61,6 +61,7 @@ START_S, TURN_S = 90, 30
 """Until all processes have to be warm, and until one has to have measured."""
 EACH = 8
 """Steps of a round."""
+WORKERS = 8
 LOGGED_TURNS = 2
 """After which mode ``log`` measures no more: a line per launch is written."""
 
@@ -105,7 +106,9 @@ def tabulate(words: str, folder: Path) -> str:
 
 
 def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | None:
-    """How the library is told to run a program; None in stream order. ``spread``: a thread issues and never rests."""
+    """How the library is told to run a program; None in stream order. ``spread``: a thread issues and never rests;
+    ``workers``: the same with workers, as in the paper.
+    """
     if mode == "plain":
         return None
     own = folder / name_of(words) / f"{mode}-{pair}"
@@ -114,6 +117,8 @@ def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | N
         return acs.Settings("log", own)
     kind: acs.Mode = "graph" if mode == "graph" else "streams"
     chosen = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
+    if mode == "workers":
+        return replace(chosen, rest=0, workers=WORKERS)
     return replace(chosen, rest=0) if mode == "spread" else chosen
 
 
