@@ -38,8 +38,8 @@ def places(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     return whole, whole.with_name(whole.name + PARTIAL)
 
 
-def claim(whole: Path, partial: Path, begun: dict[str, Any], *, force: bool) -> None:
-    """Make the partial folder with the manifest ``begun``.
+def claim(whole: Path, partial: Path, first_manifest: dict[str, Any], *, force: bool) -> None:
+    """Make the partial folder with ``first_manifest``.
 
     Raises UserError when a trace, a recording or something else is in the way, OSError when it cannot be made.
     """
@@ -64,7 +64,7 @@ def claim(whole: Path, partial: Path, begun: dict[str, Any], *, force: bool) -> 
     except FileExistsError:
         raise UserError(f"{partial} was made by somebody else just now: choose another name with -o") from None
     try:
-        manifest.write(partial, begun)
+        manifest.write(partial, first_manifest)
     except OSError:
         partial.rmdir()
         raise

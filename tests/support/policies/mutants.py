@@ -89,10 +89,10 @@ def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | No
 def _with_merged_semaphores(mutation: dict[str, Any], number: int, dice: random.Random) -> Policy | None:
     """All posts and waits of one semaphore go to another instead."""
     array = mutation["semaphores"][number]
-    uses = sorted(set(array["of"]))
-    if len(uses) < 2:
+    semaphores = sorted(set(array["of"]))
+    if len(semaphores) < 2:
         return None
-    merged_from, merged_into = dice.sample(uses, 2)
+    merged_from, merged_into = dice.sample(semaphores, 2)
     array["of"] = [merged_into if n == merged_from else n for n in array["of"]]
     for edge in mutation["edges"]:
         if edge["semaphores"] == number:

@@ -115,6 +115,13 @@ def _add_options_of_acs(parser: ArgumentParser) -> None:
         metavar="N",
         help="with --scheduler acs: 1 (default), a thread that decides and issues beside the program, or 0",
     )
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="with --scheduler acs: threads that each launch a kernel and wait for its end, as in the paper "
+        "(default 0: events on the GPU keep the order)",
+    )
 
 
 def _add_options_of_executions(parser: ArgumentParser) -> None:
@@ -203,7 +210,7 @@ def _run(options: Namespace) -> int:
 
 
 def _refuse_acs(options: Namespace) -> None:
-    for name in ("check", "table", "fine", "streams", "window", "threads"):
+    for name in ("check", "table", "fine", "streams", "window", "threads", "workers"):
         if getattr(options, name, None) not in {None, False}:
             raise UserError(f"--{name} goes with --scheduler acs and a program after --")
 

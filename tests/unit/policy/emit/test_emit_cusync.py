@@ -271,5 +271,7 @@ def test_a_header_has_a_wait_kernel_where_blocks_that_wait_could_fill_the_device
     policy = replace(policy, options=replace(policy.options, wait_kernel=False))
     for sms, flag in ((100, True), (2, False)):
         graph = graph_of([stage.grid for stage in policy.stages], {(0, 1): {(0, 0)}}, sms=sms)
-        texts, _ = cusync_files(policy, blocked=lambda made, graph=graph: blocked_producers(made, graph, [0, 1]))
+        texts, _ = cusync_files(
+            policy, blocked=lambda exported, graph=graph: blocked_producers(exported, graph, [0, 1])
+        )
         assert ("AvoidWaitKernel" in texts["policy.h"]) is flag

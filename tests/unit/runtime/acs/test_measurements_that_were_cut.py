@@ -109,13 +109,15 @@ def test_programs_measure_in_turn_and_one_that_does_not_answer_is_left_out(monke
     for words in programs:
         (tmp_path / words).mkdir()
     limit = time.monotonic() + 60
-    first, second, whole = eager.measured([("quick", "plain"), ("dead", "plain")], range(3, 5), tmp_path, Path(), limit)
+    first, second, whole = eager.measured(
+        [("quick", "plain"), ("dead", "plain")], range(3, 5), tmp_path, Path(), limit, 11
+    )
     assert [(row["program"], row["pair"], row["us"], row["issue_us"]) for row in [*first, *second]] == [
         ("quick", 3, 12.5, 11.0), ("dead", 3, None, None), ("quick", 4, 12.5, 11.0), ("dead", 4, None, None),
     ]  # fmt: skip
     assert [row["said"] for row in whole] == ["digest", "", "digest", ""]
     monkeypatch.setattr(eager, "TURN_S", 1)
-    *_, rows = eager.measured([("silent", "plain")], range(2), tmp_path, Path(), limit)
+    *_, rows = eager.measured([("silent", "plain")], range(2), tmp_path, Path(), limit, 1)
     assert [row["us"] for row in rows] == [None, None]
 
 

@@ -1,0 +1,216 @@
+"""On a GPU: every scheduler of the runtime, and the examples with schedulers of their own, under random delays: in how
+many of 1,000 runs some bit differs from stream order.
+
+python tests/gpu/measuring/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--only KIND,…]
+
+Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
+persistent kernel under `PERSISTENT`), ``spawn`` (programs whose threads launch child grids, under each rule for
+launches) and ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters, ``dataflow-bloom``). Each
+case is a process; no times are measured, so that several run at a time, and other work may run beside. A row is written
+when it is known; nothing begins after ``--budget`` seconds, and what still runs ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES, INCLUDE = ROOT / "tileprof/examples/cuda", ROOT / "tileprof/runtime/include"
+DELAYS = Path(__file__).with_name("delays.cuh")
+SYNCHRONISED = ("graph", "pdl", "streams", "cusync", "cusync-streams", "hooks")
+PERSISTENT = ("persistent", "persistent-pdl", "persistent-dynamic", "ccks", "ccks-ready")
+RULES = ("flat", "always", "threshold", "spawn", "warp")
+MODES = {"kernels": "stream", "exact": "dataflow", "filters": "dataflow-bloom"}
+SCALE, COSTS = 8, (2000, 100)
+"""Of the programs with child grids; costs of a launch in ns that let controllers decide now so, now otherwise."""
+CHUNK = 250
+"""Runs of a process, so that a cut keeps some."""
+BLOOMS = tuple((seed, bits) for bits in (512, 2048) for seed in (1, 2))
+LIMIT_MS = 20_000
+"""Of a wait behind filters; other processes take the GPU's time, too."""
+
+
+def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield rows: scheduler, runs, and how many differ."""
+    if kind in {"synchronised", "persistent"}:
+        yield from replayed(kind, name, runs)
+        return
+    assert program is not None
+    totals: dict[str, dict[str, Any]] = {}
+    for done in range(0, runs, CHUNK):
+        count = min(CHUNK, runs - done)
+        if kind == "spawn":
+            words = ["--costs={},{}".format(*COSTS), "--no-search", str(count), str(SCALE), "16", "32", "1024", name]
+        else:
+            words = ["2", name.split()[1], str(LIMIT_MS), "24", "192", str(count)]
+        result = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+        lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+        found = spawn_rows(lines, count) if kind == "spawn" else bloom_rows(lines)
+        if not found:
+            yield {"scheduler": "all", "error": (result.stdout + result.stderr)[-400:], "rc": result.returncode}
+            return
+        for scheduler, row in found.items():
+            total = totals.setdefault(scheduler, dict.fromkeys(row, 0))
+            for key, number in row.items():
+                total[key] += number
+            yield {"scheduler": scheduler, **total}
+
+
+def spawn_rows(lines: list[dict[str, Any]], count: int) -> dict[str, dict[str, int]]:
+    """By rule: runs, those that differ from the first flat one or all where that is wrong, and children launched."""
+    return {
+        rule: {
+            "runs": count,
+            "wrong": count if "flat:" in line["said"] else line["differing"][rule],
+            "launched": sum(line["all"][f"{rule}_launched"]),
+        }
+        for line in lines
+        if "differing" in line
+        for rule in RULES
+    }
+
+
+def bloom_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """By scheduler: runs, those with another memory, a missed dependency or a late wait, and what was asked."""
+    last = {line["mode"]: line for line in lines if "mode" in line}
+    return {MODES[mode]: {key: line[key] for key in ("runs", "wrong", "asked", "found")} for mode, line in last.items()}
+
+
+def replayed(kind: str, name: str, runs: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each scheduler of the runtime."""
+    sys.path += [str(ROOT), str(ROOT / "tests/gpu/runtime"), str(ROOT / "tests/gpu/measuring")]
+    import replays
+
+    policy = chains(kind)[name].policy()
+    schedulers, order = (SYNCHRONISED, "stream") if kind == "synchronised" else (PERSISTENT, "persistent-stages")
+    for schedule in schedulers:
+        for ahead in (False, True) if schedule == "cusync" else (False,):
+            text = f"{schedule}, operands ahead" if ahead else schedule
+            try:
+                wrong = replays.wrong_replays(policy, replays=runs, schedule=schedule, order=order, ahead=ahead)
+                yield {"scheduler": text, "runs": runs, "wrong": wrong}
+            except Exception as error:  # the others are still worth knowing
+                yield {"scheduler": text, "error": f"{type(error).__name__}: {error}"[:400]}
+
+
+def chains(kind: str) -> dict[str, Any]:
+    """Return the chains of a kind by name."""
+    if kind == "synchronised":
+        from tests.gpu.runtime.synchronised_chains import CHAINS
+
+        return CHAINS
+    from measure_dealers import RIGHT
+
+    return RIGHT
+
+
+def cases(only: list[str]) -> list[tuple[str, str]]:
+    """Return kinds and names, the longest first."""
+    sys.path += [str(ROOT), str(ROOT / "tests/gpu/measuring")]
+    lists = {
+        "spawn": spawn_names(),
+        "bloom": [f"program {seed}, {bits} bits" for seed, bits in BLOOMS],
+        "persistent": list(chains("persistent")),
+        "synchronised": list(chains("synchronised")),
+    }
+    return [(kind, name) for kind in lists if kind in only for name in lists[kind]]
+
+
+def spawn_names() -> list[str]:
+    """Return programs with child grids, the longest first."""
+    return [
+        "colouring", "colouring-citation", "quick-sort", "amr-nested", "mandelbrot-nested", "amr", "bfs",
+        "bfs-citation", "sssp", "sssp-citation", "join", "join-gaussian", "mandelbrot", "bezier", "regular-expressions",
+    ]  # fmt: skip
+
+
+def built(folder: Path, only: list[str]) -> dict[str, Path]:
+    """Compile the examples with delays; their programs by name of a case's program."""
+    common = ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-include", DELAYS, f"-I{INCLUDE}"]
+    commands = {}
+    if "spawn" in only:
+        commands["spawn"] = [*common, "-rdc=true", SOURCES / "spawn/program.cu", "-lcudadevrt"]
+    if "bloom" in only:
+        commands |= {f"{bits} bits": [*common, f"-DBLOOM_BITS={bits}", SOURCES / "bloom.cu"] for _, bits in BLOOMS}
+    if "persistent" in only:
+        sys.path += [str(ROOT), str(ROOT / "tests/gpu/measuring")]
+        from measure_dealers import DELAY_NS, RIGHT, compile_all
+
+        compiling = threading.Thread(target=compile_all, args=(RIGHT, DELAY_NS))
+        compiling.start()
+    with ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(subprocess.run, [*command, "-o", folder / name], check=True, capture_output=True)
+                for name, command in commands.items()]  # fmt: skip
+        for job in jobs:
+            job.result()
+    if "persistent" in only:
+        compiling.join()
+    return {name: folder / name for name in commands}
+
+
+def program_of(kind: str, name: str, programs: dict[str, Path]) -> Path | None:
+    """Return the program of a case, if it has one."""
+    return programs.get("spawn" if kind == "spawn" else name.partition(", ")[2])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--budget", type=float, default=180)
+    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--only", default="spawn,bloom,persistent,synchronised")
+    parser.add_argument("--case", nargs=3, help="one case in this process: kind, name, program")
+    chosen = parser.parse_args()
+    if chosen.case:
+        kind, name, program = chosen.case
+        for row in rows_of(kind, name, chosen.runs, Path(program) if program else None):
+            print(json.dumps(row), flush=True)
+        return
+    start_s, lock = time.time(), threading.Lock()
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def run(kind: str, name: str, program: Path | None) -> None:
+        left_s = start_s + chosen.budget - time.time()
+        if left_s < 5:
+            return
+        command = [sys.executable, __file__, chosen.output, "--runs", str(chosen.runs)]
+        command += ["--case", kind, name, str(program or "")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            timer = threading.Timer(left_s, os.killpg, (process.pid, signal.SIGKILL))
+            timer.start()
+            for line in process.stdout or ():
+                row = {"kind": kind, "case": name, **json.loads(line)}
+                with lock:
+                    rows[kind, name, row["scheduler"]] = row
+                    print(f"{time.time() - start_s:.0f} s", row, flush=True)
+                    chosen.output.write_text(json.dumps({"rows": [*rows.values()]}, indent=1))
+            timer.cancel()
+
+    only = chosen.only.split(",")
+    with tempfile.TemporaryDirectory() as folder:
+        programs = built(Path(folder), only)
+        print(f"built in {time.time() - start_s:.0f} s", flush=True)
+        with ThreadPoolExecutor(chosen.jobs) as pool:
+            jobs = [pool.submit(run, kind, name, program_of(kind, name, programs)) for kind, name in cases(only)]
+            for job in jobs:
+                job.result()
+    done = [row for row in rows.values() if "wrong" in row]
+    print(f"{len(done)} rows, {sum(row['runs'] for row in done):,} runs, wrong: {sum(row['wrong'] for row in done)}, "
+          f"errors: {sum('error' in row for row in rows.values())}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
