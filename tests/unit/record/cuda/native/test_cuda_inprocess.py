@@ -119,7 +119,7 @@ while torch.cuda._queued_calls:
 torch.nn.Linear(4, 4)(torch.ones(2, 4))
 try:
     torch.cuda.CUDAGraph.capture_begin(object())
-except (AttributeError, TypeError):  # it is no graph
+except (AttributeError, TypeError):  # it is not a graph
     pass
 print(history, _get_current_dispatch_mode())
 """
