@@ -17,10 +17,12 @@ MOST_MS = 200_000
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory):
+def warm(shared_folder):
     """Programs that start at once, for tests that are not about how they start."""
-    with commands(tmp_path_factory.mktemp("warm")) as matches:
-        yield matches
+    folder = shared_folder / "warm"
+    folder.mkdir(exist_ok=True)
+    with commands(folder) as programs:
+        yield programs
 
 
 @pytest.fixture(scope="module")
