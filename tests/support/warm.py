@@ -62,7 +62,8 @@ class Commands:
 def commands(folder: Path, libraries: Sequence[str] = HEAVY) -> Iterator[Commands]:
     """Programs that start with ``libraries`` imported and work as long as the context lasts.
 
-    Processes that give the same ``folder`` share one process that forks: the first starts it, and it ends with the last.
+    Processes that give the same ``folder`` share one process that forks: the first starts it, and it ends with
+    the last.
     """
     users = folder / "users"
     with _locked(users):
