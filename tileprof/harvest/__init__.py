@@ -7,7 +7,8 @@ memory and duration::
     activity.py    runs calls under CUPTI and gives each its launches
     slices.py      runs a family's cases in slices that are files, so that a cut harvest goes on
     products.py    a family: matrix products; product_cases.py lists its shapes
-    product_captures.py   what PyTorch would launch for millions of products, captured into graphs that never run
+    graph_captures.py     what calls would launch, captured into CUDA graphs that never run
+    product_captures.py, convolution_captures.py   so many products and convolutions
     product_recipes.py    what launches of a product say; kernel_names.py reads names
     product_ranker.py     trains nets on captures; product_table.py makes the table of products
     convolutions.py   a family; convolution_cases.py draws its cases from layers of whole lists of models

@@ -11,8 +11,9 @@ from __future__ import annotations
 import csv
 import gzip
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -27,11 +28,21 @@ from tileprof.record.model.tiles.convolutions.convolution_key import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from random import Random
+
     from numpy.typing import NDArray
 
 HELD_OUT: Final = 300
+WEIGHT_COLUMNS: Final = (
+    "rank", "transposed", "groups", "channels_in", "channels_out", "kd", "kh", "kw", "sd", "sh", "sw"
+)  # fmt: skip
+"""What a weight is, whatever the sizes of images, batch and type."""
+HELD_OUT_WEIGHTS_FILE: Final = Path(__file__).with_name("convolution_held_out_weights.csv")
 LAYERS_FILE: Final = Path(__file__).with_name("convolution_layers.csv.gz")
 HELD_OUT_FILE: Final = Path(__file__).with_name("convolution_held_out.csv")
+_SIZE: Final = slice(6, 9)
+"""Depth, height and width of a layer."""
 _SEED: Final = 20261124
 _MOST_FLOPS: Final = (5e11, 1e11, 5e11, 5e11)
 """The most operations per type: a few milliseconds of an H200."""
@@ -43,6 +54,20 @@ _BATCHES: Final = ((1, 0.26), (2, 0.13), (4, 0.13), (8, 0.19), (16, 0.12), (32, 
 _TRAINING: Final = 0.22
 """The share of the drawn cases that come in all three passes."""
 _DTYPES: Final = ((Dtype.TF32, 0.27), (Dtype.FP32, 0.06), (Dtype.FP16, 0.37), (Dtype.BF16, 0.3))
+
+
+_CAPTURED_KINDS: Final = {
+    "product": 0.26, "3x3": 0.2, "strided": 0.14, "depthwise": 0.13, "grouped": 0.11, "line": 0.06, "transposed": 0.04,
+    "other": 0.06,
+}  # fmt: skip
+"""How often calls of each kind of layer are captured: those more often that near calls tell less about."""
+_CAPTURED_PASSES: Final = ((Pass.FORWARD, 0.5), (Pass.INPUT_GRADIENT, 0.2), (Pass.WEIGHT_GRADIENT, 0.3))
+_CAPTURED_DTYPES: Final = ((Dtype.TF32, 0.3), (Dtype.FP32, 0.1), (Dtype.FP16, 0.3), (Dtype.BF16, 0.3))
+_CAPTURED_LAST: Final = 0.45
+_AS_IT_IS, _OTHER_IMAGE = 0.45, 0.7
+"""Up to so much of the draws are real layers, and real layers at the image size of another one; other draws have
+channels that no model may have together."""
+_MOST_IMAGES: Final = 64
 
 
 def layers() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -58,6 +83,83 @@ def held_out() -> NDArray[np.int64]:
     with HELD_OUT_FILE.open(newline="") as file:
         rows = list(csv.reader(file))
     return np.array([[int(value) for value in row[1:]] for row in rows[1:]], np.int64)
+
+
+@cache
+def held_out_weights() -> frozenset[tuple[int, ...]]:
+    """Return the weights (`WEIGHT_COLUMNS`) that trees are judged by: every tenth of the first table, drawn by a seed
+    before trees were grown.
+    """
+    with HELD_OUT_WEIGHTS_FILE.open(newline="") as file:
+        rows = list(csv.reader(file))
+    return frozenset(tuple(map(int, row)) for row in rows[1:])
+
+
+def weights(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the weight of each case, as `WEIGHT_COLUMNS`."""
+    return keys[:, [COLUMNS.index(name) for name in WEIGHT_COLUMNS]]
+
+
+def captured(random: Random) -> Iterator[tuple[int, ...]]:
+    """Yield different cases without end, for `tileprof.harvest.convolution_captures`: real layers, real layers at
+    other image sizes, and layers of mixed channels. None is held out, nor has a weight that is.
+    """
+    some, models = layers()
+    by_kind: dict[str, list[int]] = {}
+    for number, kind in enumerate(_kinds(some)):
+        by_kind.setdefault(kind, []).append(number)
+    often = {kind: list(accumulate(np.sqrt(models[numbers]).tolist())) for kind, numbers in by_kind.items()}
+    rows = some.tolist()
+    seen = {tuple(row) for row in held_out().tolist()}
+    while True:
+        kind = _choice(random, _CAPTURED_KINDS.items())
+        one, other, third = (rows[n] for n in random.choices(by_kind[kind], cum_weights=often[kind], k=3))
+        layer = _mixed(one, other, third, random.random())
+        dtype = _choice(random, _CAPTURED_DTYPES)
+        batch = _choice(random, _BATCHES) if random.random() < 0.85 else random.randint(1, _MOST_IMAGES)
+        several, fits = fitting(np.array([layer], np.int64), np.array([batch]), np.array([dtype]))
+        head = (int(_choice(random, _CAPTURED_PASSES)), int(dtype), int(random.random() < _CAPTURED_LAST))
+        case = (*head, *several[0].tolist())
+        weight = tuple(weights(np.array([case], np.int64))[0].tolist())
+        if fits[0] and case not in seen and weight not in held_out_weights():
+            seen.add(case)
+            yield case
+
+
+def _choice(random: Random, options: Iterable[tuple[Any, float]]) -> Any:
+    values, often = zip(*options, strict=True)
+    return random.choices(values, often)[0]
+
+
+def _mixed(one: list[int], other: list[int], third: list[int], kind: float) -> list[int]:
+    """Return a layer, with the image of ``other`` from `_AS_IT_IS` on, and with other channels from `_OTHER_IMAGE`
+    on: groups and channels of a group are those of ``other`` and ``third``.
+    """
+    if kind < _AS_IT_IS:
+        return one
+    layer = list(one)
+    layer[_SIZE] = other[_SIZE]
+    if kind < _OTHER_IMAGE:
+        return layer
+    groups = third[2]
+    inside, outside = one[4] // one[2], (other[5] // other[2])
+    if one[2] > 1:
+        outside = max(1, one[5] * inside // one[4])  # as many filters per channel as the layer has
+    layer[2], layer[4], layer[5] = groups, groups * inside, groups * outside
+    return layer
+
+
+def _kinds(some: NDArray[np.int64]) -> list[str]:
+    """Return the kind of each layer, as `_CAPTURED_KINDS` names them."""
+    groups, taps, stride = some[:, 2], some[:, 9:12], some[:, 12:15].max(1)
+    one, line = taps.prod(1) == 1, (some[:, 7] == 1) & (taps[:, 1] == 1)
+    alone = (some[:, 0] == 2) & (taps[:, 1:] == 3).all(1)  # fmt: skip
+    conditions = {
+        "transposed": some[:, 1] == 1, "depthwise": (groups > 1) & (groups == some[:, 4]), "grouped": groups > 1,
+        "product": one & (stride == 1), "line": line & ~one, "strided": stride > 1, "3x3": alone,
+    }  # fmt: skip
+    kinds: list[str] = np.select(list(conditions.values()), list(conditions), "other").tolist()
+    return kinds
 
 
 def drawn(count: int, layer: NDArray[np.int64], models: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -112,6 +214,7 @@ def harvested(count: int) -> NDArray[np.int64]:
 
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "HELD_OUT_FILE", "LAYERS_FILE", "LAYER_COLUMNS", "Dtype", "Layout", "Pass", "costs", "drawn",
-    "fitting", "harvested", "held_out", "layers", "result_sizes",
+    "COLUMNS", "HELD_OUT", "HELD_OUT_FILE", "HELD_OUT_WEIGHTS_FILE", "LAYERS_FILE", "LAYER_COLUMNS", "WEIGHT_COLUMNS",
+    "Dtype", "Layout", "Pass", "captured", "costs", "drawn", "fitting", "harvested", "held_out", "held_out_weights",
+    "layers", "result_sizes", "weights",
 ]  # fmt: skip

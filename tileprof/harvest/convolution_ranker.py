@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.devices import get
+from tileprof.harvest import convolution_cases
 from tileprof.harvest.grown_trees import write_trees
 from tileprof.record.model.tables import Table, read
 from tileprof.record.model.tiles.convolutions import convolution_table, learned
@@ -33,13 +34,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-HELD_OUT_EVERY: Final = 10
 WANTED: Final = (6000, 40000)
 """Examples of products and of other calls."""
 _SEED: Final = 20261125
 _SEE_OWN: Final = 0.5
-_WEIGHT_COLUMNS: Final = [3, 4, 5, 7, 8, *range(12, 18)]
-"""Of a key: rank, transposed, groups, channels, window and stride."""
 _GROWING: Final = {
     "objective": "lambdarank", "lambdarank_truncation_level": 12, "label_gain": [0, 1], "learning_rate": 0.06,
     "min_data_in_leaf": 40, "feature_fraction": 0.3, "bagging_fraction": 0.7, "bagging_freq": 1, "max_bin": 127,
@@ -49,15 +47,14 @@ _GROWING: Final = {
 
 def weights(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return a number for the weight of each call."""
-    _, number = np.unique(keys[:, _WEIGHT_COLUMNS], axis=0, return_inverse=True)
+    _, number = np.unique(convolution_cases.weights(keys), axis=0, return_inverse=True)
     return number.reshape(-1)
 
 
 def held_out(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which calls are of weights that trees are judged by, drawn by `_SEED`."""
-    number = weights(keys)
-    drawn = np.random.default_rng(_SEED).random(int(number.max()) + 1) < 1 / HELD_OUT_EVERY
-    return drawn[number]
+    """Return which calls are of weights that trees are judged by."""
+    away = convolution_cases.held_out_weights()
+    return np.array([tuple(weight) in away for weight in convolution_cases.weights(keys).tolist()], bool)
 
 
 def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:

@@ -33,8 +33,10 @@ class Convolutions:
 
     name = "convolutions"
     columns = COLUMNS
+    before = None
 
-    def __init__(self) -> None:
+    def __init__(self, elements: int = _POOL) -> None:
+        self._elements = elements
         self._pool: Any = None
         self._weights = 0
         self._torch: Any = None
@@ -48,27 +50,28 @@ class Convolutions:
         import torch  # noqa: PLC0415 - heavy
 
         self._torch = torch
-        self._pool = torch.empty(_POOL + _POOL // 2, dtype=torch.float16, device="cuda").normal_()
+        self._pool = torch.empty(self._elements + self._elements // 2, dtype=torch.float16, device="cuda").normal_()
 
     def calls(self, case: tuple[int, ...]) -> Sequence[Callable[[], object]]:
         """Return the repetitions of a convolution."""
         layer = np.array(case[3:], np.int64)
         flops, _ = costs(layer)
         count = _LONG_REPETITIONS if flops > _LONG * (0.2 if case[1] == Dtype.FP32 else 1) else _REPETITIONS
-        return [self._call(case, layer) for _ in range(count)]
+        return [self.call(case) for _ in range(count)]
 
-    def _call(self, case: tuple[int, ...], layer: NDArray[np.int64]) -> Callable[[], object]:
+    def call(self, case: tuple[int, ...]) -> Callable[[], object]:
+        """Return the call of a case, its weight at the next place of the pool."""
         aten = self._torch.ops.aten
         what, dtype, layout = case[:3]
         rank, transposed, groups, images, inside, outside = case[3:9]
         size, taps, stride, padding, dilation, extra = (list(case[i + 3 - rank : i + 3]) for i in range(9, 27, 3))
-        results = result_sizes(layer).tolist()[3 - rank :]
+        results = result_sizes(np.array(case[3:], np.int64)).tolist()[3 - rank :]
         first, second = (inside, outside // groups) if transposed else (outside, inside // groups)
         x, after = self._tensor((images, inside, *size), dtype, layout, 0)
         gradient, _ = self._tensor((images, outside, *results), dtype, layout, after)
-        weight, self._weights = self._tensor((first, second, *taps), dtype, layout, _POOL + self._weights)
-        self._weights -= _POOL
-        if self._weights > _POOL // 4:
+        weight, self._weights = self._tensor((first, second, *taps), dtype, layout, self._elements + self._weights)
+        self._weights -= self._elements
+        if self._weights > self._elements // 4:
             self._weights = 0
         window = (stride, padding, dilation, bool(transposed), extra, groups)
         if what == Pass.FORWARD:

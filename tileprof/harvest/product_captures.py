@@ -1,8 +1,6 @@
 """What PyTorch would launch for a product, without a launch: ``python -m tileprof.harvest.product_captures``.
 
-Calls are captured into a CUDA graph that never runs. Its nodes are the launches: names, grids and resources of exactly
-what the call would launch, whatever PyTorch and cuBLAS decide on the way (workspaces, epilogues, fall-backs). Capturing
-takes time of the host alone, so several processes do it at once.
+`tileprof.harvest.graph_captures` says how.
 
 A worker captures cases that were launched, too (`known`, its share), then those that `drawn` lists again from
 ``--seed`` and its number. The files hold, in the order of the cases::
@@ -17,7 +15,6 @@ A worker captures cases that were launched, too (`known`, its share), then those
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import multiprocessing
@@ -32,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.errors import UserError
+from tileprof.harvest.graph_captures import Captures, Launch
 from tileprof.harvest.product_cases import Case, Dtype, Op, captured, harvested, held_out
 from tileprof.harvest.product_recipes import Entry, entries
 from tileprof.harvest.slices import Harvested, machine
@@ -48,46 +46,15 @@ MOST_BYTES: Final = 1 << 30
 """Bytes of an operand."""
 _CALLS: Final = 96
 """Calls of one capture."""
-_RELAXED, _CAPTURING = 2, 1
-_KERNEL, _MEMCPY, _MEMSET = 0, 1, 2
-_STATIC_SHARED, _REGISTERS = 1, 4
 _ITEMSIZE: Final = {Dtype.FP32: 4, Dtype.TF32: 4, Dtype.FP16: 2, Dtype.BF16: 2}
-_NAMES: Final = {_MEMCPY: "memcpy", _MEMSET: "memset"}
 
 
-class _KernelNode(ctypes.Structure):
-    """``CUDA_KERNEL_NODE_PARAMS_v2``."""
-
-    _fields_ = (
-        ("function", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint), ("arguments", ctypes.c_void_p), ("extra", ctypes.c_void_p),
-        ("kernel", ctypes.c_void_p), ("context", ctypes.c_void_p),
-    )  # fmt: skip
-
-
-class Launch:
-    """A node of a graph: a kernel's name and grid; memsets and copies have a grid of zeros."""
-
-    __slots__ = ("grid", "name", "resources")
-
-    def __init__(self, name: str, grid: tuple[int, int, int], resources: tuple[int, int, int]) -> None:
-        self.name = name
-        self.grid = grid
-        self.resources = resources
-        """Registers, threads, bytes of shared memory."""
-
-
-class Captures:
-    """Captures calls on a stream of its own, and reads their launches."""
+class ProductCaptures(Captures):
+    """Captures products."""
 
     def __init__(self) -> None:
-        import torch  # noqa: PLC0415 - heavy; loads the driver, and makes the context
-
-        self._torch = torch
-        self._driver = ctypes.CDLL("libcuda.so.1")
-        self._stream = torch.cuda.Stream()
-        self._raw = ctypes.c_void_p(self._stream.cuda_stream)
-        self._names: dict[int, tuple[str, int, int]] = {}
+        super().__init__()
+        torch = self._torch
         self._operands = {}
         self._results = {}
         operands, results = (torch.zeros(MOST_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
@@ -99,94 +66,6 @@ class Captures:
             for case in ((op, dtype, 0, 1, 1 + 3 * (op >= Op.BMM), 64, 64, 64, 0) for op in OPS for dtype in types):
                 self._call(case)
         torch.cuda.synchronize()
-
-    def launches(self, cases: list[Case]) -> list[list[Launch] | None]:
-        """Return the launches of each case in stream order; None where the call failed."""
-        found: list[list[Launch] | None] = []
-        while len(found) < len(cases):
-            found += self._captured(cases[len(found) :])
-        return found
-
-    def _captured(self, cases: list[Case]) -> list[list[Launch] | None]:
-        """Return the launches of the first cases, up to the first that fails, or of all."""
-        leaves: list[int | None] = []
-        failed = False
-        with self._torch.cuda.stream(self._stream):
-            self._check(self._driver.cuStreamBeginCapture_v2(self._raw, _RELAXED))
-            for case in cases:
-                try:
-                    self._call(case)
-                except RuntimeError:
-                    failed = True
-                    break
-                leaves.append(self._leaf())
-        graph = ctypes.c_void_p()
-        if self._driver.cuStreamEndCapture(self._raw, ctypes.byref(graph)):  # a call spoilt the capture
-            if len(cases) == 1:
-                return [None]
-            half = len(cases) // 2
-            return [*self.launches(cases[:half]), *self.launches(cases[half:])]
-        before: int | None = None
-        found: list[list[Launch] | None] = []
-        for leaf in leaves:
-            found.append(self._between(before, leaf))
-            before = leaf
-        self._check(self._driver.cuGraphDestroy(graph))
-        return [*found, None] if failed else found
-
-    def _leaf(self) -> int | None:
-        """Return the last node that was captured; None where there is none yet."""
-        state, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
-        nodes, edges, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_void_p(), ctypes.c_size_t()
-        self._check(
-            self._driver.cuStreamGetCaptureInfo_v3(
-                self._raw, ctypes.byref(state), ctypes.byref(number), ctypes.byref(graph), ctypes.byref(nodes),
-                ctypes.byref(edges), ctypes.byref(count),
-            )
-        )  # fmt: skip
-        if state.value != _CAPTURING or not count.value:
-            return None
-        assert count.value == 1
-        last: int | None = nodes[0]
-        return last
-
-    def _between(self, before: int | None, leaf: int | None) -> list[Launch]:
-        """Return the launches behind the node ``before`` up to ``leaf``: a graph of one stream is a chain."""
-        chain: list[Launch] = []
-        while leaf is not None and leaf != before:
-            chain.append(self._launch(ctypes.c_void_p(leaf)))
-            count, node, edge = ctypes.c_size_t(1), (ctypes.c_void_p * 1)(), ctypes.c_uint64()
-            self._check(
-                self._driver.cuGraphNodeGetDependencies_v2(
-                    ctypes.c_void_p(leaf), node, ctypes.byref(edge), ctypes.byref(count)
-                )
-            )
-            leaf = node[0] if count.value else None
-        return chain[::-1]
-
-    def _launch(self, node: ctypes.c_void_p) -> Launch:
-        kind = ctypes.c_int()
-        self._check(self._driver.cuGraphNodeGetType(node, ctypes.byref(kind)))
-        if kind.value != _KERNEL:
-            return Launch(_NAMES.get(kind.value, f"node of type {kind.value}"), (0, 0, 0), (0, 0, 0))
-        own = _KernelNode()
-        self._check(self._driver.cuGraphKernelNodeGetParams_v2(node, ctypes.byref(own)))
-        name, registers, shared = self._name(own)
-        threads = own.block[0] * own.block[1] * own.block[2]
-        return Launch(name, (own.grid[0], own.grid[1], own.grid[2]), (registers, threads, shared + own.shared_bytes))
-
-    def _name(self, own: _KernelNode) -> tuple[str, int, int]:
-        handle = own.function or own.kernel
-        if handle not in self._names:
-            function = ctypes.c_void_p(own.function)
-            if not own.function:
-                self._check(self._driver.cuKernelGetFunction(ctypes.byref(function), ctypes.c_void_p(own.kernel)))
-            name, registers, shared = ctypes.c_char_p(), ctypes.c_int(), ctypes.c_int()
-            self._check(self._driver.cuFuncGetName(ctypes.byref(name), function))
-            for value, attribute in ((registers, _REGISTERS), (shared, _STATIC_SHARED)):
-                self._check(self._driver.cuFuncGetAttribute(ctypes.byref(value), attribute, function))
-            self._names[handle] = ((name.value or b"").decode(), registers.value, shared.value)
-        return self._names[handle]
 
     def _call(self, case: Case) -> None:
         torch = self._torch
@@ -206,10 +85,6 @@ class Captures:
             torch.bmm(a, b, out=out)
         else:
             torch.baddbmm(_matrix(pool, stacked, m, n, 0), a, b, out=out)
-
-    def _check(self, status: int) -> None:
-        if status:
-            raise RuntimeError(f"the CUDA driver returned {status}")
 
 
 def _matrix(pool: Any, batch: int, rows: int, columns: int, column: int) -> Any:
@@ -352,7 +227,7 @@ class _Kept:
 
 
 def _work(worker: int, workers: int, launched: int, seed: int, ends: float, folder: Path) -> None:
-    captures, kept = Captures(), _Kept()
+    captures, kept = ProductCaptures(), _Kept()
     some = list(map(tuple, known(launched)[worker::workers].tolist()))
     for begin in range(0, len(some), _CALLS):
         if time.time() < ends:

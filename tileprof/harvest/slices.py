@@ -16,8 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -31,6 +29,7 @@ from numpy.typing import NDArray
 
 from tileprof.errors import UserError
 from tileprof.harvest.activity import Activities, Activity
+from tileprof.harvest.readable_names import demangled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +47,10 @@ class Family(Protocol):
     name: str
     columns: tuple[str, ...]
     """Names of the integers that a case has."""
+
+    @property
+    def before(self) -> Callable[[], object] | None:
+        """What runs before each repetition and is not measured, as other kernels run before one in a program."""
 
     def cases(self) -> NDArray[np.int64]:
         """Return the list ``[cases, columns]``: always the same one, in the order in which it is measured."""
@@ -103,8 +106,10 @@ class _Slice:
 class Runner(Protocol):
     """The interface of what gives calls their launches: `Activities` on a GPU."""
 
-    def run(self, calls: Sequence[Callable[[], object]]) -> list[list[Activity]]:
-        """Return the launches of each call."""
+    def run(
+        self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[list[Activity]]:
+        """Return the launches of each call, without those of ``before``, which runs before each call."""
 
 
 def harvest(
@@ -193,21 +198,13 @@ def load(folder: Path, family: str) -> Harvested:
         name=np.concatenate(
             [np.array([place[str(n)] for n in part["names"]], np.int64)[part["name"]] for part in parts]
         ),
-        names=_demangled(names),
+        names=demangled(names),
         **columns,
     )
 
 
 def _places(names: NDArray[np.str_], place: dict[str, int]) -> NDArray[np.int64]:
     return np.array([place[str(name)] for name in names], np.int64)
-
-
-def _demangled(names: list[str]) -> list[str]:
-    tool = shutil.which("c++filt")
-    if tool is None or not names:
-        return names
-    out = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=True)
-    return out.stdout.splitlines()
 
 
 def digest(cases: NDArray[np.int64]) -> str:
@@ -276,7 +273,7 @@ def _measure(family: Family, activities: Runner, cases: NDArray[np.int64], at: i
             calls += [_guarded(call, errors, number) for call in repetitions]
         one.prepare_s += time.monotonic() - began
         began = time.monotonic()
-        by_call = iter(activities.run(calls))
+        by_call = iter(activities.run(calls, family.before))
         one.run_s += time.monotonic() - began
         for count in counts:
             one.launches.append(combined([next(by_call) for _ in range(count)]))

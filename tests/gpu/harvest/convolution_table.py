@@ -6,9 +6,6 @@ Held-out cases do not enter the table; they go to ``tests/benchmarks/results/con
 
 import argparse
 import json
-import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import numpy as np
 
 from tileprof.devices import get
 from tileprof.harvest.convolution_cases import COLUMNS, held_out
+from tileprof.harvest.readable_names import readable
 from tileprof.harvest.slices import slices
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.places import FOLDER
@@ -26,23 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HELD_OUT_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
 MOST_LAUNCHES = 100
 """Calls with more are left to the rules: loops over groups, FFTs of large layers."""
-MOST_NAME = 160
 MOST_SLICES = 1023
-
-
-def readable(names):
-    """Return demangled names without parameters, cut to a length."""
-    text = "\n".join(names)
-    if shutil.which("c++filt"):
-        text = subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True).stdout.rstrip("\n")
-    short = {}
-    for name, full in zip(names, text.split("\n"), strict=True):
-        plain = re.sub(r"\((?:[^()]|\([^()]*\))*\)$", "", full.removeprefix("void "))
-        plain = plain.replace("at::native::(anonymous namespace)::", "at::native::")
-        # A name must say as much as the mangled one; where a cut loses the tile, more of it stays.
-        candidates = (plain[:MOST_NAME], name[: 2 * MOST_NAME], name)
-        short[name] = next(some for some in candidates if named(some) == named(name))
-    return short
 
 
 def collection(folders):

@@ -1,13 +1,15 @@
 """Models of transformers, torchvision, timm and torch_geometric, small and with random weights, as programs for ACS.
 
-    python tests/gpu/measuring/acs_models.py NAME [--train [sgd]] [--device cuda] [--steps N] [--digest]
+    python tests/gpu/measuring/acs_models.py NAME [NAME …] [--train [sgd]] [--device cuda] [--steps N] [--digest]
 
-A step is a forward pass, with ``--train`` one of the optimiser too; its result is then what it made of the weights.
+Several models run one after another. A step is a forward pass, with ``--train`` one of the optimiser too; its result is
+then what it made of the weights.
 """
 
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import pairwise
@@ -161,15 +163,20 @@ def _moving(step: Step, inputs: list[torch.Tensor]) -> Step:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the model that the first word names."""
+    """Run the models that the first words name."""
     options = stepping(__doc__)
-    options.add_argument("name", choices=sorted(MODELS))
+    options.add_argument("names", nargs="+", choices=sorted(MODELS))
     options.add_argument("--train", nargs="?", const="adam", choices=("adam", "sgd"), help="an optimiser's step, too")
     values = options.parse_args(argv)
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
+    for name in values.names:
+        _run(name, values)
+
+
+def _run(name: str, values: Namespace) -> None:
     with building(values):
-        network, step, inputs = MODELS[values.name]()
+        network, step, inputs = MODELS[name]()
         step = _moving(step, inputs)
         network.train(values.train is not None)
         for module in network.modules():
@@ -177,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 module.p = 0.0
         if values.train is not None:
             step = _training(network, step, values.train)
-        print_result(values.name, stepped(values.name, values, step))
+        print_result(name, stepped(name, values, step))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
     python tests/gpu/measuring/measure_acs_runs.py OUT.json [--folder DIR] [--seconds S] [--steps N] [--only NAME,…]
 
 By program: the digest of all steps in stream order, and over streams with delays; ``--check`` with the footprint table
-as recorded, and with tables that lack what one kernel writes. Programs are worked on side by side. What is in
-``OUT.json`` is not done again, tables and what each program has done are kept in ``--folder``, and no program begins or
-ends after ``--seconds``: run it again to go on.
+as recorded, and with tables that lack what one kernel writes. Programs are worked on side by side, and what can be done
+of each as soon as its table is there. ``OUT.json`` holds what was done of each program after each stage; what is
+complete there is not done again. Tables are kept in ``--folder``. No program begins or ends after ``--seconds``: run it
+again to go on.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import time
 import traceback
 from argparse import ArgumentParser
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from measure_acs_simulated import write_whole
@@ -46,10 +49,18 @@ EXAMPLES = {
     "tree_lstm-kept": "tree_lstm --graph --keep",
 }
 LIBRARIES = (
-    "bert", "llama", "t5", "vit", "resnet18", "googlenet", "shufflenet", "squeezenet", "gcn", "gat", "sage",
-    "bert --train", "resnet18 --train", "resnet18 --train sgd", "mlp --train", "mlp --train sgd", "sage --train",
-)  # fmt: skip
-DELAY_US = 20
+    "gcn gat sage",
+    "resnet18 --train",
+    "sage bert mlp --train",
+    "resnet18 mlp --train sgd",
+    "bert llama t5 vit",
+    "resnet18 googlenet shufflenet squeezenet",
+)
+"""Models that one process runs one after another: to begin, and to record, costs more than the steps."""
+DELAY_US = 10
+"""In the mean: the GPU sleeps for up to twice that before each launch."""
+LEAST_S = 30
+"""That have to be left for a program to begin."""
 CHECKED_STEPS = 4
 BROKEN = 3
 """Kernels whose ranges are deleted, one table each, until one is noticed."""
@@ -112,77 +123,121 @@ def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple
     return result.returncode, result.stdout.strip() if result.returncode == 0 else result.stderr[-800:]
 
 
-def of_program(name: str, folder: Path, library: Path, limits: Limits) -> dict[str, Any]:
+def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
+    """Write the table of a program into a folder; in a process of its own, whose variables change."""
+    for left in ("raw", "recorded.tileprof"):  # of a run that was ended
+        shutil.rmtree(place / left, ignore_errors=True)
+    record_table(words, place, library).write(place / "table.half")
+    for large in ("raw", "recorded.tileprof"):
+        shutil.rmtree(place / large, ignore_errors=True)
+    (place / "table.half").replace(place / "table")
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Who makes the tables, and who runs the programs that have one. ``told`` gets a row after each stage."""
+
+    recordings: Executor
+    runs: Executor
+    told: Callable[[dict[str, Any]], None] = lambda row: None
+
+
+def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Pools) -> dict[str, Any]:
     """The row of a program."""
-    place = folder / name.replace(" --", "-")
+    place = folder / name.replace(" --", "-").replace(" ", "+")
     place.mkdir(parents=True, exist_ok=True)
     row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads}
     kept = place / "row.json"
     before = json.loads(kept.read_text()) if kept.exists() else {}
     if all(before.get(key) == value for key, value in row.items()):
         row = before
-    begin, spent = time.time(), row.get("s", 0.0)
+    begin, spent, held = time.time(), row.get("s", 0.0), Lock()
 
     def keep(**values: Any) -> None:
-        row.update(values, s=spent + time.time() - begin)
-        write_whole(kept, json.dumps(row))
+        with held:
+            row.update(values, s=spent + time.time() - begin)
+            if row.get("delayed", [-1])[0] == 0 and row.get("plain", [-1])[0] == 0:
+                row["same"] = row["delayed"] == row["plain"]
+            write_whole(kept, json.dumps(row))
+            pools.told(dict(row))
 
     row.pop("error", None)
     digest = () if name == "islands" else ("--digest",)
+    table = place / "table"
 
     def under(mode: acs.Mode, steps: int, table: Path, label: str, **more: Any) -> tuple[int, str, dict[str, Any]]:
         own = place / label
-        own.mkdir(exist_ok=True)
+        shutil.rmtree(own, ignore_errors=True)
+        own.mkdir()
         settings = acs.Settings(mode, own, table, rest=0, threads=limits.threads, **more)
         words = command(name, steps, folder) + (digest if mode == "streams" else ())
         code, output = ran(words, acs.environment(library, settings), limits.ends)
         counts = acs.results(own)
         return code, output, counts[0] if counts else {}
 
+    def run_plain() -> None:
+        began = time.time()
+        code, output = ran(command(name, limits.steps, folder) + digest, {}, limits.ends)
+        keep(plain=[code, output], plain_s=time.time() - began)
+
+    def run_delayed() -> None:
+        began = time.time()
+        code, output, counts = under("streams", limits.steps, table, "delayed", delay_us=DELAY_US)
+        numbers = {key: counts.get(key, 0) for key in ("launches", "spread", "unknown")}
+        keep(delayed=[code, output], delayed_s=time.time() - began, **numbers)
+
+    def run_check() -> None:
+        began = time.time()
+        code, output, counts = under("check", CHECKED_STEPS, table, "check")
+        keep(
+            checked=counts.get("checked", 0),
+            unchecked=counts.get("unchecked", 0),
+            differing=counts.get("differing", -1),
+            check=code,
+            probed=counts.get("probed", 0),
+            differences=counts.get("differences", {}),
+            check_s=time.time() - began,
+            **({} if counts else {"check_said": output}),
+        )
+
+    def run_broken(number: int) -> bool:
+        """Whether another kernel is to be tried."""
+        kernel = lacking(table, number, place / f"lacking-{number}")
+        if not kernel or row.get("noticed") or limits.ends - time.time() < 1:
+            return False
+        _, _, counts = under("check", CHECKED_STEPS, place / f"lacking-{number}", f"broken-{number}", orders=6)
+        (place / f"lacking-{number}").unlink()
+        if not counts:  # cut
+            return False
+        noticed = counts.get("differing", 0)
+        keep(noticed=noticed, deleted=kernel[:120], broken=[*row["broken"], noticed])
+        return True
+
     try:
         if name == "islands" and not (place / "program").exists():
             subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", ISLANDS, "-o", place / "program"], check=True)
-        table = place / "table"
+        running = [pools.runs.submit(run_plain)] if row.get("plain", [-1])[0] != 0 else []
         if not table.exists():
-            for left in ("raw", "recorded.tileprof"):  # of a run that was ended
-                shutil.rmtree(place / left, ignore_errors=True)
-            record_table(command(name, 3, folder), place, library).write(place / "table.half")
-            (place / "table.half").replace(table)
-        if "table_s" not in row:
-            keep(table_s=time.time() - begin)
-        if row.get("plain", [-1])[0] != 0:
-            code, expected = ran(command(name, limits.steps, folder) + digest, {}, limits.ends)
-            keep(plain=[code, expected])
-        if row["plain"][0] == 0 and row.get("delayed", [-1])[0] != 0:
-            code, output, counts = under("streams", limits.steps, table, "delayed", delay_us=DELAY_US)
-            same = code == 0 and output == row["plain"][1]
-            keep(delayed=[code, output], same=same, launches=counts.get("launches", 0), spread=counts.get("spread", 0))
+            began = time.time()
+            pools.recordings.submit(recorded, command(name, 3, folder), place, library).result()
+            keep(table_s=time.time() - began)
+        if row.get("delayed", [-1])[0] != 0:
+            running.append(pools.runs.submit(run_delayed))
         if row.get("differing", -1) < 0:
-            code, _, counts = under("check", CHECKED_STEPS, table, "check")
-            keep(
-                checked=counts.get("checked", 0),
-                differing=counts.get("differing", -1),
-                check=code,
-                probed=counts.get("probed", 0),
-                differences=counts.get("differences", {}),
-            )
+            running.append(pools.runs.submit(run_check))
         for number in range(len(row.setdefault("broken", [])), BROKEN):
-            kernel = lacking(table, number, place / f"lacking-{number}")
-            if not kernel or row.get("noticed") or limits.ends - time.time() < 1:
+            if not pools.runs.submit(run_broken, number).result():
                 break
-            _, _, counts = under("check", CHECKED_STEPS, place / f"lacking-{number}", f"broken-{number}", orders=6)
-            if not counts:  # cut
-                break
-            noticed = counts.get("differing", 0)
-            keep(noticed=noticed, deleted=kernel[:120], broken=[*row["broken"], noticed])
+        for job in running:
+            job.result()
     except Exception:
-        row["error"] = traceback.format_exc()[-1200:]
+        keep(error=traceback.format_exc()[-1200:])
     return row
 
 
 def is_complete(row: dict[str, Any]) -> bool:
     """Whether all that a program has to do was done."""
-    ended = all(row.get(key, [-1])[0] == 0 for key in ("plain", "delayed"))
+    ended = "error" not in row and all(row.get(key, [-1])[0] == 0 for key in ("plain", "delayed"))
     return ended and row.get("differing", -1) >= 0 and "noticed" in row
 
 
@@ -195,40 +250,47 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--only", help="names, separated by commas")
     parser.add_argument("--threads", type=int, default=1, help="threads of the library's that issue: 0 or 1")
-    parser.add_argument("--together", type=int, default=6, help="programs at a time")
+    parser.add_argument("--together", type=int, default=7, help="programs at a time")
+    parser.add_argument("--recordings", type=int, default=5, help="tables that are made at a time")
+    parser.add_argument("--runs", type=int, default=5, help="runs of programs at a time")
     options = parser.parse_args()
     ends = time.time() + options.seconds
     folder = (options.folder or options.out.resolve().parent / "acs-runs").resolve()
-    rows = json.loads(options.out.read_text()) if options.out.exists() else []
-    finished_programs = {row["program"] for row in rows}
-    names = options.only.split(",") if options.only else ["islands", *EXAMPLES, *LIBRARIES]
-    names = [name for name in names if name not in finished_programs]
-    library = acs.build()
+    rows = {row["program"]: row for row in (json.loads(options.out.read_text()) if options.out.exists() else [])}
+    names = options.only.split(",") if options.only else [*LIBRARIES, *EXAMPLES, "islands"]
+    names = [name for name in names if name not in rows or not is_complete(rows[name])]
+    library, held = acs.build(), Lock()
     limits = Limits(options.steps, ends, options.threads)
-    with ProcessPoolExecutor(options.together, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        waiting = list(names)
-        running = {pool.submit(of_program, waiting.pop(0), folder, library, limits) for _ in names[: options.together]}
-        while running:
-            first = next(as_completed(running))
-            running.remove(first)
-            row = first.result()
-            complete = "error" not in row and is_complete(row)
-            print(json.dumps(row) if not complete else _line(row), flush=True)
-            if complete:
-                rows.append(row)
-                write_whole(options.out, json.dumps(rows, indent=1))
-            if waiting and time.time() < ends - 40:
-                running.add(pool.submit(of_program, waiting.pop(0), folder, library, limits))
-    left = set(names) - {row["program"] for row in rows}
-    print(f"{len(rows)} programs done; left: {', '.join(sorted(left)) or 'none'}", flush=True)
+
+    def tell(row: dict[str, Any]) -> None:
+        with held:
+            rows[row["program"]] = row
+            write_whole(options.out, json.dumps(list(rows.values()), indent=1))
+
+    def work_on(name: str) -> None:
+        if time.time() < ends - LEAST_S:
+            row = of_program(name, folder, library, limits, pools)
+            print(_line(row) if is_complete(row) else json.dumps(row), flush=True)
+
+    with (
+        ProcessPoolExecutor(options.recordings, mp_context=get_context("spawn")) as recordings,
+        ThreadPoolExecutor(options.runs) as runs,
+        ThreadPoolExecutor(options.together) as programs,
+    ):
+        pools = Pools(recordings, runs, tell)
+        list(programs.map(work_on, names))
+    done = [row for row in rows.values() if is_complete(row)]
+    left = set(names) - {row["program"] for row in done}
+    print(f"{len(done)} programs done; left: {', '.join(sorted(left)) or 'none'}", flush=True)
 
 
 def _line(row: dict[str, Any]) -> str:
     return (
-        f"{row['program']:20s} {row['steps']} steps with delays: {'same bits' if row['same'] else 'OTHER BITS'}, "
+        f"{row['program']:40s} {row['steps']} steps with delays: {'same bits' if row['same'] else 'OTHER BITS'}, "
         f"{row['spread']:,} of {row['launches']:,} launches spread; check: {row['checked']:,} launches, "
-        f"{row['differing']} differences; with a range deleted: {row['noticed']} ({row['s']:.0f} s, "
-        f"table {row['table_s']:.0f} s)"
+        f"{row['differing']} differences; with a range deleted: {row['noticed']} ({row['s']:.0f} s: "
+        + ", ".join(f"{key} {row.get(f'{key}_s', 0):.0f}" for key in ("table", "plain", "delayed", "check"))
+        + ")"
     )
 
 

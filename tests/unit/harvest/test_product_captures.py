@@ -1,5 +1,6 @@
 """Calls that are captured and never run: a driver that only keeps the chain of nodes stands for CUDA's."""
 
+import ctypes
 import re
 from contextlib import nullcontext
 from itertools import islice
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from tileprof.harvest import graph_captures
 from tileprof.harvest import product_captures as captures
 from tileprof.harvest.product_cases import Dtype, Op, held_out
 
@@ -35,7 +37,7 @@ class Driver:
     def stream_get_capture_info(self, stream, state, number, graph, nodes, edges, count):
         state._obj.value = 1
         if self.nodes:
-            array = (captures.ctypes.c_void_p * 1)(len(self.nodes))
+            array = (ctypes.c_void_p * 1)(len(self.nodes))
             self.kept = array
             nodes._obj.contents = array
             count._obj.value = 1
@@ -66,19 +68,24 @@ class Driver:
         return 0
 
     def func_get_attribute(self, value, attribute, function):
-        value._obj.value = {1: 24, 4: 168}[attribute]
+        value._obj.value = {1: 24, 4: 168}.get(attribute, 0)
+        return 0
+
+    def graph_kernel_node_get_attribute(self, node, attribute, value):
+        assert attribute == 4
+        value._obj.cluster[:] = (2, 1, 0)
         return 0
 
     def graph_destroy(self, graph):
         return 0
 
 
-class Fake(captures.Captures):
+class Fake(graph_captures.Captures):
     """Launches one kernel per call, behind a memset where m is even; m of 7 raises, m of 9 spoils the capture."""
 
     def __init__(self):
         self._driver = Driver()
-        self._names = {}
+        self._functions = {}
         self._raw = None
         self._stream = None
         self._torch = SimpleNamespace(cuda=SimpleNamespace(stream=lambda _: nullcontext()))
@@ -91,7 +98,7 @@ class Fake(captures.Captures):
         if m % 2 == 0:
             self._driver.nodes.append((2, "", None))
         self._driver.nodes.append((0, f"kernel{m}", (m, n, 1)))
-        self._names.clear()
+        self._functions.clear()
 
 
 def case(m, n=3):
@@ -111,6 +118,7 @@ def test_each_call_gets_its_own_launches_in_their_order():
         [memset, ("kernel4", (4, 5, 1))],
     ]
     assert found[0][0].resources == (168, 128, 1024 + 24)
+    assert (found[0][0].block, found[0][0].cluster) == ((128, 1, 1), (2, 1, 1))
 
 
 def test_a_call_that_raises_is_marked_and_the_others_go_on():
@@ -122,6 +130,17 @@ def test_a_call_that_spoils_a_capture_is_found_and_the_others_are_kept():
     found = seen(Fake().launches([case(1), case(3), case(9), case(5), case(7), case(11)]))
     assert [some is None for some in found] == [False, False, True, False, True, False]
     assert found[3] == [("kernel5", (5, 3, 1))]
+
+
+def test_a_call_that_joins_two_streams_has_the_launches_of_both():
+    fake = Fake()
+    waits = {1: [], 2: [1], 3: [1], 4: [3], 5: [2, 4]}
+    fake._waits_for = waits.__getitem__
+    fake._launch = lambda node: node.value
+    read = set()
+    assert fake._new((1,), read) == [1]
+    assert fake._new((2, 4), read) == [2, 3, 4]
+    assert fake._new((5,), read) == [5]
 
 
 def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones():
@@ -162,3 +181,12 @@ def test_known_cases_are_a_part_of_the_harvest():
     cases = captures.known(1500)
     assert 300 < len(cases) < 500
     assert np.isin(cases[:, 0], captures.OPS).all()
+
+
+def test_a_folder_without_launched_cases_is_read_again(tmp_path):
+    drawn = list(islice(captures.drawn(2, 0), 4))
+    columns = {"asked": np.array([0, 4]), "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
+    np.savez(tmp_path / "captures-00.npz", **columns)
+    answers = captures.read(tmp_path, launched=0, seed=2)
+    assert answers.keys.tolist() == [list(drawn[i][:8]) for i in (0, 2, 3)]
+    assert answers.recipes[answers.recipe].tolist() == [list(range(13)), list(range(13, 26)), list(range(13))]

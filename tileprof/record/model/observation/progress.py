@@ -1,4 +1,4 @@
-"""One line on the terminal that says how far the recording is; nothing where stderr is no terminal."""
+"""One line on the terminal that says how far the recording is; nothing where stderr is not a terminal."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ class Proposal(NamedTuple):
 def proposals(problem: Problem, device: Device) -> list[Proposal]:
     """Return what the library proposes, its best first; none without the library, or for what it does not know."""
     precision, gpu = _PRECISIONS.get(problem.dtype), _GPUS.get(device.name)
-    if precision is None or gpu is None or (asked := _interface(precision, gpu)) is None:
+    if precision is None or gpu is None or (library := _interface(precision, gpu)) is None:
         return []
-    interface, hardware = asked
+    interface, hardware = library
     layout = _LAYOUTS[problem.column_a, problem.column_b]
     question = interface.makeNvMatmulHeuristicsProblem(problem.n, problem.m, problem.k, layout, problem.batch)
     answers = [answer["kernel"] for answer in interface.get(question, PROPOSALS, hardware)]

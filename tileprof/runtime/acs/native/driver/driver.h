@@ -78,8 +78,9 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
     X(cuEventRecord, (CUevent, CUstream))                                                                           \
     X(cuLaunchKernel,                                                                                               \
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**)) \
+    X(cuModuleLoadData, (void**, const void*))                                                                      \
+    X(cuModuleGetFunction, (CUfunction*, void*, const char*))                                                       \
     X(cuLaunchKernelEx, (const LaunchConfig*, CUfunction, void**, void**))                                          \
-    X(cuLaunchHostFunc, (CUstream, void (*)(void*), void*))                                                         \
     X(cuFuncGetName, (const char**, CUfunction))                                                                    \
     X(cuFuncGetParamInfo, (CUfunction, size_t, size_t*, size_t*))                                                   \
     X(cuFuncSetAttribute, (CUfunction, int, int))                                                                   \
@@ -111,6 +112,13 @@ struct Driver {
 
     // The driver of this process; loads it at the first call.
     static const Driver& get();
+};
+
+// While it lives, this thread may make streams and events and load modules although a stream captures a graph.
+struct Relaxed {
+    Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
+    ~Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
+    int mode = kCaptureRelaxed;
 };
 
 // dlsym as it is below this library, and a symbol of libcuda.so.1 by its exact name.

@@ -1,29 +1,6 @@
 #include "order/group.h"
 
-#include <chrono>
-#include <random>
-
 namespace tileprof::acs {
-
-namespace {
-
-// While it lives, this thread may make streams and events although a stream captures a graph.
-struct Relaxed {
-    Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
-    ~Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
-    int mode = kCaptureRelaxed;
-};
-
-// What follows in the stream begins a random time later.
-void wait_at_random(void* most_us) {
-    thread_local std::minstd_rand generator;
-    const auto until = std::chrono::steady_clock::now() +
-                       std::chrono::microseconds(generator() % (*static_cast<const int*>(most_us) + 1));
-    while (std::chrono::steady_clock::now() < until) {
-    }
-}
-
-}  // namespace
 
 Group::Group(CUcontext context, CUstream stream, const Options& options, Counts* counts)
     : context_(context),
@@ -31,8 +8,9 @@ Group::Group(CUcontext context, CUstream stream, const Options& options, Counts*
       window_(static_cast<size_t>(options.window), options.lanes),
       events_(static_cast<size_t>(options.lanes)),
       most_events_(static_cast<size_t>(options.window) + 8),
-      delay_us_(options.delay_us),
+      late_(options.delay_us),
       counts_(counts) {
+    if (options.workers > 0) crew_ = std::make_unique<Crew>(context, stream, options);
     Relaxed relaxed;
     for (int lane = 1; lane < options.lanes; ++lane) {
         CUstream stream_of_lane = nullptr;
@@ -96,9 +74,7 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
         return failure_;
     for (int other = 0; other < window_.lanes(); ++other)
         if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
-    if (delay_us_ > 0)
-        if (CUresult failure = Driver::get().cuLaunchHostFunc(streams_[lane], wait_at_random, &delay_us_))
-            return failure;
+    if (CUresult failure = late_.delay(streams_[lane])) return failure;
     if (CUresult failure = work.make(work.what, streams_[lane])) return failure;
     window_.add(std::move(access), lane, key(id));
     ++counts_->placed;
@@ -108,6 +84,7 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
 }
 
 bool Group::idle() const {
+    if (crew_ != nullptr && !crew_->idle()) return false;
     for (int lane = 0; lane < window_.lanes(); ++lane)
         if ((lane == 0 || window_.tail(lane) != 0) && Driver::get().cuStreamQuery(streams_[lane]) != kSuccess)
             return false;
@@ -115,6 +92,8 @@ bool Group::idle() const {
 }
 
 CUresult Group::join(uint64_t id) {
+    if (crew_ != nullptr)
+        if (CUresult failure = crew_->join()) return failure;
     for (int other = 1; other < window_.lanes(); ++other)
         if (window_.tail(other) != 0 && !wait(0, other, window_.tail(other))) return failure_;
     window_.barrier(key(id));

@@ -1,0 +1,247 @@
+"""What PyTorch would launch for a convolution, without a launch: ``python -m tileprof.harvest.convolution_captures``.
+
+`tileprof.harvest.graph_captures` says how. A worker captures calls of the package's table first (`known`, its share),
+so that captures and launches can be compared (``check``), then those that `convolution_cases.captured` lists again
+from ``--seed`` and its number. The files hold, in the order of the cases::
+
+    asked      [3] int64              how many cases of the table, how many drawn, how many workers
+    digest     text                   of the drawn cases
+    count      [cases] int16          launches of a case; -1 where it failed
+    kernel     [launches] int32       rows of ``name`` and ``shape``
+    grid       [launches, 3] int32
+    name       [kernels] text;        shape  [kernels, 8] int32: block, cluster, registers, bytes of shared memory
+    about      text                   JSON: GPU and versions
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import sys
+import time
+from argparse import ArgumentParser
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tileprof.devices import get
+from tileprof.errors import UserError
+from tileprof.harvest.convolution_cases import captured
+from tileprof.harvest.convolutions import Convolutions
+from tileprof.harvest.graph_captures import Captures, Launch
+from tileprof.harvest.readable_names import readable
+from tileprof.harvest.slices import digest, machine
+from tileprof.record.model import tables
+from tileprof.record.model.tiles.convolutions import convolution_table
+from tileprof.record.model.tiles.convolutions.library_kernels import named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Case = tuple[int, ...]
+
+KNOWN: Final = 3000
+_SEED: Final = 20261128
+_POOL: Final = 1 << 29
+_CALLS: Final = 32
+"""Calls of one capture."""
+_MOST_RESERVED: Final = 3 << 30
+"""Bytes that PyTorch may keep of results and workspaces."""
+_WRITE_S: Final = 30.0
+_FIRST: Final = (2, 0, 1, 2, 64, 64, 1, 8, 8, 1, 3, 3, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0)
+"""The layer that makes handles, before anything is captured."""
+
+
+class ConvolutionCaptures(Captures):
+    """Captures convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._family = Convolutions(_POOL)
+        self._family.prepare()
+        with self._torch.cuda.stream(self._stream):
+            for what, dtype in itertools.product(range(3), range(4)):
+                self._call((what, dtype, 0, *_FIRST))
+        self._torch.cuda.synchronize()
+
+    def launches(self, cases: Any) -> list[list[Launch] | None]:
+        """Return the launches of each case, and give memory back where much was needed."""
+        found = super().launches(cases)
+        if self._torch.cuda.memory_reserved() > _MOST_RESERVED:
+            self._torch.cuda.empty_cache()
+        return found
+
+    def _call(self, case: Case) -> None:
+        self._family.call(case)()
+
+
+def known() -> NDArray[np.int64]:
+    """Return calls of the package's table, drawn by a seed."""
+    table = tables.table(convolution_table.FAMILY, get("H200"))
+    if table is None:
+        return np.empty((0, len(_FIRST) + 3), np.int64)
+    return table.keys[np.random.default_rng(_SEED).permutation(len(table))[:KNOWN]]
+
+
+def drawn(seed: int, worker: int) -> Iterator[Case]:
+    """Yield the cases that a worker captures, without end."""
+    return captured(Random(seed * 1000 + worker))  # noqa: S311 - a list of shapes
+
+
+class _Kept:
+    """Launches of cases, in columns."""
+
+    def __init__(self) -> None:
+        self.cases: list[Case] = []
+        self.kernels: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.count: list[int] = []
+        self.kernel: list[int] = []
+        self.grid: list[tuple[int, int, int]] = []
+
+    def add(self, cases: list[Case], found: list[list[Launch] | None]) -> None:
+        self.cases += cases
+        for launches in found:
+            self.count.append(-1 if launches is None else len(launches))
+            for one in launches or ():
+                shape = (*one.block, *one.cluster, one.resources[0], one.resources[2])
+                self.kernel.append(self.kernels.setdefault((one.name, shape), len(self.kernels)))
+                self.grid.append(one.grid)
+
+    def write(self, path: Path, first: int, workers: int, about: str) -> None:
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            np.savez_compressed(
+                file, allow_pickle=False, about=np.array(about),
+                asked=np.array([first, len(self.cases) - first, workers], np.int64),
+                digest=np.array(digest(np.array(self.cases[first:], np.int64))),
+                count=np.array(self.count, np.int16), kernel=np.array(self.kernel, np.int32),
+                grid=np.array(self.grid, np.int32).reshape(-1, 3), name=np.array([name for name, _ in self.kernels]),
+                shape=np.array([shape for _, shape in self.kernels], np.int32).reshape(-1, 8),
+            )  # fmt: skip
+        temporary.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Cases that were captured, and the launches of each: name, shape (block, cluster, registers, bytes) and grid."""
+
+    cases: NDArray[np.int64]
+    launches: list[tuple[tuple[str, tuple[int, ...], tuple[int, int, int]], ...]]
+
+
+def read(path: Path, seed: int, *, again: bool = False) -> Answers:
+    """Return what one file of a folder holds: drawn cases, or with ``again`` those of the table; failed ones are left
+    out. Raises UserError where the cases are not those that ``seed`` lists.
+    """
+    worker = int(path.stem.rpartition("-")[2])
+    with np.load(path) as file:
+        columns = {name: file[name] for name in file.files}
+    first, more, workers = columns["asked"].tolist()
+    if again:
+        cases = known()[worker::workers][:first]
+        rows = slice(0, first)
+    else:
+        cases = np.array(list(itertools.islice(drawn(seed, worker), more)), np.int64)
+        rows = slice(first, first + more)
+        if digest(cases) != str(columns["digest"]):
+            raise UserError(f"{path} holds other cases than seed {seed} lists for worker {worker}")
+    names, shapes = columns["name"].tolist(), [tuple(shape) for shape in columns["shape"].tolist()]
+    count = columns["count"].astype(np.int64)
+    begins = np.cumsum(np.r_[0, np.maximum(count, 0)])
+    launches, there = [], []
+    kernel, grid = columns["kernel"].tolist(), columns["grid"].tolist()
+    for row in range(len(count))[rows]:
+        if count[row] > 0:
+            own = range(int(begins[row]), int(begins[row + 1]))
+            launches.append(tuple((names[kernel[at]], shapes[kernel[at]], tuple(grid[at])) for at in own))
+            there.append(row - rows.start)
+    return Answers(cases[there], launches)
+
+
+def check(folder: Path, seed: int) -> Iterator[str]:
+    """Yield how captures of calls compare with the launches of the package's table, and which kernels differ."""
+    table = tables.table(convolution_table.FAMILY, get("H200"))
+    assert table is not None
+    same: Counter[str] = Counter()
+    for path in sorted(folder.glob("captures-*.npz")):
+        answers = read(path, seed, again=True)
+        short = readable(sorted({name for some in answers.launches for name, *_ in some}))
+        for case, some in zip(answers.cases.tolist(), answers.launches, strict=True):
+            entry = convolution_table.entry_of(table, tuple(case), get("H200"))
+            assert entry is not None
+            own = entry.launches
+            same["calls"] += 1
+            same["roles, tiles"] += [named(name) for name, *_ in some] == [named(one.name) for one in own]
+            names = [short[name] for name, *_ in some] == [one.name for one in own]
+            same["names"] += names
+            same["names, grids"] += names and [grid for *_, grid in some] == [one.grid for one in own]
+            shapes = [(*one.block, *one.cluster, one.registers, one.shared_bytes) for one in own]
+            same["names, shapes"] += names and [shape for _, shape, _ in some] == shapes
+            if not names:
+                same[f"{[n[:50] for n, *_ in some]} instead of {[one.name[:50] for one in own]}"] += 1
+    for words, number in same.most_common(30):
+        yield f"{number:6d} {words}"
+
+
+def _work(worker: int, workers: int, seed: int, ends: float, most: int, folder: Path) -> None:
+    began = time.time()
+    captures, kept = ConvolutionCaptures(), _Kept()
+    path, about = folder / f"captures-{worker:02d}.npz", json.dumps(machine())
+    some = list(map(tuple, known()[worker::workers].tolist()))
+    for begin in range(0, len(some), _CALLS):
+        if time.time() < ends:
+            kept.add(some[begin : begin + _CALLS], captures.launches(some[begin : begin + _CALLS]))
+    first, more = len(kept.cases), drawn(seed, worker)
+    kept.write(path, first, workers, about)
+    ready, written = time.time(), time.time()
+    while time.time() < ends and len(kept.cases) < most:
+        cases = list(itertools.islice(more, _CALLS))
+        kept.add(cases, captures.launches(cases))
+        if time.time() > written + _WRITE_S:
+            kept.write(path, first, workers, about)
+            written = time.time()
+    kept.write(path, first, workers, about)
+    sys.stderr.write(
+        f"worker {worker}: {first:,} cases of the table after {ready - began:.0f} s, {len(kept.cases) - first:,} "
+        f"drawn in {time.time() - ready:.0f} s, {kept.count.count(-1):,} failed, {len(kept.kernels):,} kernels\n"
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Capture from several processes at once, for a time, or compare with the table."""
+    parser = ArgumentParser(
+        "python -m tileprof.harvest.convolution_captures", description="capture convolutions, without launches"
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most", type=int, default=1 << 20, help="the most cases of a worker")
+    parser.add_argument("--check", action="store_true", help="compare captures in DIR with the table of the package")
+    options = parser.parse_args(words)
+    if options.check:
+        sys.stdout.write("".join(f"{line}\n" for line in check(options.output, options.seed)))
+        return 0
+    options.output.mkdir(parents=True, exist_ok=True)
+    context: Any = multiprocessing.get_context("spawn")
+    ends = time.time() + options.seconds
+    workers = [
+        context.Process(target=_work, args=(w, options.workers, options.seed, ends, options.most, options.output))
+        for w in range(options.workers)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return int(any(worker.exitcode for worker in workers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
