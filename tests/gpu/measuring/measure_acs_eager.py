@@ -1,7 +1,7 @@
 """Programs that issue their launches themselves, under ACS with a thread that issues, each alone on the machine.
 
     python tests/gpu/measuring/measure_acs_eager.py OUT [--phase record|time] [--only N,…]
-        [--modes plain,thread,spread,workers,graph,log] [--pairs N] [--rounds N]
+        [--modes plain,thread,spread,workers,graph,log] [--pairs N] [--rounds N] [--folder DIR]
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; they do so ``--pairs`` times in turn (``time``).
@@ -305,6 +305,7 @@ def main() -> None:
     """Record, measure, and write what is there after each turn."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--folder", type=Path, help="where tables and packages are; default: acs in OUT")
     parser.add_argument("--phase", choices=("record", "time"))
     parser.add_argument("--only", help="numbers of programs, such as 0,3; default: the first nine")
     parser.add_argument("--modes", default="plain,thread")
@@ -317,8 +318,9 @@ def main() -> None:
     programs = PROGRAMS + SHIPPED
     chosen = [programs[int(n)] for n in options.only.split(",")] if options.only else list(PROGRAMS)
     modes = options.modes.split(",")
-    library, folder = acs.build(), (options.out / "acs").resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    library, folder = acs.build(), (options.folder or options.out / "acs").resolve()
+    for place in (options.out, folder):
+        place.mkdir(parents=True, exist_ok=True)
     if options.phase != "time":
         with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
             for job in as_completed([pool.submit(tabulate, words, folder) for words in chosen]):

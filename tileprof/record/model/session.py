@@ -257,7 +257,7 @@ class Session:
             return self.operator_count != calls_before
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        """Do our work; where it fails, the program goes on and the recording does not."""
+        """Run the recorder's work. If it fails, the recording ends and the program continues."""
         try:
             work(*args)
         except UserError as error:
