@@ -1,7 +1,8 @@
 """On a GPU: every scheduler of the runtime, and the examples with schedulers of their own, under random delays: in how
 many of 1,000 runs some bit differs from stream order.
 
-python tests/gpu/measuring/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--only KIND,…] [--names NAME …]
+python tests/gpu/measuring/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--only KIND,…]
+    [--names NAME …]
 
 Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
 persistent kernel under `PERSISTENT`), ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters,
