@@ -49,7 +49,7 @@ def claim(whole: Path, partial: Path, first_manifest: dict[str, Any], *, force: 
         if pid is not None:
             raise UserError(
                 f"{partial} is being written by process {pid}: choose another name with -o (or remove it, if you know "
-                "that process is no recording)"
+                "that process is not a recording)"
             )
         if not force:
             raise UserError(
@@ -62,7 +62,7 @@ def claim(whole: Path, partial: Path, first_manifest: dict[str, Any], *, force: 
         partial.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
     except FileExistsError:
-        raise UserError(f"{partial} was made by somebody else just now: choose another name with -o") from None
+        raise UserError(f"{partial} was made by another process just now: choose another name with -o") from None
     try:
         manifest.write(partial, first_manifest)
     except OSError:

@@ -1,7 +1,7 @@
 """Programs that issue their launches themselves, under ACS with a thread that issues, each alone on the machine.
 
     python tests/gpu/measuring/measure_acs_eager.py OUT [--phase record|time] [--only N,…]
-        [--modes plain,thread,spread,graph,log] [--pairs N] [--rounds N]
+        [--modes plain,thread,spread,workers,graph,log] [--pairs N] [--rounds N] [--folder DIR]
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; they do so ``--pairs`` times in turn (``time``).
@@ -61,6 +61,7 @@ START_S, TURN_S = 90, 30
 """Until all processes have to be warm, and until one has to have measured."""
 EACH = 8
 """Steps of a round."""
+WORKERS = 8
 LOGGED_TURNS = 2
 """After which mode ``log`` measures no more: a line per launch is written."""
 
@@ -105,7 +106,9 @@ def tabulate(words: str, folder: Path) -> str:
 
 
 def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | None:
-    """How the library is told to run a program; None in stream order. ``spread``: a thread issues and never rests."""
+    """How the library is told to run a program; None in stream order. ``spread``: a thread issues and never rests;
+    ``workers``: the same with workers, as in the paper.
+    """
     if mode == "plain":
         return None
     own = folder / name_of(words) / f"{mode}-{pair}"
@@ -114,6 +117,8 @@ def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | N
         return acs.Settings("log", own)
     kind: acs.Mode = "graph" if mode == "graph" else "streams"
     chosen = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
+    if mode == "workers":
+        return replace(chosen, rest=0, workers=WORKERS)
     return replace(chosen, rest=0) if mode == "spread" else chosen
 
 
@@ -300,6 +305,7 @@ def main() -> None:
     """Record, measure, and write what is there after each turn."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--folder", type=Path, help="where tables and packages are; default: acs in OUT")
     parser.add_argument("--phase", choices=("record", "time"))
     parser.add_argument("--only", help="numbers of programs, such as 0,3; default: the first nine")
     parser.add_argument("--modes", default="plain,thread")
@@ -312,8 +318,9 @@ def main() -> None:
     programs = PROGRAMS + SHIPPED
     chosen = [programs[int(n)] for n in options.only.split(",")] if options.only else list(PROGRAMS)
     modes = options.modes.split(",")
-    library, folder = acs.build(), (options.out / "acs").resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    library, folder = acs.build(), (options.folder or options.out / "acs").resolve()
+    for place in (options.out, folder):
+        place.mkdir(parents=True, exist_ok=True)
     if options.phase != "time":
         with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
             for job in as_completed([pool.submit(tabulate, words, folder) for words in chosen]):

@@ -4,10 +4,12 @@ many of 1,000 runs some bit differs from stream order.
 python tests/gpu/measuring/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--only KIND,…]
 
 Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
-persistent kernel under `PERSISTENT`), ``spawn`` (programs whose threads launch child grids, under each rule for
-launches) and ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters, ``dataflow-bloom``). Each
-case is a process; no times are measured, so that several run at a time, and other work may run beside. A row is written
-when it is known; nothing begins after ``--budget`` seconds, and what still runs ends.
+persistent kernel under `PERSISTENT`), ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters,
+``dataflow-bloom``) and ``spawn`` (programs whose threads launch child grids, under each rule for launches; ``flat``,
+whose result the others must have, runs once a process). Each case is a process. No times are measured: chains run
+``--jobs`` at a time, and other work may run beside. The examples wait for the GPU between many short kernels, which
+takes long where several processes share it; they come last, two at a time. A row is written when it is known; nothing
+begins after ``--budget`` seconds, and what still runs ends.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ SYNCHRONISED = ("graph", "pdl", "streams", "cusync", "cusync-streams", "hooks")
 PERSISTENT = ("persistent", "persistent-pdl", "persistent-dynamic", "ccks", "ccks-ready")
 RULES = ("flat", "always", "threshold", "spawn", "warp")
 MODES = {"kernels": "stream", "exact": "dataflow", "filters": "dataflow-bloom"}
-SCALE, COSTS = 8, (2000, 100)
-"""Of the programs with child grids; costs of a launch in ns that let controllers decide now so, now otherwise."""
+SCALE, COSTS, STEPS = 6, (2000, 100), 32
+"""Of the programs with child grids; costs of a launch in ns that let controllers decide now so, now otherwise; most
+steps of a point of Mandelbrot's set, which flat does one after the other.
+"""
 CHUNK = 250
 """Runs of a process, so that a cut keeps some."""
 BLOOMS = tuple((seed, bits) for bits in (512, 2048) for seed in (1, 2))
@@ -52,12 +56,13 @@ def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[d
     for done in range(0, runs, CHUNK):
         count = min(CHUNK, runs - done)
         if kind == "spawn":
-            words = ["--costs={},{}".format(*COSTS), "--no-search", str(count), str(SCALE), "16", "32", "1024", name]
+            words = ["--costs={},{}".format(*COSTS), "--no-search", "--flat-once", str(count - 1), str(SCALE)]
+            words += ["16", "32", "1024", name]
         else:
             words = ["2", name.split()[1], str(LIMIT_MS), "24", "192", str(count)]
         result = subprocess.run([program, *words], capture_output=True, text=True, check=False)
         lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-        found = spawn_rows(lines, count) if kind == "spawn" else bloom_rows(lines)
+        found = spawn_rows(lines) if kind == "spawn" else bloom_rows(lines)
         if not found:
             yield {"scheduler": "all", "error": (result.stdout + result.stderr)[-400:], "rc": result.returncode}
             return
@@ -68,13 +73,13 @@ def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[d
             yield {"scheduler": scheduler, **total}
 
 
-def spawn_rows(lines: list[dict[str, Any]], count: int) -> dict[str, dict[str, int]]:
+def spawn_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     """By rule: runs, those that differ from the first flat one or all where that is wrong, and children launched."""
     return {
         rule: {
-            "runs": count,
-            "wrong": count if "flat:" in line["said"] else line["differing"][rule],
-            "launched": sum(line["all"][f"{rule}_launched"]),
+            "runs": len(launched := line["all"][f"{rule}_launched"]),
+            "wrong": len(launched) if "flat:" in line["said"] else line["differing"][rule],
+            "launched": sum(launched),
         }
         for line in lines
         if "differing" in line
@@ -117,22 +122,22 @@ def chains(kind: str) -> dict[str, Any]:
 
 
 def cases(only: list[str]) -> list[tuple[str, str]]:
-    """Return kinds and names, the longest first."""
+    """Return kinds and names."""
     sys.path += [str(ROOT), str(ROOT / "tests/gpu/measuring")]
     lists = {
-        "spawn": spawn_names(),
-        "bloom": [f"program {seed}, {bits} bits" for seed, bits in BLOOMS],
-        "persistent": list(chains("persistent")),
         "synchronised": list(chains("synchronised")),
+        "persistent": list(chains("persistent")),
+        "bloom": [f"program {seed}, {bits} bits" for seed, bits in BLOOMS],
+        "spawn": spawn_names(),
     }
     return [(kind, name) for kind in lists if kind in only for name in lists[kind]]
 
 
 def spawn_names() -> list[str]:
-    """Return programs with child grids, the longest first."""
+    """Return programs with child grids, the longest last."""
     return [
-        "colouring", "colouring-citation", "quick-sort", "amr-nested", "mandelbrot-nested", "amr", "bfs",
-        "bfs-citation", "sssp", "sssp-citation", "join", "join-gaussian", "mandelbrot", "bezier", "regular-expressions",
+        "join", "join-gaussian", "bezier", "regular-expressions", "bfs", "bfs-citation", "sssp", "sssp-citation",
+        "mandelbrot", "quick-sort", "mandelbrot-nested", "amr", "amr-nested", "colouring-citation", "colouring",
     ]  # fmt: skip
 
 
@@ -141,23 +146,39 @@ def built(folder: Path, only: list[str]) -> dict[str, Path]:
     common = ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-include", DELAYS, f"-I{INCLUDE}"]
     commands = {}
     if "spawn" in only:
-        commands["spawn"] = [*common, "-rdc=true", SOURCES / "spawn/program.cu", "-lcudadevrt"]
+        flags = ["-rdc=true", f"-DSPAWN_MOST_STEPS={STEPS}"]
+        commands["spawn"] = [*common, *flags, SOURCES / "spawn/program.cu", "-lcudadevrt"]
     if "bloom" in only:
         commands |= {f"{bits} bits": [*common, f"-DBLOOM_BITS={bits}", SOURCES / "bloom.cu"] for _, bits in BLOOMS}
-    if "persistent" in only:
-        sys.path += [str(ROOT), str(ROOT / "tests/gpu/measuring")]
-        from measure_dealers import DELAY_NS, RIGHT, compile_all
-
-        compiling = threading.Thread(target=compile_all, args=(RIGHT, DELAY_NS))
-        compiling.start()
     with ThreadPoolExecutor() as pool:
         jobs = [pool.submit(subprocess.run, [*command, "-o", folder / name], check=True, capture_output=True)
                 for name, command in commands.items()]  # fmt: skip
         for job in jobs:
             job.result()
-    if "persistent" in only:
-        compiling.join()
     return {name: folder / name for name in commands}
+
+
+def compile_chains() -> None:
+    """Compile the persistent kernel for all chains, several at a time."""
+    sys.path += [str(ROOT), str(ROOT / "tests/gpu/runtime"), str(ROOT / "tests/gpu/measuring")]
+    from measure_dealers import SMS
+    from replays import DELAY_NS
+
+    from tileprof.runtime.persistent.build import compiled
+    from tileprof.runtime.persistent.cost import clusters_on
+    from tileprof.runtime.persistent.dealing import Dealer
+    from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
+    from tileprof.runtime.persistent.source import Options
+
+    clusters, kernels = clusters_on(SMS), []
+    for chain in chains("persistent").values():
+        plans = {cuts: plan_of(chain.policy(), chain, clusters=clusters, cuts=cuts) for cuts in (True, False)}
+        stages = plans_by_stage(plans[True], clusters(plans[True].split))
+        kernels += [(part, Options(programmatic=on, delay_ns=on * DELAY_NS)) for part in stages for on in (False, True)]
+        kernels += [(plans[dealer is Dealer.LISTS], Options(dealer=dealer, delay_ns=DELAY_NS)) for dealer in Dealer]
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(lambda kernel: compiled(*kernel), kernels):
+            pass
 
 
 def program_of(kind: str, name: str, programs: dict[str, Path]) -> Path | None:
@@ -200,13 +221,23 @@ def main() -> None:
             timer.cancel()
 
     only = chosen.only.split(",")
-    with tempfile.TemporaryDirectory() as folder:
-        programs = built(Path(folder), only)
-        print(f"built in {time.time() - start_s:.0f} s", flush=True)
-        with ThreadPoolExecutor(chosen.jobs) as pool:
-            jobs = [pool.submit(run, kind, name, program_of(kind, name, programs)) for kind, name in cases(only)]
-            for job in jobs:
-                job.result()
+    all_cases = cases(only)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.jobs) as pool, ThreadPoolExecutor(2) as two:
+        building = pool.submit(built, Path(folder), only)
+        if "persistent" in only:
+            compiling = pool.submit(compile_chains)
+        jobs = [pool.submit(run, kind, name, None) for kind, name in all_cases if kind == "synchronised"]
+        if "persistent" in only:
+            compiling.result()
+        jobs += [pool.submit(run, kind, name, None) for kind, name in all_cases if kind == "persistent"]
+        for job in jobs:
+            job.result()
+        programs = building.result()
+        print(f"chains done after {time.time() - start_s:.0f} s", flush=True)
+        jobs = [two.submit(run, kind, name, program_of(kind, name, programs)) for kind, name in all_cases
+                if kind in {"spawn", "bloom"}]  # fmt: skip
+        for job in jobs:
+            job.result()
     done = [row for row in rows.values() if "wrong" in row]
     print(f"{len(done)} rows, {sum(row['runs'] for row in done):,} runs, wrong: {sum(row['wrong'] for row in done)}, "
           f"errors: {sum('error' in row for row in rows.values())}")  # fmt: skip

@@ -59,6 +59,7 @@ def run_acs(options: Namespace) -> int:
             path.resolve(),
             lanes=STREAMS if options.streams is None else options.streams,
             threads=THREADS if options.threads is None else options.threads,
+            workers=options.workers or 0,
             window=WINDOW if options.window is None else options.window,
         )
         library = acs.build()

@@ -101,23 +101,23 @@ def test_two_grids_wait_for_exactly_what_is_written(data: st.DataObject) -> None
         ("dep down on up(0..3 step 0)", "the step is a number from 1"),
         (f"dep down on up(0..3 step {'1' * 5000})", "the step is a number from 1"),
         (f"dep down on up({'(' * 300}x{')' * 300})", "characters"),
-        ("dep down on up()", "no expression"),
+        ("dep down on up()", "is not an expression"),
         (
             "dep down on up(3..0, y)",
             "no tile of down needs any of up by this line; `..` goes from the smaller to the greater",
         ),
-        ("dep down on up(x", "no grid and no dependency"),
+        ("dep down on up(x", "is neither a grid nor a dependency"),
         ("dep up on down(0)", "stages run in the order"),
         ("dep down on down(0)", "stages run in the order"),
         ("dep other on up(0)", "no grid other above this line; known: up, down"),
         ("grid up 3", "two grids named up"),
         ("grid q 0 x 3", "a grid of 0 x 3 x 1 tiles"),
         ("grid q 99999 x 99999", "a grid has 1 to"),
-        (f"grid q {'9' * 5000}", "is no grid"),
-        ("grid q 4 x 4 x 4 x 4", "is no grid"),
-        ("grid q 4 launch -1", "is no grid"),
-        ("grid */ 4", "is no grid"),
-        ("import os", "no grid and no dependency"),
+        (f"grid q {'9' * 5000}", "is not a grid"),
+        ("grid q 4 x 4 x 4 x 4", "is not a grid"),
+        ("grid q 4 launch -1", "is not a grid"),
+        ("grid */ 4", "is not a grid"),
+        ("import os", "is neither a grid nor a dependency"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(line: str, message: str) -> None:
@@ -152,7 +152,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DependencyError, match="cannot read"):
         load_dependencies(tmp_path / "absent.dep")
     (tmp_path / "binary.dep").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DependencyError, match="is no text"):
+    with pytest.raises(DependencyError, match="is not a text file"):
         load_dependencies(tmp_path / "binary.dep")
 
 

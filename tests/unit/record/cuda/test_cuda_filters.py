@@ -382,7 +382,7 @@ def test_launches_whose_records_fall_short_have_filters_of_all_bits(tmp_path):
 def test_variables_in_constant_memory_are_read_by_every_block(tmp_path):
     event = launch(1)
     inserted = Inserted(SIZES, process(tmp_path, [event], []))
-    inserted._given = {1: {"file": "filters-0.bin", "first": 0, "blocks": 2}}
+    inserted._events = {1: {"file": "filters-0.bin", "first": 0, "blocks": 2}}
     filters_of([([], []), ([], [])]).tofile(tmp_path / "filters-0.bin")
     constants = [[0x100000 + 500, 24], [0x100000 + 512 * 9, 0]]
     inserted.add(0, event, Geometry.of(event), None, constants, one_tile=False, coverage="exact")
@@ -392,7 +392,7 @@ def test_variables_in_constant_memory_are_read_by_every_block(tmp_path):
 def test_a_cluster_touches_what_its_blocks_touch(tmp_path):
     event = launch(1, grid=(4, 1, 1), cluster=(2, 1, 1))
     inserted = Inserted(SIZES, process(tmp_path, [event], []))
-    inserted._given = {1: {"file": "filters-0.bin", "first": 0, "blocks": 4}}
+    inserted._events = {1: {"file": "filters-0.bin", "first": 0, "blocks": 4}}
     filters_of([([0], []), ([1], [5]), ([2], []), ([3], [6])]).tofile(tmp_path / "filters-0.bin")
     inserted.add(0, event, Geometry.of(event), None, [], one_tile=False, coverage="exact")
     expected = filters_of([([0, 1], [5]), ([2, 3], [6])])

@@ -1,11 +1,12 @@
 // Programs with nested parallelism under every rule of spawn.cuh: the same results, and what each takes.
 //
-//     program [--costs=FIRST,ANOTHER] [--no-search] [repeats [scale [window_log2 [least [untried [name ...]]]]]]
+//     program [OPTION ...] [repeats [scale [window_log2 [least [untried [name ...]]]]]]
 //
 // First it measures what launches cost here, which the controller then takes as its costs, unless they are given in
 // nanoseconds. A line of JSON for each program: medians, and under "all" the times and launches of each repeat. The
 // rules take turns, after one round that is not counted, so that a first launch or a slow moment of the machine is not
-// one rule's alone. --no-search leaves out the search for the best threshold.
+// one rule's alone. Options: --costs=FIRST,ANOTHER; --no-search leaves out the search for the best threshold;
+// --flat-once runs flat in the first round only, which then is counted.
 #include <chrono>
 
 #include "programs.cuh"
@@ -146,12 +147,13 @@ std::string differences(const std::vector<Trial>& trials) {
     return problems;
 }
 
-std::string repeats_of(const Work& work, std::vector<Trial>& trials, int repeats) {
+std::string repeats_of(const Work& work, std::vector<Trial>& trials, int repeats, bool flat_once) {
     std::string problems;
     std::vector<u64> expected;
     for (int i = -1; i < repeats; ++i)
         for (Trial& trial : trials) {
-            run_once(work, trial, i >= 0);
+            if (flat_once && i >= 0 && &trial == &trials[0]) continue;
+            run_once(work, trial, flat_once || i >= 0);
             if (expected.empty()) {
                 expected = trial.result;
                 if (const std::string mismatch = work.mismatch(expected); !mismatch.empty())
@@ -170,16 +172,19 @@ void print_all(const char* key, const std::vector<T>& numbers, const char* forma
 }
 
 // The arguments that do not begin with "--", which are handled here.
-std::vector<std::string> positional(int count, char** arguments, spawn::Costs& costs, bool& search) {
+std::vector<std::string> positional(int count, char** arguments, spawn::Costs& costs, bool& search, bool& flat_once) {
     std::vector<std::string> some;
     for (int i = 1; i < count; ++i) {
         const std::string argument = arguments[i];
         if (argument == "--no-search") {
             search = false;
+        } else if (argument == "--flat-once") {
+            flat_once = true;
         } else if (argument.rfind("--", 0) != 0) {
             some.push_back(argument);
         } else if (std::sscanf(argument.c_str(), "--costs=%f,%f", &costs.first_ns, &costs.another_ns) != 2) {
-            std::fprintf(stderr, "no option %s; there are --costs=FIRST,ANOTHER (nanoseconds) and --no-search\n",
+            std::fprintf(stderr,
+                         "no option %s; there are --costs=FIRST,ANOTHER (nanoseconds), --no-search and --flat-once\n",
                          argument.c_str());
             exit(2);
         }
@@ -191,8 +196,8 @@ std::vector<std::string> positional(int count, char** arguments, spawn::Costs& c
 
 int main(int count, char** arguments) {
     spawn::Costs costs = {};
-    bool search = true;
-    const std::vector<std::string> given = positional(count, arguments, costs, search);
+    bool search = true, flat_once = false;
+    const std::vector<std::string> given = positional(count, arguments, costs, search, flat_once);
     const auto number = [&](std::size_t at, int otherwise) {
         return given.size() > at ? std::atoi(given[at].c_str()) : otherwise;
     };
@@ -219,7 +224,7 @@ int main(int count, char** arguments) {
             {"spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried)},
             {"warp", control_of(spawn::BY_WARP, 0, least, costs, window_log2)},
         };
-        std::string problems = repeats_of(work, trials, repeats);
+        std::string problems = repeats_of(work, trials, repeats, flat_once);
         const Trial &flat = trials[0], &always = trials[1], &written = trials[2], &controlled = trials[3],
                     &warp = trials[4];
         double best = flat.median_us();

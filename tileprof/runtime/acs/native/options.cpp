@@ -33,11 +33,13 @@ std::string Options::read(const char* path) {
             folder = value;
         } else {
             int64_t number = 0;
-            if (!(std::istringstream(value) >> number) || number < 0) return name + " " + value + " is no number";
+            if (!(std::istringstream(value) >> number) || number < 0) return name + " " + value + " is not a number";
             if (name == "lanes")
                 lanes = static_cast<int>(number);
             else if (name == "threads")
                 threads = static_cast<int>(number);
+            else if (name == "workers")
+                workers = static_cast<int>(number);
             else if (name == "window")
                 window = static_cast<int>(number);
             else if (name == "segment")

@@ -17,6 +17,7 @@ struct Options {
     std::string table, folder;
     int lanes = 8;
     int threads = 0;    // 1: a thread of the library's decides and issues, 0: the program's own
+    int workers = 0;    // that each launch a kernel and wait for its end; 0: events order kernels on the GPU
     int window = 128;
     int segment = 256;  // launches that a captured or checked segment holds at most
     int orders = 2;     // in which a segment is checked, beside stream order

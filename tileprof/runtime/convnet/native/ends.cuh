@@ -53,7 +53,7 @@ __device__ __forceinline__ void finish(unsigned short* out, Eight eight, const u
 #pragma unroll
         for (int i = 0; i < 8; ++i) eight.values[i] += more.values[i];
     }
-    if (relu)  // what is no number stays so
+    if (relu)  // NaN stays NaN
 #pragma unroll
         for (int i = 0; i < 8; ++i) eight.values[i] = eight.values[i] < 0.0f ? 0.0f : eight.values[i];
     store_eight(out, eight);

@@ -23,7 +23,7 @@ __device__ __forceinline__ void store_eight(unsigned short* to, const Eight& eig
     store_global_u32x4(to, uint4{pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7])});
 }
 
-// Each channel's larger value; what is no number stays.
+// Each channel's larger value; NaN stays NaN.
 __device__ __forceinline__ void keep_larger(Eight& most, const Eight& here) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

@@ -14,7 +14,7 @@ __device__ __forceinline__ float gelu(float v) {
     log = fmaf(x, log, -5.387961864e-2f);
     log = fmaf(x, log, -4.585494399e-1f);
     log = fmaf(x, log, -1.1512126923f);
-    const float limit = v <= 0.0f ? 0.0f : v;  // what is no number stays none
+    const float limit = v <= 0.0f ? 0.0f : v;  // NaN stays NaN
     return fmaf(-0.5f * x, power_of_two(x * log), limit);
 }
 
