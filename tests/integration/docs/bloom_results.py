@@ -61,6 +61,27 @@ def _answers(row: Row) -> list[object]:
     return [*sizes, *(f"{row[key]:,}" for key in counts)]
 
 
+PROGRAMS = {
+    "recurrent": "recurrent network, own kernels",
+    "chain": "chain of products, own kernels",
+    "lstm": "LSTM, two layers, six steps",
+    "resnet_block": "block of ResNet, fp32",
+    "products_fp32": "two products of 512, fp32",
+    "products_bf16": "two products of 1,024, bf16",
+    "gpt2_block_fp32": "layer of GPT-2, fp32",
+    "gpt2_block_bf16": "layer of GPT-2, bf16",
+}
+
+
+def patched_rows(document: Row) -> Rows:
+    """Return what filters that patches filled answered (``inserted.json`` of the GPU)."""
+    rows: Rows = []
+    for row in document["rows"]:
+        bits, _, granule = map(int, row["size"].split(","))
+        rows.append([PROGRAMS[row["program"]], f"{bits:,}, {granule}", *_answers(row)])
+    return rows
+
+
 STEPS_HEAD = (
     *("program", "steps", "same from step", "data same from step", "reused", "`dataflow`"),
     "`dataflow:first=1`",

@@ -181,6 +181,12 @@ def filters_of_recordings() -> list[str]:
     return markdown(bloom_results.RECORDINGS_HEAD, bloom_results.recordings_rows(results("inserted", BENCHMARKS)))
 
 
+def filters_by_patches() -> list[str]:
+    """Return what filters that patches filled in unmodified kernels answered."""
+    head = ["program", *bloom_results.RECORDINGS_HEAD[1:]]
+    return markdown(head, bloom_results.patched_rows(results("inserted")))
+
+
 def steps_that_repeat() -> list[str]:
     """Return how soon the graphs of loops repeat."""
     return markdown(bloom_results.STEPS_HEAD, bloom_results.steps_rows(results("steps", BENCHMARKS)))
@@ -334,6 +340,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "bloom": {
         "found by filters": bloom,
         "filters in kernels": filters,
+        "filters by patches": filters_by_patches,
         "filters of recordings": filters_of_recordings,
         "steps that repeat": steps_that_repeat,
     },
