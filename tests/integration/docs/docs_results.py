@@ -165,7 +165,7 @@ def acs_eager() -> list[str]:
 
 
 def acs_fastest() -> list[str]:
-    """Return the fastest steps of these programs, measured and foretold."""
+    """Return the fastest steps of these programs, measured and predicted."""
     return markdown(acs_results.FASTEST_HEAD, acs_results.fastest_rows(results("acs_eager")), left=1)
 
 
