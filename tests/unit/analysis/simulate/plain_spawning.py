@@ -60,7 +60,7 @@ class Plain:
         self.due: dict[int, list[tuple[int, float]]] = {}
         """The same of a thread since it came to a site."""
         self.ran: list[tuple[float, int]] = [(0.0, 0)]
-        """From when on so many child tiles ran."""
+        """From when on this number of child tiles ran."""
         self.begun, self.ends = -1.0, []
         """When the first child tile started; when each ended, and its life."""
 
