@@ -95,6 +95,10 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
             rest_ns=time_ns(int(columns["rest_time"][row])),
             time_source=TimeSource.CALIBRATED,
         )
+    twin = table.row(problem.twin.key) if row is None and exact else None
+    if twin is not None:
+        recipe = fitted(recipe_of(table, twin), problem, device.sms)
+        return _timed(_of_recipe(recipe, problem, ShapeSource.TABLE), problem, table, recipe, row)
     key = ("like", problem, row, device.name)
     if key not in table.derived:
         table.derived[key] = _like(problem, table, device, row)
@@ -119,19 +123,16 @@ def _timed(choice: Choice, problem: Problem, table: Table, recipe: Recipe, row: 
 
 
 def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tuple[Recipe, ShapeSource] | None:
-    """Return the recipe that a library is expected to choose among those of near entries, or the nearest one's; None
-    where no entry is near. The entry ``row`` is left out.
+    """Return the recipe that a library is expected to choose, or the nearest entry's; None where no entry is near. The
+    entry ``row`` is left out.
     """
-    near, apart = neighbours.nearest(problem, table, learned.COMPARED, without=row)
+    nets = tables.table("product-nets", device)
+    expected = None if nets is None else learned.choose(problem, nets, device.sms)
+    if expected is not None:
+        return expected, ShapeSource.LEARNED
+    near, _ = neighbours.nearest(problem, table, 1, without=row)
     if not len(near):
         return None
-    trees = tables.table("product-ranker", device)
-    if trees is not None:
-        found = learned.candidates(problem.key, table, near, apart)
-        best = learned.best(problem.key, found, trees)
-        if best is not None:
-            recipe = recipe_of(table, int(found.entries[best]))
-            return fitted(recipe, problem, device.sms), ShapeSource.LEARNED
     return fitted(recipe_of(table, int(near[0])), problem, device.sms), ShapeSource.NEIGHBOUR
 
 
