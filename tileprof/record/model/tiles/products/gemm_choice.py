@@ -46,6 +46,8 @@ class Choice:
     main_ns: float = 0.0
     rest_ns: float = 0.0
     time_source: TimeSource = TimeSource.ROOFLINE
+    kind: str = ""
+    """The library of the kernel, as `tileprof.record.model.tables.product_entries.KINDS`; "" where a rule decides."""
 
 
 def choose(
@@ -183,4 +185,4 @@ def _of_recipe(recipe: Recipe, problem: Problem, source: ShapeSource) -> Choice:
         recipe.m, recipe.n, depth, recipe.split, max(recipe.stages, 1), recipe.threads, recipe.registers,
         recipe.shared_bytes, recipe.cluster,
     )  # fmt: skip
-    return Choice(tile, source, recipe.cleared, recipe.post)
+    return Choice(tile, source, recipe.cleared, recipe.post, kind=recipe.kind)
