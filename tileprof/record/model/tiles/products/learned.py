@@ -3,7 +3,8 @@
 Candidates are the kernels and slices of k that the library chose for any problem of the same category
 (`categories`). A net that sees the problem alone, the *sieve*, gives each a likelihood and leaves the `KEPT` best ones.
 A second net, the *judge*, sees what a library weighs of each of these (`weighing`), also compared with the least among
-them, and what was learnt of each kernel; the candidate of the largest worth is chosen.
+them, and what was learnt of each kernel. To its worth comes a vote of the near entries of the table, where they are
+given, and the candidate of the largest sum is chosen.
 `tileprof.harvest.product_ranker` trains both nets, by the same features.
 
 A table of nets has a row per candidate, ``(group, number)``::
@@ -20,14 +21,14 @@ A difference of worth below `_SAME` counts as none, so that rounding does not de
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products import weighing
-from tileprof.record.model.tiles.products.fitting import NAMELESS, fitted
+from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines, fitted
 from tileprof.record.model.tiles.products.weighing import Shapes
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ UNLIKELIEST: Final = -30.0
 """The least logarithm of a likelihood."""
 PRIOR_UNIT: Final = 4.0
 """Logarithms of likelihoods per unit that the judge sees."""
+VOTE, NO_VOTE, NEAR = 3.0, 0.2, 0.1
+"""Worth per logarithm of the share of near entries that have a candidate, and the share of none; what is added to
+distances, which votes are weighed by."""
 _SAME: Final = 1e-4
 _KIND, _POST, _THREADS, _REGISTERS, _SHARED = (
     RECIPE.index(name) for name in ("kind", "post", "threads", "registers", "shared_bytes")
@@ -79,7 +83,14 @@ class _Group:
     last: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=dict)
 
 
-def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
+class Near(NamedTuple):
+    """Entries like a problem: ``recipes [entries, 13]``, and distances."""
+
+    recipes: NDArray[np.int32]
+    apart: NDArray[np.float64]
+
+
+def choose(problem: Problem, nets: Table, sms: int, near: Near | None = None) -> Recipe | None:
     """Return the kernel that a library is expected to launch for a problem on a GPU of so many SMs, as launched; None
     for problems like which the nets have seen none.
     """
@@ -97,8 +108,28 @@ def choose(problem: Problem, nets: Table, sms: int) -> Recipe | None:
     seen = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
     some, prior = _sieved(seen, group, category, some)
     worth = _worth(keys, seen, group, some, prior)
+    if near is not None and len(near.apart):
+        share = votes(key, near, group.recipes[some])
+        worth = worth + (VOTE * np.log(share + NO_VOTE)).astype(np.float32)
     best = int(some[np.flatnonzero(worth >= worth.max() - _SAME)[0]])
     return fitted(Recipe.of(group.recipes[best]), problem, sms)
+
+
+def votes(key: NDArray[np.int64], near: Near, recipes: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return the share of near entries that have each of ``recipes``, as they would be launched for the problem
+    ``[1, 8]``; the nearer, the more they count.
+    """
+    weight = (near.apart + NEAR) ** -2.0
+    entries, own = (_as_launched(key, some.astype(np.int64)) for some in (near.recipes, recipes))
+    same = (entries[None] == own[:, None]).all(axis=2)
+    return np.asarray(same @ weight / weight.sum())
+
+
+def _as_launched(key: NDArray[np.int64], recipes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return kind, tile, cluster and slices of k of recipes for a problem."""
+    kind, even = recipes[:, _KIND], nameless(recipes)
+    shapes = as_launched(key, recipes[None][..., _SHAPE], even[None], cuts_at_lines(kind, recipes[:, _POST])[None])
+    return np.column_stack([kind, shapes[0]])
 
 
 def categories(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -127,7 +158,7 @@ def shapes_of(recipes: NDArray[np.int32], group: int) -> Shapes:
     return Shapes(*(column.astype(np.float32) for column in columns))
 
 
-def nameless(recipes: NDArray[np.int32]) -> NDArray[np.bool_]:
+def nameless(recipes: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Return which kernels' names tell no tile: these share a side evenly among as few blocks as cover it."""
     return np.isin(recipes[:, _KIND], _NAMELESS)
 

@@ -110,6 +110,26 @@ def test_a_matrix_to_add_changes_no_kernel():
     assert batches.twin == UNSEEN[2]
 
 
+def test_near_entries_vote_by_their_distance_for_what_they_would_get_here():
+    problem, recipes = UNSEEN[1], group_of(UNSEEN[1]).recipes
+    near = learned.Near(recipes[[5, 5, 9]], np.array([0.0, 0.1, 0.4]))
+    weight = [0.1**-2, 0.2**-2, 0.5**-2]
+    share = learned.votes(np.array([problem.key]), near, recipes[[9, 5]])
+    assert share == pytest.approx([weight[2] / sum(weight), sum(weight[:2]) / sum(weight)])
+
+
+def test_votes_are_added_to_the_worth_of_a_candidate():
+    problem = UNSEEN[0]
+    some, worths = judged(problem)
+    second = int(some[np.argsort(worths)[-2]])
+    recipes = group_of(problem).recipes[[second]]
+    lead = np.sort(worths)[-1] - np.sort(worths)[-2]
+    chosen = learned.choose(problem, nets(), H200.sms, learned.Near(recipes, np.zeros(1)))
+    wins = lead < learned.VOTE * math.log((1 + learned.NO_VOTE) / learned.NO_VOTE)
+    assert (chosen == fitted(Recipe.of(recipes[0]), problem, H200.sms)) == wins
+    assert chosen != learned.choose(problem, nets(), H200.sms) or not wins
+
+
 def test_types_and_categories_without_nets_are_not_decided():
     assert learned.choose(Problem(0, problems.FP8, 0, 1, 1, 64, 64, 64), nets(), H200.sms) is None
     both_columns = Problem(problems.BATCHES, problems.FP32, 1, 1, 3, 63, 65, 67)
