@@ -41,6 +41,9 @@ global memory that microbenchmarks of Volta to Hopper report (Jia et al. 2018, a
 arXiv:2402.13499).
 """
 
+IDLE_NS: Final = 1.0
+"""The life of a block that has nothing to do beside others that have: no load and no store of `BLOCK_NS`."""
+
 L2_BYTES_PER_CLOCK_PER_SM: Final = 64
 """Width of an SM's port to L2 (Jia et al. 2018, section 3)."""
 
@@ -96,6 +99,8 @@ def model(kernel: Kernel, device: Device) -> Duration:
     part = touched / max(touched.sum(), 1.0) * distinct_bytes
     dram_s = part * running / device.sustained_bytes_per_s
     tile_ns = np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9 + BLOCK_NS
+    if touched.any():
+        tile_ns[touched == 0.0] = IDLE_NS
     launch_ns = _makespan(tile_ns, slots)
     if measured is not None:  # tiles share what was measured as the roofline shares what it says
         tile_ns = tile_ns * (measured[0] / max(launch_ns, 1.0))
