@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 
-from measuring import ROOT
+from measuring import ROOT, put
 
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
 
@@ -35,7 +35,7 @@ BLOCK = "eager"
 
 
 def chain(launches, gpu_us):
-    """So many launches of one tile, each dependent on the one before."""
+    """Return ``n`` launches of one tile, each dependent on the one before."""
     g = graph([1] * launches, [(at, at + 1, one_to_one(1)) for at in range(launches - 1)])
     rows = [
         {"footprint": 0, "timing": "modelled", "block_x": 128, "blocks_per_sm": 1, "duration_ns": round(1e3 * gpu_us)}
@@ -124,10 +124,7 @@ def main():
     print("\n".join(lines))
     if chosen.write:
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
-        page = ROOT / "docs/acs.md"
-        head, rest = page.read_text().split(f"<!-- {BLOCK} -->\n")
-        tail = rest.split(f"<!-- end of {BLOCK} -->")[1]
-        page.write_text(f"{head}<!-- {BLOCK} -->\n{chr(10).join(lines)}\n<!-- end of {BLOCK} -->{tail}")
+        put(ROOT / "docs/acs.md", BLOCK, lines)
 
 
 if __name__ == "__main__":

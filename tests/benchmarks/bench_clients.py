@@ -115,7 +115,7 @@ def programs(held_out):
 
 
 def judgement(programs_before):
-    """Of each library as many drawn programs as were to be judged; one that could not be recorded is replaced."""
+    """Return the drawn programs to be judged of each library; one that could not be recorded is replaced."""
     entries = [e for e in json.loads((GOLDEN / "held_out.json").read_text()) if e["name"] in programs_before]
     numbers = Counter(e["library"] for e in json.loads((GOLDEN / "held_out.json").read_text()) if not e["reserve"])
     return [e["name"] for library, n in numbers.items() for e in [e for e in entries if e["library"] == library][:n]]
@@ -162,7 +162,7 @@ def main():
             if not options.names or name in options.names:
                 row, different[name] = result(name, script, options.traces or folder, options.granule)
                 results.append(row)
-                if options.output:  # whoever ends it keeps what is there
+                if options.output:  # the results are kept if this is ended
                     options.output.write_text(json.dumps(results, indent=1) + "\n")
                 sys.stderr.write(f"{name}: {row['share']:.0%}\n")
     columns = (

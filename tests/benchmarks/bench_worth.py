@@ -150,7 +150,7 @@ def time_of(graph, text):
 
 
 def worth(theirs_ns, ours_ns):
-    """By how much the source's rule changes the simulated time, in percent of ours."""
+    """Return how much the source's rule changes the simulated time, in percent of ours."""
     return round(100 * (theirs_ns / ours_ns - 1), 1) + 0.0
 
 

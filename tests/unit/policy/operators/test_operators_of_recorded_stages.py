@@ -145,7 +145,7 @@ def test_a_trace_of_a_gpu_says_that_it_does_not_know_the_calls() -> None:
 
 
 def test_products_in_clusters_name_the_option_that_makes_a_grid_of_them(tmp_path) -> None:
-    """As a plain MLP is recorded by rule for an H200; its layers have numbers for names."""
+    """The MLP is recorded by rule for an H200, as a plain one is; its layers are numbered."""
     net = torch.nn.Sequential(torch.nn.Linear(256, 1024, bias=False), torch.nn.Linear(1024, 256, bias=False)).half()
     x = torch.randn(128, 256, dtype=torch.float16)
     by_rule = synthesise(record(lambda: net(x), tmp_path / "rule.tileprof"), range(2))

@@ -21,7 +21,7 @@ def edges(block):
 
 
 def awaited_one_by_one(policy):
-    """By pair of stages: (producer tile, consumer tile) for every tile that posts a semaphore that a tile awaits."""
+    """Return, by pair of stages, (producer tile, consumer tile) for each tile that posts what a tile awaits."""
     matches = {}
     for waits in lower(policy):
         pairs = matches.setdefault((waits.edge.producer, waits.edge.consumer), set())

@@ -36,7 +36,7 @@ def test_missing_is_exactly_what_can_run_too_early(case: tuple[Policy, list[Grid
 def test_a_count_that_a_tile_reaches_without_another_guarantees_nothing_of_it(
     waiting: str, value: int, sound: bool
 ) -> None:
-    """Of two tiles that post, one or both wait for the tile that the last stage needs."""
+    """One or both of two tiles that post wait for the tile that the last stage needs."""
     edge = {"hazards": ["RAW"], "kind": "row"}
     policy = {
         "tileprof_policy": 1,

@@ -248,7 +248,7 @@ class Buffers:
         self._drop(old)
 
     def shares(self, tensor: torch.Tensor, other: torch.Tensor) -> bool:
-        """Let the storage of ``tensor``, which nobody has seen so far, stand for the memory of ``other``'s.
+        """Let the storage of ``tensor``, which is new, stand for the memory of ``other``'s.
 
         Returns False where it is seen already, or larger than that memory.
         """

@@ -34,7 +34,7 @@ class Progress:
         self._shown = True
 
     def end(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._shown:
             sys.stderr.write(_ERASE_LINE)
             sys.stderr.flush()

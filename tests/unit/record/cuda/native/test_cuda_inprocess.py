@@ -180,7 +180,7 @@ def test_operators_on_the_host_alone_say_nothing_of_their_arguments(inside, pyth
 
 
 def test_what_is_launched_after_an_operator_has_returned_does_not_carry_its_name(inside, python_with_torch):
-    """As other threads' launches would, and those of a Triton kernel."""
+    """Launches of other threads and of Triton kernels do so."""
     output, _ = inside(
         "import torch\ntry:\n    torch.ones(2).view(3)\nexcept RuntimeError:\n    pass",
         python=python_with_torch,
@@ -193,7 +193,7 @@ def test_what_is_launched_after_an_operator_has_returned_does_not_carry_its_name
 
 
 def test_functions_that_ask_for_dispatch_modes_see_none_and_are_themselves_again_afterwards(inside, python_with_torch):
-    """With one, quantile leaves its check of q out, and ctc_loss refuses lengths on the CPU for what is on a GPU."""
+    """With a mode, quantile omits its check of q, and ctc_loss refuses lengths on the CPU for tensors on a GPU."""
     code = """
 import tileprof, torch
 from torch.utils._python_dispatch import _len_torch_dispatch_stack as depth
@@ -507,7 +507,7 @@ with tileprof.capture():
 
 
 def test_parameters_of_modules_that_a_compiled_function_uses_are_named(inside, python_with_torch):
-    """Of its closure, of its script, of the object whose method it is; later ones when a region begins."""
+    """It finds modules in its closure, its script and the object of its method; later ones when a region begins."""
     code = """
 import torch, tileprof
 torch.nn.Parameter.is_cuda = True  # as far as the hooks can see
