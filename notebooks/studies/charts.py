@@ -143,6 +143,31 @@ def wave_points(table: pd.DataFrame, *, title: str) -> go.Figure:
     return dressed(figure, title, height=560, top=64)
 
 
+def share_points(table: pd.DataFrame, *, title: str) -> go.Figure:
+    """Return layers as points: share of the slots that tiles fill across, share of peak arithmetic (0 to 1) up.
+
+    ``table`` has columns ``share``, ``arithmetic``, ``family`` (a colour and a mark each) and ``name`` (shown on
+    hover).
+    """
+    figure = go.Figure()
+    for number, (family, rows) in enumerate(table.groupby("family", sort=False)):
+        look = {"color": PALETTE[number % len(PALETTE)], "symbol": _MARKERS[number % len(_MARKERS)], "size": 8}
+        figure.add_trace(
+            go.Scatter(
+                x=rows["share"],
+                y=rows["arithmetic"],
+                mode="markers",
+                name=str(family),
+                text=rows["name"],
+                hovertemplate="%{text}<br>%{x:.0%} of the slots, %{y:.1%} of the arithmetic<extra></extra>",
+                marker={**look, "opacity": 0.7, "line": {"width": 1, "color": "white"}},
+            )
+        )
+    figure.update_xaxes(title="slots filled, mean over the waves (modelled)", tickformat=".0%", range=[0, 1.04])
+    figure.update_yaxes(title="of peak arithmetic (measured)", tickformat=".0%", rangemode="tozero")
+    return dressed(figure, title, height=480, top=64)
+
+
 def _saw(low: float, high: float) -> NDArray[np.float64]:
     """Return where w / ceil(w) turns, and points between for the log axis."""
     turns = np.arange(1, min(ceil(high), 400) + 1, dtype=np.float64)
@@ -214,18 +239,22 @@ def curves(
             figure.update_xaxes(_even_ticks(inside[x]), **at)
         if str(name) in (ranges or {}):
             figure.update_yaxes(range=(ranges or {})[str(name)], **at)
-    figure.update_xaxes(showticklabels=True)
-    if log_x:
-        figure.update_xaxes(
-            type="log", **_log_ticks(float(table[x].min()), float(table[x].max()), sorted(set(table[x].tolist())))
-        )
-    if log_y:
-        figure.update_yaxes(type="log", **_log_ticks(float(table[y].min()) / 1.2, float(table[y].max()) * 1.2))
-    if percent:
-        figure.update_yaxes(tickformat=".0%")
+    _scale_axes(figure, table[x] if log_x else None, table[y] if log_y else None, percent=percent)
     figure.update_xaxes(title=x_title, row=rows)
     figure.update_yaxes(title=y_title, col=1)
     return dressed(figure, title, height=180 + (310 if even_x else 270) * rows, top=78 if panel else 56)
+
+
+def _scale_axes(figure: go.Figure, log_x: pd.Series | None, log_y: pd.Series | None, *, percent: bool) -> None:
+    """Show ticks in every panel; make the axes of given values logarithmic, and those of y percentages."""
+    figure.update_xaxes(showticklabels=True)
+    if log_x is not None:
+        ticks = sorted(set(log_x.tolist()))
+        figure.update_xaxes(type="log", **_log_ticks(float(log_x.min()), float(log_x.max()), ticks))
+    if log_y is not None:
+        figure.update_yaxes(type="log", **_log_ticks(float(log_y.min()) / 1.2, float(log_y.max()) * 1.2))
+    if percent:
+        figure.update_yaxes(tickformat=".0%")
 
 
 def _panel_lines(

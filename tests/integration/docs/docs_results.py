@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from tests.gpu.measuring import measure_models, measure_starts
-from tests.integration.docs import acs_results
+from tests.integration.docs import acs_results, bloom_results
 from tileprof.runtime.measuring import summary
 
 ROOT = Path(__file__).parents[3]
@@ -166,18 +166,19 @@ def acs_eager() -> list[str]:
     return markdown(acs_results.EAGER_HEAD, acs_results.eager_rows(results("acs_eager")), left=1)
 
 
+def acs_fastest() -> list[str]:
+    """Return the fastest steps of these programs, measured and foretold."""
+    return markdown(acs_results.FASTEST_HEAD, acs_results.fastest_rows(results("acs_eager")), left=1)
+
+
+def acs_runs() -> list[str]:
+    """Return programs that ran with delays, and were checked."""
+    return markdown(acs_results.RUNS_HEAD, acs_results.runs_rows(results("acs_runs")), left=1)
+
+
 def bloom() -> list[str]:
     """Return the runs of the program that finds its dependencies by filters."""
-    rows = []
-    for row in results("bloom")["rows"]:
-        runs = {run["mode"]: run for run in row["runs"]}
-        filters = runs["filters"]
-        costs = [f"{row['insert_ns']} ns", f"{row['look_up_ns']:,} ns"]
-        answers = f"{filters['found']:,} of {filters['asked']:,}"
-        times = [f"{runs[mode]['us']:,.0f}" for mode in ("kernels", "exact", "filters")]
-        rows.append([f"{row['bits']:,}", row["seed"], *costs, answers, *times])
-    head = ["bits per filter", "program", "inserted", "looked up", "answered yes"]
-    return markdown([*head, "kernel after kernel", "exact graph", "filters"], rows)
+    return markdown(bloom_results.RANGES_HEAD, bloom_results.ranges_rows(results("bloom")))
 
 
 DELAYED = {
@@ -207,15 +208,23 @@ def delayed() -> list[str]:
 
 def filters() -> list[str]:
     """Return what the filters of instrumented kernels answered."""
-    sizes = {"recurrent": ((2048, 512), (8192, 512), (8192, 128), (32768, 128))}
-    sizes["chain"] = sizes["recurrent"]
-    rows = []
-    for row in results("filters"):
-        if (row["bits"], row["granule"]) in sizes[row["program"]]:
-            numbers = [f"{row[key]:,}" for key in ("pairs", "dependent", "answered", "false", "granular", "missed")]
-            rows.append([row["program"], f"{row['bits']:,}, {row['granule']}", *numbers])
-    head = ["program", "bits, granule", "pairs asked", "dependent", "answered yes", "false", "of one granule", "missed"]
-    return markdown(head, rows)
+    return markdown(bloom_results.KERNELS_HEAD, bloom_results.kernels_rows(results("filters")))
+
+
+def filters_of_recordings() -> list[str]:
+    """Return what filters with the bits of recorded accesses answer."""
+    return markdown(bloom_results.RECORDINGS_HEAD, bloom_results.recordings_rows(results("inserted", BENCHMARKS)))
+
+
+def filters_by_patches() -> list[str]:
+    """Return what filters that patches filled in unmodified kernels answered."""
+    head = ["program", *bloom_results.RECORDINGS_HEAD[1:]]
+    return markdown(head, bloom_results.patched_rows(results("inserted")))
+
+
+def steps_that_repeat() -> list[str]:
+    """Return how soon the graphs of loops repeat."""
+    return markdown(bloom_results.STEPS_HEAD, bloom_results.steps_rows(results("steps", BENCHMARKS)))
 
 
 DEALT = ("persistent", "persistent-dynamic", "ccks", "ccks-ready")
@@ -362,8 +371,20 @@ def bytes_written() -> list[str]:
 
 
 TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
-    "acs": {"programs that gain": acs, "eager measured": acs_eager, "simulated": acs_simulated},
-    "bloom": {"found by filters": bloom, "filters in kernels": filters},
+    "acs": {
+        "programs that gain": acs,
+        "eager measured": acs_eager,
+        "fastest steps": acs_fastest,
+        "simulated": acs_simulated,
+        "delayed runs": acs_runs,
+    },
+    "bloom": {
+        "found by filters": bloom,
+        "filters in kernels": filters,
+        "filters by patches": filters_by_patches,
+        "filters of recordings": filters_of_recordings,
+        "steps that repeat": steps_that_repeat,
+    },
     "ccks": {"dealt": dealers_table, "ways over the link": link_ways, "deadlines": deadlines},
     "exported-headers": {"kernels with exported headers": exported_headers},
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
@@ -503,19 +524,29 @@ def _of_acs() -> Iterator[Figure]:
     ]
     spread, launches = (f"{sum(row[key] for row in models):,}" for key in ("spread", "launches"))
     yield Figure(r"([\d,]+) of ([\d,]+) launches (?:went to|ran on) other streams", (spread, launches))
+    sums = (f"{sum(row[key] for row in results('acs_runs')['rows']):,}" for key in ("spread", "launches", "checked"))
+    yield Figure(
+        r"([\d,]+) of ([\d,]+) delayed launches ran on other streams; `--check` compared ([\d,]+)", tuple(sums)
+    )
 
 
 def _of_eager() -> Iterator[Figure]:
     document = results("acs_eager")
-    last = {**document, "earlier": []}
+    four_pairs = {**document, "calls": [next(call for call in document["calls"] if call["date"] == "2026-11-24")]}
     alike = acs_results.LIKE_THE_PAPERS
     yield Figure(
         r"eight programs like the paper's(?: \([^)]*\))?\s+gain ([\d.]+)x",
         (f"{mean(acs_results.gains(document, 'thread', alike)):.2f}",),
     )
-    best = [f"{mean(acs_results.gains(document, mode, ('islands',))):.2f}" for mode in ("thread", "graph")]
-    yield Figure(r"`islands` gains ([\d.]+)x with `acs` and ([\d.]+)x with `acs-graph`", tuple(best))
-    rests = [f"{mean(acs_results.gains(last, mode, alike)):.2f}" for mode in ("spread", "thread")]
+    best = [f"{mean(acs_results.gains(document, mode, ('islands',))):.2f}" for mode in ("thread", "graph", "workers")]
+    yield Figure(
+        r"`islands` gains ([\d.]+)x with `acs`, ([\d.]+)x with `acs-graph` and ([\d.]+)x with `--workers 8`",
+        tuple(best),
+    )
+    errors = [p.fastest[2] / p.fastest[1] - 1 for p in acs_results.eager(document) if p.fastest]
+    near = sum(abs(error) <= 0.1 for error in errors)
+    yield Figure(r"eager mode (\d+) of (\d+) are within 10%", (f"{near}", f"{len(errors)}"))
+    rests = [f"{mean(acs_results.gains(four_pairs, mode, alike)):.2f}" for mode in ("spread", "thread")]
     yield Figure(r"a thread that never rests gave ([\d.]+)x\s+instead of ([\d.]+)x", tuple(rests))
 
 

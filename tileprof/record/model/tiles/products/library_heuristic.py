@@ -2,7 +2,7 @@
 
 `nvidia-matmul-heuristics` (proprietary; never part of tileprof) runs without a GPU. One of its targets proposes what
 cuBLAS launches on Hopper for 16-bit types: of the nvjet kernels of an H200 it names 97 to 99% right, tile, cluster and
-split-k (`docs/harvest.md`), and it knows GPUs that nobody has measured. It is asked as cuBLAS sees the problem,
+split-k (`docs/harvest.md`), and it knows GPUs that were not measured. It is asked as cuBLAS sees the problem,
 transposed. Its destructor frees a cut-off pointer, so it is never called.
 """
 
