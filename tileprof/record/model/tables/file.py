@@ -12,6 +12,7 @@ An ``.npz`` of ::
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import zipfile
 from functools import cached_property
@@ -108,8 +109,12 @@ def write(
     arrays = {f"{_KEY}{name}": _smallest(keys[:, number]) for number, name in enumerate(key)} | dict(columns)
     text = json.dumps({**about, "key": list(key), "digest": _digest(arrays)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        np.savez_compressed(file, about=np.frombuffer(text.encode(), np.uint8), allow_pickle=False, **arrays)
+    arrays["about"] = np.frombuffer(text.encode(), np.uint8)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:  # a third smaller than `np.savez_compressed`
+        for name, values in arrays.items():
+            held = io.BytesIO()
+            np.lib.format.write_array(held, np.asanyarray(values), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), held.getvalue(), zipfile.ZIP_LZMA)
 
 
 def read(path: Path) -> Table:
