@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-WANTED: Final = (6000, 40000)
+GROUPS: Final = tuple(group + more for more in (0, learned.ENGINES) for group in (learned.PLAIN, learned.WINDOWS))
+WANTED: Final = (6000, 16000)
 """Examples of products and of other calls."""
 _SEED: Final = 20261125
 _SEE_OWN: Final = 0.5
@@ -67,7 +68,8 @@ def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:
 
 def examples(table: Table, part: int, parts: int) -> dict[str, NDArray[Any]]:
     """Return what trees learn from: candidates ``X`` ``[candidates, features]``, whether each is right ``y``, how many
-    each call has ``q``, and of each call ``meta``: its entry, and whether it is held out.
+    each call has ``q``, and of each call ``meta``: its entry, whether it is held out, and the group of trees. Each call
+    comes twice: with its engine known, and not.
     """
     device = get(str(table.about["gpu"]).removeprefix("NVIDIA "))
     number, away = weights(table.keys), held_out(table.keys)
@@ -82,20 +84,20 @@ def examples(table: Table, part: int, parts: int) -> dict[str, NDArray[Any]]:
             if sees_own[row]:
                 without = np.arange(len(table)) == row
             without |= away
-        near, apart = convolution_table.nearest(key, table, learned.COMPARED, without=without)
-        if not len(near):
-            continue
-        found = learned.candidates(key, table, near, apart, convolution_table.product_choice(key, device))
-        seen.append(found.seen)
-        same = found.alike == derived.alike[table.columns["sequence"][row]]
-        right.append(same & (found.slices == slices[row]))
-        counted.append(len(same))
-        meta.append((row, away[row]))
+        for engine in (None, int(table.columns["engine"][row])):
+            found = convolution_table.candidates(table, key, device, engine, without=without)
+            if found is None:
+                continue
+            seen.append(found.seen)
+            same = found.alike == derived.alike[table.columns["sequence"][row]]
+            right.append(same & (found.slices == slices[row]))
+            counted.append(len(same))
+            meta.append((row, away[row], learned.group_of(key, engine=engine is not None)))
     return {"X": np.concatenate(seen), "y": np.concatenate(right), "q": np.array(counted), "meta": np.array(meta)}
 
 
 def grow(
-    some: dict[str, NDArray[Any]], table: Table, group: int, trees: int, leaves: int
+    some: dict[str, NDArray[Any]], group: int, trees: int, leaves: int
 ) -> tuple[Any, NDArray[np.int64], NDArray[np.bool_]]:
     """Return the trees of a group of calls, the entries of held-out calls, and of each whether the nearest entry's
     launches, the chosen ones, and any candidate's are right.
@@ -105,7 +107,7 @@ def grow(
     ends = np.cumsum(some["q"])
     begins = ends - some["q"]
     rows, away = some["meta"][:, 0], some["meta"][:, 1] == 1
-    inside = learned.is_plain(table.keys[rows]) == (group == learned.PLAIN)
+    inside = some["meta"][:, 2] == group
     hopeful = np.array([some["y"][b:e].any() and e - b > 1 for b, e in zip(begins, ends, strict=True)])
     shown = np.flatnonzero(inside & ~away & hopeful)
     chosen = np.concatenate([np.arange(begins[i], ends[i]) for i in shown])
@@ -169,12 +171,13 @@ def main(words: list[str] | None = None) -> int:
     loaded = [np.load(path) for path in options.examples]
     some = {name: np.concatenate([part[name] for part in loaded]) for name in ("X", "y", "q", "meta")}
     grown, rows, judged = {}, [], []
-    for group in (learned.PLAIN, learned.WINDOWS):
-        grown[group], own_rows, own = grow(some, table, group, options.trees, options.leaves)
+    for group in GROUPS:
+        grown[group], own_rows, own = grow(some, group, options.trees, options.leaves)
         rows.append(own_rows)
         judged.append(own)
-    lines = report(table.keys[np.concatenate(rows)], np.concatenate(judged))
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    for title, which in (("tables alone", slice(0, 2)), ("with cuDNN's engine", slice(2, 4))):
+        lines = report(table.keys[np.concatenate(rows[which])], np.concatenate(judged[which]))
+        sys.stdout.write("".join(f"{line}\n" for line in (title, *lines)))
     size = write_trees(options.output, table.about, grown, "python -m tileprof.harvest.convolution_ranker")
     sys.stdout.write(f"{size:,} bytes\n")
     return 0
