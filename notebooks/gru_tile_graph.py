@@ -82,7 +82,7 @@ tile_graph(
 
 # %%
 def latest_parents() -> np.ndarray:
-    """By block, how many launches back the latest one lies that it needs; 0: it needs none."""
+    """Return, by block, the distance in launches to the latest launch that it needs; 0 where it needs none."""
     back = np.zeros(int(graph.tile_base[-1]), np.int64)
     links = graph.links[~graph.links["reuse"]].sort_values("producer")
     for producer, consumer, block in links[["producer", "consumer", "block"]].itertuples(index=False):

@@ -12,4 +12,4 @@ class UserError(Exception):
 
 
 class TraceError(UserError):
-    """A path that is no trace, a trace of another version, or one that breaks a rule of the format."""
+    """A path that is not a trace, a trace of another version, or one that breaks a rule of the format."""

@@ -111,13 +111,13 @@ def _how(trace: Recording, launches: pd.DataFrame, operands: pd.DataFrame) -> ND
     footprints = launches["footprint"].to_numpy(np.int64)
     place = {int(launch): int(f) for launch, f in zip(launches["launch"].tolist(), footprints.tolist(), strict=True)}
     modes: dict[int, dict[int, int]] = {}
-    uses = []
+    rows = []
     for launch, operand in zip(operands["launch"].tolist(), operands["operand"].tolist(), strict=True):
         footprint = place[int(launch)]
         if footprint not in modes:
             modes[footprint] = _touched(trace, footprint)
-        uses.append(modes[footprint].get(int(operand), 0))
-    return np.array(uses, np.int64)
+        rows.append(modes[footprint].get(int(operand), 0))
+    return np.array(rows, np.int64)
 
 
 def _touched(trace: Recording, footprint: int) -> dict[int, int]:

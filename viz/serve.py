@@ -161,7 +161,7 @@ class PageServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that closes its tab is no error; anything else is a bug, and its traceback is shown."""
+        """A browser that closes its tab is not an error; anything else is a bug, and its traceback is shown."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 

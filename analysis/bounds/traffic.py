@@ -46,12 +46,14 @@ class Traffic:
         written: dict[int, Ranges] = {}
         read_bytes = written_bytes = 0
         bindings = [(launch, *self._binding(launch)) for launch in launches]
-        uses = Counter(buffer for _, touched, buffers, _ in bindings for buffer in map(buffers.__getitem__, touched))
+        use_counts = Counter(
+            buffer for _, touched, buffers, _ in bindings for buffer in map(buffers.__getitem__, touched)
+        )
         for launch, touched, buffers, offsets in bindings:
             bound: list[tuple[int, Ranges]] = []
             for slot, (reads, writes) in touched.items():
                 buffer, offset = buffers[slot], offsets[slot]
-                if uses[buffer] == 1:
+                if use_counts[buffer] == 1:
                     if not self._guessed[launch]:
                         read_bytes += total(reads)
                         written_bytes += total(writes) if self._lasting[buffer] else 0

@@ -61,7 +61,7 @@ class TileGraph:
     def recording(self) -> Recording:
         """The tables behind the graph: operands, buffers, times. Raises ValueError for a graph without a source."""
         if self.source is None:
-            raise ValueError("this graph is of grids and relations alone: there is no recording, and no device")
+            raise ValueError("this graph was made from grids and relations; it has no recording and no device")
         return self.source
 
     @property

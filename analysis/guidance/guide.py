@@ -326,7 +326,7 @@ class _Actions:
         alone = waves["alone_ns"].to_numpy(np.float64)
         whole = waves["waves"].to_numpy(np.float64)
         rounded = 1.0 - waves["last_wave"].to_numpy(np.float64)
-        lost = np.where(whole >= 2, alone * rounded / np.maximum(whole, 1.0), 0.0)
+        last_wave_ns = np.where(whole >= 2, alone * rounded / np.maximum(whole, 1.0), 0.0)
         facts = self._launches
         names = facts["op"].astype(str).str.replace("aten::", "").where(facts["op"] != "", facts["kernel"].astype(str))
         families = facts["module"].astype(str).str.replace(r"\d+", "*", regex=True)
@@ -334,7 +334,7 @@ class _Actions:
         for i, key in enumerate(zip(facts["footprint"].tolist(), names.tolist(), families.tolist(), strict=True)):
             alike.setdefault(key, []).append(i)
         for (_, name, module), members in alike.items():
-            saves_ns, first = float(lost[members].sum()), members[0]
+            saves_ns, first = float(last_wave_ns[members].sum()), members[0]
             if saves_ns < WORTH * self._recorded_ns:
                 continue
             yield self._action(

@@ -64,7 +64,7 @@ def opportunities(report: Report, simulator: Simulator) -> list[Opportunity]:
     """Return advice from a report, the largest saving first; nothing that saves less than 0.1% of the program.
 
     Pairs are simulated in isolation, so the savings of different lines overlap. Pairs of conservative launches and
-    pairs that only recycled memory orders are left out: what is not known is no opportunity.
+    pairs that only recycled memory orders are left out: what is not known is not an opportunity.
     """
     total = report.program.recorded_ns
     rows = report.groups[direct_and_known(report.groups)].head(MOST_PAIRS).to_dict("records")

@@ -155,7 +155,7 @@ def life_model(text: str) -> LifeModel:
     """
     name, options = key_values(text, "durations")
     if name not in MODELS:
-        raise UserError(f"there are no durations {name!r}{close(name, MODELS)}; there are {', '.join(MODELS)}")
+        raise UserError(f"there is no model of durations {name!r}{close(name, MODELS)}; there are {', '.join(MODELS)}")
     return MODELS[name].with_options(options)
 
 

@@ -58,7 +58,7 @@ from tileprof.analysis.simulate.state import (
     Outcome,
     Room,
     State,
-    begun,
+    initial_state,
 )
 
 __all__ = ["Outcome", "Room", "run"]
@@ -67,7 +67,7 @@ __all__ = ["Outcome", "Room", "run"]
 def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | None = None) -> Outcome:
     """Run a plan to its end or until nothing can happen any more (``ended`` is then less than the tiles)."""
     shared = sharing or alone(len(p.launch))
-    z = begun(p, s, plan, room, shared)
+    z = initial_state(p, s, plan, room, shared)
     _loop(p, s, plan, room, shared, z)
     return Outcome(
         z.begin,
@@ -391,7 +391,7 @@ def _will_wait(p: Problem, plan: Plan, z: State, now: float, launch: int, tile: 
 
 @internal
 def _triggers(plan: Plan, z: State, when: float, launch: int) -> None:
-    """A tile lets those start that wait for all tiles of its launch to have begun."""
+    """A tile lets those start that wait for all tiles of its launch to have initial_state."""
     z.to_start[launch] -= 1
     for k in range(plan.started_at[launch], plan.started_at[launch + 1]):
         z.held_ns[plan.started[k]] = max(z.held_ns[plan.started[k]], when)

@@ -212,7 +212,7 @@ def _expected(o: Inlining, z: _State, now: float, life: float) -> float:
 
 @internal
 def _made_ready(p: Problem, s: Successors, z: _State, tile: int) -> int:
-    """Put the tiles that waited for nothing but this one into ``ready``; how many."""
+    """Put the tiles that waited for nothing but this one into ``ready``. Return how many they are."""
     i, ready_count = z.launch_of[tile], 0
     for x in range(s.out_at[i], s.out_at[i + 1]):
         link = s.out[x]

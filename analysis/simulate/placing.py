@@ -35,7 +35,7 @@ def _best_sm(free: I64, demand: I64) -> int:
 
 @internal
 def _place_anywhere(free: I64, demand: I64, blocks: int, places: NDArray[np.int32]) -> bool:
-    """Take room for all blocks of a tile, or none."""
+    """Reserve room for all blocks of a tile, or for none."""
     for b in range(blocks):
         sm = _best_sm(free, demand)
         if sm < 0:
@@ -64,7 +64,7 @@ def _best_freed_sm(z: State, demand: I64) -> int:
 
 @inlined
 def place(z: State, launch: int, demand: I64, blocks: int, places: NDArray[np.int32]) -> bool:
-    """Take room for all blocks of a tile, or none.
+    """Reserve room for all blocks of a tile, or for none.
 
     After a launch's tile has found no room, the next attempt looks at the SMs that were freed since only.
     """

@@ -92,7 +92,7 @@ def may_start(m: Mapping, plan: Plan, launch: int) -> bool:
 
 @internal
 def map_next(m: Mapping, plan: Plan) -> int:
-    """Give a free place to the next queue; the launch that was parked there, or -1."""
+    """Give a free place to the next queue. Return the launch that was parked there, or -1."""
     q = _incoming(m, plan)
     if q < 0:
         return -1

@@ -79,7 +79,7 @@ class Picture:
 
 
 def flow() -> None:
-    """From the program to what a user reads."""
+    """Draw the way from a program to what a user reads."""
     picture = Picture(890, 250)
     boxes = {
         "program": (10, 60), "trace": (160, 60), "tile graph": (330, 60), "report, page": (530, 10), "schedules": (530, 60),
@@ -167,7 +167,7 @@ def waves() -> None:
 
 
 def group_testing() -> None:
-    """Which clusters run in the replays of each bit."""
+    """Draw which clusters run in the replays of each bit."""
     picture = Picture(620, 190)
     picture.words(10, 22, "cluster", at="start")
     for cluster in range(8):

@@ -408,7 +408,7 @@ SETS: Final = {
 
 
 def rows_of_sets(fitted: pd.DataFrame, unfitted: pd.DataFrame) -> list[str]:
-    """The table of docs/simulate.md: correlation and errors of every set, RowSync / TileSync, as rows of Markdown."""
+    """The table of docs/simulator-accuracy.md: correlation and errors of every set, RowSync / TileSync, in Markdown."""
     statistics = {
         (name, *key): part.set_index("policy")
         for name, frame in (("gpt3", fitted), ("llama", unfitted.assign(tests=True)))

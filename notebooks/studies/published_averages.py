@@ -237,7 +237,7 @@ def spawn(scale: int = 16) -> list[Comparison]:
     rows = {label: {w.name: compare(_slower(w, by), options) for w in works} for label, (by, options) in ITEMS.items()}
 
     def over(place: int) -> dict[str, dict[str, float]]:
-        return {said: {n: _over(rules, place) for n, rules in by_name.items()} for said, by_name in rows.items()}
+        return {stated: {n: _over(rules, place) for n, rules in by_name.items()} for stated, by_name in rows.items()}
 
     why = "ours are 8 of their 13 programs, on generated inputs, and how long items take is ours"
     return [

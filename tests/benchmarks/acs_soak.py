@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.acs_soak PROGRAMS [FIRST_SEED]
 
-Each program runs over 3 and over 8 streams and as graphs, with and without delays.
+Each program runs over 3 and over 8 streams, as graphs and with 3 workers, with and without delays.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tests.support import shared
 from tests.unit.runtime.acs.fake_driver import compiled
 from tileprof.runtime import acs
 
-RUNS: list[tuple[acs.Mode, int, int]] = [
-    (mode, lanes, delay) for mode, lanes in (("streams", 3), ("streams", 8), ("graph", 4)) for delay in (0, 30)
-]
+WAYS: list[tuple[acs.Mode, int, int]] = [("streams", 3, 0), ("streams", 8, 0), ("graph", 4, 0), ("streams", 8, 3)]
+"""Modes, streams and workers."""
+RUNS = [(*way, delay) for way in WAYS for delay in (0, 30)]
 
 
 def main() -> int:
@@ -33,16 +33,23 @@ def main() -> int:
             words = (str(seed), "150", "all")
             expected = machine.run(*words, delay_us=0)
             _, table = machine.table(*words, folder=folder / f"log-{seed}")
-            for number, (mode, lanes, delay) in enumerate(RUNS):
+            for number, (mode, lanes, workers, delay) in enumerate(RUNS):
                 settings = acs.Settings(
-                    mode, folder / f"{seed}-{number}", table, lanes=lanes, threads=1, delay_us=delay, window=16
+                    mode,
+                    folder / f"{seed}-{number}",
+                    table,
+                    lanes=lanes,
+                    threads=1,
+                    workers=workers,
+                    delay_us=delay,
+                    window=16,
                 )
                 outcome = machine.run(*words, settings=settings, seed=seed, delay_us=delay)
                 (counts,) = acs.results(settings.folder)
                 runs, queue_total = runs + 1, queue_total + counts["queued"]
                 spread, graphs = spread + counts["spread"], graphs + counts["graph_kernels"]
                 if outcome != expected:
-                    differing.append(f"{seed} {mode} {lanes} {delay}")
+                    differing.append(f"{seed} {mode} {lanes} {workers} {delay}")
     sys.stdout.write(
         f"{count} programs, {runs} runs: {queue_total} launches queued, {spread} on other streams, {graphs} in graphs\n"
     )

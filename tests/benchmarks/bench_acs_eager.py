@@ -35,7 +35,7 @@ BLOCK = "eager"
 
 
 def chain(launches, gpu_us):
-    """So many launches of one tile, each dependent on the one before."""
+    """Return ``n`` launches of one tile, each dependent on the one before."""
     g = graph([1] * launches, [(at, at + 1, one_to_one(1)) for at in range(launches - 1)])
     rows = [
         {"footprint": 0, "timing": "modelled", "block_x": 128, "blocks_per_sm": 1, "duration_ns": round(1e3 * gpu_us)}

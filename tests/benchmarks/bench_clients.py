@@ -7,7 +7,7 @@ profiler saw another sequence of kernels), and pairs of launches that truly depe
 `bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
 As many bytes count as one address as in the recordings (``--granule 1``: only in those).
 ``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page RESULTS HELD_OUT`` writes the table of
-docs/limits.md from two such files.
+docs/model-recorder.md from two such files.
 """
 
 import argparse
@@ -31,7 +31,7 @@ GRANULE = 32
 dependency.
 """
 LIMIT_S = 900
-PAGE = GOLDEN.parents[1] / "docs" / "limits.md"
+PAGE = GOLDEN.parents[1] / "docs" / "model-recorder.md"
 BEGIN, END = "<!-- programs of users -->\n", "<!-- end of programs of users -->\n"
 
 
@@ -115,7 +115,7 @@ def programs(held_out):
 
 
 def judgement(programs_before):
-    """Of each library as many drawn programs as were to be judged; one that could not be recorded is replaced."""
+    """Return the drawn programs to be judged of each library; one that could not be recorded is replaced."""
     entries = [e for e in json.loads((GOLDEN / "held_out.json").read_text()) if e["name"] in programs_before]
     numbers = Counter(e["library"] for e in json.loads((GOLDEN / "held_out.json").read_text()) if not e["reserve"])
     return [e["name"] for library, n in numbers.items() for e in [e for e in entries if e["library"] == library][:n]]

@@ -4,7 +4,7 @@ The calls are drawn, with a fixed seed, from models that the harvest excludes (`
 what the GPU launched is in ``tests/benchmarks/results/convolutions_held_out.json``. Layers that held-out models share
 with others may be in the table. ``--weights N`` judges by measured calls of weights (channels, groups, window, stride)
 that were drawn before trees were grown, and of which no entry helps. No GPU is needed. ``--write`` renews the tables in
-docs/limits.md.
+docs/model-recorder.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tileprof.record.model.tiles.convolutions.windows import Axis
 from tileprof.trace.sources import ShapeSource
 
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
-DOCS = ROOT / "docs" / "limits.md"
+DOCS = ROOT / "docs" / "model-recorder.md"
 MARKS = "<!-- held-out convolutions -->", "<!-- end of held-out convolutions -->"
 WEIGHTS_MARKS = "<!-- held-out weights -->", "<!-- end of held-out weights -->"
 H200 = get("H200")
@@ -135,7 +135,7 @@ WEIGHTS_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held
 
 
 def written(marks, lines):
-    """Renew a table in docs/limits.md."""
+    """Renew a table in docs/model-recorder.md."""
     text = DOCS.read_text()
     begin, end = (text.index(mark) for mark in marks)
     table_lines = ["| " + " | ".join(line) + " |" for line in (COLUMN_NAMES, ["---"] * len(COLUMN_NAMES), *lines)]
@@ -147,7 +147,7 @@ def main():
     parser.add_argument("--list", action="store_true", help="list calls that differ")
     parser.add_argument("--weights", type=int, default=0, metavar="N", help="N calls of held-out weights, too")
     parser.add_argument("--nearest", action="store_true", help="without trees: the nearest entry")
-    parser.add_argument("--write", action="store_true", help="renew the tables in docs/limits.md")
+    parser.add_argument("--write", action="store_true", help="renew the tables in docs/model-recorder.md")
     options = parser.parse_args()
     header("Held-out convolutions against an H200")
     table_of_h200 = convolution_table.tables.table(convolution_table.FAMILY, H200)

@@ -38,7 +38,7 @@ def main():
     choices(apart)
     for key, rows in apart.groupby(["kind", "arch"], sort=False):
         each_point(key, rows, {p.m: p.published_us for p in llama if (p.kind, p.arch) == key})
-    print("## All sets, as in docs/simulate.md\n")
+    print("## All sets, as in docs/simulator-accuracy.md\n")
     print("\n".join(cusync.rows_of_sets(frame, apart)))
 
 

@@ -30,8 +30,8 @@ from tileprof.trace import load
 
 sys.path.insert(0, str(ROOT))
 
-from tests.unit.policy.mutants import Tally, exact_policy, mutants
-from tests.unit.policy.random_graphs import random_graph, residency_tally
+from tests.support.policies.mutants import Tally, exact_policy, mutants
+from tests.support.policies.random_graphs import random_graph, residency_tally
 
 RESULTS = Path(__file__).parent / "results" / "mutants.json"
 FILE = Path("mutants.jsonl")

@@ -14,7 +14,7 @@ from measuring import ROOT, header, table
 
 sys.path.insert(0, str(ROOT))
 
-from tests.unit.policy.published_chains import chains, measure
+from tests.support.policies.published_chains import chains, measure
 
 COLUMNS = ("chain", "size", "pair", "stream", "synthesised", "us", "cuSync's: us (dependencies missing)", "why")
 

@@ -155,11 +155,11 @@ def left_out(count, device):
 
 def write(device, *, timed):
     """Write the figures with and without the library, where it is installed, and those of leaving entries out."""
-    asked = library_heuristic.proposals
-    installed = bool(asked(Problem(0, BF16, 0, 1, 1, 1024, 1024, 1024), device))
+    with_library = library_heuristic.proposals
+    installed = bool(with_library(Problem(0, BF16, 0, 1, 1, 1024, 1024, 1024), device))
     results = {}
     for name, proposals, cases in (
-        ("with the library", asked if installed else None, held_out),
+        ("with the library", with_library if installed else None, held_out),
         ("without the library", lambda *_: [], held_out),
         ("left out one by one", lambda *_: [], lambda: left_out(1000, device)),
     ):

@@ -76,7 +76,7 @@ def sites(scale, names):
 
 
 class Measured(NamedTuple):
-    """Of a program under a rule in all runs, microseconds."""
+    """Return the microseconds of a program under a rule in all runs."""
 
     us: float
     low_us: float

@@ -1,6 +1,6 @@
 """Schedulers of the runtime and their twins in the simulator: measured and simulated times of the same plans.
 
-python tests/benchmarks/bench_twins.py          no GPU; prints the tables of docs/ccks.md and docs/simulate.md
+python tests/benchmarks/bench_twins.py          no GPU; prints the tables of docs/ccks.md and docs/simulator-accuracy.md
 python tests/benchmarks/bench_twins.py --write          puts them there, and in notebooks/data
 
 Measured: `tests/gpu/results/dealers.json`, made by `tests/gpu/measuring/measure_dealers.py` on an H200. The tile graph
@@ -18,9 +18,9 @@ which has rings for each cluster, charges a worker a read and a release per tile
 of blocks. A tile's life there leaves out what a boundary of stages costs (`predict.BOUNDARY_US`, from 50 other gains),
 and a loader that waits fetches weights meanwhile.
 
-Other rows of the table of docs/simulate.md: chains of `tests/gpu/results/runtime.json`, predicted from each stage's
-time alone when they were measured; steps of PyTorch programs from what a launch takes the host and the GPU
-(`bench_acs_eager.py`); blocks of `bloom.cu` from the time kernel after kernel (`bench_bloom.py`).
+Other rows of the table of docs/simulator-accuracy.md: chains of `tests/gpu/results/runtime.json`, predicted from the
+time of each stage alone when they were measured; steps of PyTorch programs from what a launch takes the host and the
+GPU (`bench_acs_eager.py`); blocks of `bloom.cu` from the time kernel after kernel (`bench_bloom.py`).
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main():
     by_chain = [*markdown(columns, [*rows, near])]
     twins = [*all_twins(off)]
     summary = [*markdown(TWIN_COLUMNS, twins)]
-    for page, name, lines in (("ccks", "twins", by_chain), ("simulate", "all twins", summary)):
+    for page, name, lines in (("ccks", "twins", by_chain), ("simulator-accuracy", "all twins", summary)):
         print("\n".join(lines), end="\n\n")
         if arguments.write:
             put(ROOT / f"docs/{page}.md", name, lines)

@@ -2,8 +2,8 @@
 
 python tests/benchmarks/bench_worth.py
 
-Writes `RESULTS`; a test holds the table of docs/simulate.md and the docstrings of the schedulers to it. Times are
-simulated.
+Writes `RESULTS`; a test compares the table of docs/simulator-accuracy.md and the docstrings of the schedulers with it.
+Times are simulated.
 """
 
 import json
@@ -150,7 +150,7 @@ def time_of(graph, text):
 
 
 def worth(theirs_ns, ours_ns):
-    """By how much the source's rule changes the simulated time, in percent of ours."""
+    """Return how much the source's rule changes the simulated time, in percent of ours."""
     return round(100 * (theirs_ns / ours_ns - 1), 1) + 0.0
 
 
@@ -194,7 +194,7 @@ def in_percent(values):
 
 
 def table(results):
-    """The table of docs/simulate.md."""
+    """The table of docs/simulator-accuracy.md."""
     rows = rows_of(results).items()
     return "\n".join(f"| `{name}` {row}" for (name, _), row in rows)
 

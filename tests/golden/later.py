@@ -1,6 +1,6 @@
 """More programs, recorded when the model recorder's rules stood: `python later.py NAME [DEVICE]`, as `programs.py`.
 
-What the rules made of them unseen is in docs/limits.md; they have been mended on these, too, since
+What the rules made of them unseen is in docs/model-recorder.md; they have been mended on these, too, since
 (`tests/benchmarks/bench_model_against_recorded.py`). Whoever asks how far they hold needs programs that are not here.
 """
 

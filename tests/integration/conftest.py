@@ -92,7 +92,7 @@ class Tab:
         self.page.wait_for_function(script, arg=argument)
 
     def at(self, view, script, argument=None):
-        """Where a point of a view is on the screen; ``script`` gives it in the view's own coordinates."""
+        """Return where a point of a view is on the screen; ``script`` gives it in the view's own coordinates."""
         inside = f"""(a) => {{ const view = tileprof.views.{view}; const box = view.canvas.getBoundingClientRect();
             const [x, y] = view.toScreen(...({script})(a)); return [x + box.left, y + box.top]; }}"""
         return self.ask(inside, argument)

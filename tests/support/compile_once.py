@@ -26,7 +26,7 @@ _locks: set[str] = set()
 
 
 def install() -> None:
-    """From now on this process compiles a function only while it holds the lock beside the function's cache."""
+    """Let this process compile a function only while it holds the lock beside the function's cache."""
     plain = Dispatcher.compile
     if getattr(plain, "compiles_once", False):
         return

@@ -11,7 +11,7 @@ from typing import Final
 
 @dataclass
 class Place:
-    """Where they are; `tests/conftest.py` says it before the first test."""
+    """The folder of shared files; `tests/conftest.py` sets it before the first test."""
 
     folder: Path | None = None
 

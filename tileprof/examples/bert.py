@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, forward, parser, positive, print_result, torch, transformers
+from tileprof.examples.common import building, forward, library, parser, positive, print_result, torch
 
 # layers, heads, width, feed-forward width of the published models (Devlin et al., NAACL 2019, section 3).
 PRESETS = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096)}
@@ -24,15 +24,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 def build(options: Namespace) -> Any:
     """Return the encoder: weights are random, so nothing is downloaded; dropout is off."""
     layers, heads, width, inner = PRESETS[options.preset]
-    library = transformers()
-    config = library.BertConfig(
+    transformers = library("transformers")
+    config = transformers.BertConfig(
         num_hidden_layers=options.layers or layers,
         num_attention_heads=heads,
         hidden_size=width,
         intermediate_size=inner,
         max_position_embeddings=max(512, options.tokens),
     )
-    return library.BertModel(config, add_pooling_layer=False).eval()
+    return transformers.BertModel(config, add_pooling_layer=False).eval()
 
 
 def _options(argv: Sequence[str] | None) -> Namespace:

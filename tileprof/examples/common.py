@@ -25,13 +25,13 @@ __all__ = [
     "DTYPES",
     "building",
     "forward",
+    "library",
     "parser",
     "positive",
     "print_result",
     "stepped",
     "stepping",
     "torch",
-    "transformers",
 ]
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -189,9 +189,9 @@ def _checksum(output: Any) -> str:
     return f"{output.detach().double().abs().mean().item():.6e}"
 
 
-def transformers() -> Any:
-    """Return the transformers library; SystemExit with the line to type if it is not installed."""
+def library(name: str) -> Any:
+    """Return an installed library; SystemExit with the line to type if it is not installed."""
     try:
-        return import_module("transformers")
+        return import_module(name)
     except ImportError as error:
-        raise SystemExit("This example needs transformers: pip install transformers") from error
+        raise SystemExit(f"This example needs {name}: pip install {name}") from error

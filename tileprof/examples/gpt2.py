@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, positive, print_result, stepped, stepping, torch, transformers
+from tileprof.examples.common import building, library, positive, print_result, stepped, stepping, torch
 
 # layers, heads, width of the published models (Radford et al., 2019, table 2).
 PRESETS = {"small": (12, 12, 768), "medium": (24, 16, 1024), "large": (36, 20, 1280), "xl": (48, 25, 1600)}
@@ -24,15 +24,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 def build(options: Namespace) -> Any:
     """Return the model: weights are random, so nothing is downloaded; dropout is off."""
     layers, heads, width = PRESETS[options.preset]
-    library = transformers()
-    config = library.GPT2Config(
+    transformers = library("transformers")
+    config = transformers.GPT2Config(
         n_layer=options.layers or layers,
         n_head=heads,
         n_embd=width,
         n_positions=max(1024, options.tokens),
         use_cache=False,
     )
-    return library.GPT2LMHeadModel(config).eval()
+    return transformers.GPT2LMHeadModel(config).eval()
 
 
 def _output(model: Any, tokens: Any, options: Namespace) -> Any:

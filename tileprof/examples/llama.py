@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, forward, parser, positive, print_result, torch, transformers
+from tileprof.examples.common import building, forward, library, parser, positive, print_result, torch
 
 # layers, heads, key-value heads, width, feed-forward width. 7b, 13b and 70b as in LLaMA 2 (Touvron et al., 2023);
 # 65b as in the first LLaMA, the size that the cuSync paper uses; tiny is ours, for a plain run in seconds.
@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def build(options: Namespace) -> Any:
     """Return the model: weights are random, so nothing is downloaded; no key-value cache is kept."""
     layers, heads, kv_heads, width, inner = PRESETS[options.preset]
-    library = transformers()
-    config = library.LlamaConfig(
+    transformers = library("transformers")
+    config = transformers.LlamaConfig(
         num_hidden_layers=options.layers or layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
@@ -41,7 +41,7 @@ def build(options: Namespace) -> Any:
         max_position_embeddings=max(4096, options.tokens),
         use_cache=False,
     )
-    return library.LlamaForCausalLM(config).eval()
+    return transformers.LlamaForCausalLM(config).eval()
 
 
 def _options(argv: Sequence[str] | None) -> Namespace:

@@ -59,15 +59,21 @@ class Activities:
         for kind in (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET):
             cupti.activity_enable(kind)
 
-    def run(self, calls: Sequence[Callable[[], object]]) -> list[list[Activity]]:
+    def run(
+        self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[list[Activity]]:
         """Return the launches of each call, in stream order. A call that raises has those it launched before.
 
-        Raises UserError when CUPTI lost records.
+        ``before`` runs before each call, and its launches are in no list. Raises UserError when CUPTI lost records.
         """
         sleep = self._torch.cuda._sleep  # noqa: SLF001 - the marker
+        parts = 1 if before is None else 2
         self._synchronise()
         self._records.clear()
         for call in calls:
+            if before is not None:
+                sleep(1)
+                before()
             sleep(1)
             call()
         self._synchronise()
@@ -77,9 +83,9 @@ class Activities:
                 by_call.append([])
             elif by_call:
                 by_call[-1].append(activity)
-        if len(by_call) != len(calls):
-            raise UserError(f"CUPTI reported {len(by_call)} of {len(calls)} markers: records were lost")
-        return by_call
+        if len(by_call) != parts * len(calls):
+            raise UserError(f"CUPTI reported {len(by_call)} of {parts * len(calls)} markers: records were lost")
+        return by_call[parts - 1 :: parts]
 
     def _synchronise(self) -> None:
         self._torch.cuda.synchronize()

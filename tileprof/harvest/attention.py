@@ -131,6 +131,7 @@ class Attention:
 
     name = "attention"
     columns = COLUMNS
+    before = None
 
     def __init__(self) -> None:
         self._pool: Any = None

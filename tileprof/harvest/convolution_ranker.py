@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 GROUPS: Final = tuple(group + more for more in (0, learned.ENGINES) for group in (learned.PLAIN, learned.WINDOWS))
-WANTED: Final = (6000, 16000)
+WANTED: Final = (8000, 22000)
 """Examples of products and of other calls."""
 _SEED: Final = 20261125
 _SEE_OWN: Final = 0.5

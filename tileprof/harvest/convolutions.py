@@ -33,6 +33,7 @@ class Convolutions:
 
     name = "convolutions"
     columns = COLUMNS
+    before = None
 
     def __init__(self, elements: int = _POOL) -> None:
         self._elements = elements

@@ -277,7 +277,7 @@ def harvested(count: int) -> NDArray[np.int64]:
             case = (Op.SCALED, Dtype.FP8, 0, 1, 1, _tokens(random, real=False), outputs, inputs, 0)
         if case not in away and _fits(case) and _likely(case, random):
             chosen[case] = None
-    return np.array(list(chosen), np.int64)
+    return np.array(list(chosen), np.int64).reshape(-1, len(COLUMNS))
 
 
 _CAPTURED_TYPES: Final = ((Dtype.FP32, Dtype.TF32, Dtype.FP16, Dtype.BF16), (0.28, 0.2, 0.17, 0.35))

@@ -32,6 +32,7 @@ class Products:
 
     name = "products"
     columns = COLUMNS
+    before = None
 
     def __init__(self) -> None:
         self._pools: dict[int, Any] = {}

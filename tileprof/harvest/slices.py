@@ -48,6 +48,10 @@ class Family(Protocol):
     columns: tuple[str, ...]
     """Names of the integers that a case has."""
 
+    @property
+    def before(self) -> Callable[[], object] | None:
+        """What runs before each repetition and is not measured, as other kernels run before one in a program."""
+
     def cases(self) -> NDArray[np.int64]:
         """Return the list ``[cases, columns]``: always the same one, in the order in which it is measured."""
 
@@ -102,8 +106,10 @@ class _Slice:
 class Runner(Protocol):
     """The interface of what gives calls their launches: `Activities` on a GPU."""
 
-    def run(self, calls: Sequence[Callable[[], object]]) -> list[list[Activity]]:
-        """Return the launches of each call."""
+    def run(
+        self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[list[Activity]]:
+        """Return the launches of each call, without those of ``before``, which runs before each call."""
 
 
 def harvest(
@@ -267,7 +273,7 @@ def _measure(family: Family, activities: Runner, cases: NDArray[np.int64], at: i
             calls += [_guarded(call, errors, number) for call in repetitions]
         one.prepare_s += time.monotonic() - began
         began = time.monotonic()
-        by_call = iter(activities.run(calls))
+        by_call = iter(activities.run(calls, family.before))
         one.run_s += time.monotonic() - began
         for count in counts:
             one.launches.append(combined([next(by_call) for _ in range(count)]))

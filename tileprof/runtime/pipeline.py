@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 try:
     import torch
 except ImportError as error:
-    raise UserError("running a policy takes PyTorch: pip install torch") from error
+    raise UserError("running a policy needs PyTorch: pip install torch") from error
 
 _CPU: Final = torch.device("cpu")
 _DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -122,7 +122,7 @@ class Pipeline:
             value = value.to(_DTYPES[operator.out.dtype]) if value.dtype != _DTYPES[operator.out.dtype] else value
             if operator.out.tensor in layouts and layouts[operator.out.tensor] != operator.out:
                 raise UserError(
-                    f"stage {name} writes a part of {operator.out.tensor}, which plain PyTorch in stream order does "
+                    f"stage {name} writes a part of {operator.out.tensor}, which PyTorch in stream order does "
                     "not do here"
                 )
             values[operator.out.tensor], layouts[operator.out.tensor] = value, operator.out
@@ -157,9 +157,8 @@ class Pipeline:
         bound = dict(zip(names, tensors, strict=False))
         for name, tensor in by_name.items():
             if name not in names or name in bound:
-                raise UserError(
-                    f"{name!r} is {'given twice' if name in bound else 'no input'}; the inputs are {', '.join(names)}"
-                )
+                fault = "given twice" if name in bound else "not an input"
+                raise UserError(f"{name!r} is {fault}; the inputs are {', '.join(names)}")
             bound[name] = tensor
         if missing_names := [name for name in names if name not in bound]:
             raise UserError(f"the pipeline lacks {', '.join(missing_names)}; the inputs are {', '.join(names)}")

@@ -414,7 +414,7 @@ class GpuPipeline:
         """
         for name, tensor in inputs.items():
             if tensor.data_ptr() % 16:
-                return f"input {name} begins at an address that 16 does not divide"
+                return f"input {name} begins at an address that is not a multiple of 16"
             if tensor.is_neg():
                 return f"input {name} is a view that PyTorch negates when it reads"
             if tensor.requires_grad and torch.is_grad_enabled():

@@ -3,7 +3,7 @@
 The symbol is the extent that all stages have along their rows: tokens of products, images of convolutions. Of a stage's
 operator it is the first size of ``a`` (``x``), ``out`` and ``residual``; tiles stay as they are, and grids grow.
 
-**The proof is no sample.** Which tiles of a product need which depends on the rows M only through the numbers of row
+**The proof is not a sample.** Which tiles of a product need which depends on the rows M only through the numbers of row
 tiles of the stages. Row tile j of a consumer of tile height t needs the producer's (height s) row tiles j*t // s to
 (min(M, (j + 1)*t) - 1) // s. Below the last j the minimum is (j + 1)*t, which M does not change; for the last it is M,
 and (M - 1) // s is the number of the producer's last row tile. So sizes with the same numbers of row tiles have the
@@ -84,7 +84,7 @@ def _operators(policy: Policy) -> list[Tiled]:
             )
         if not isinstance(operator, Gemm | Conv2d):
             raise UserError(
-                f"stage {name} is {operator.NAME}; a policy for several sizes has products and convolutions alone"
+                f"stage {name} is {operator.NAME}; a policy for several sizes may have only products and convolutions"
             )
         operators.append(operator)
     rows = {operator.out.shape[0] for operator in operators}

@@ -112,7 +112,7 @@ def enter(sync, block):
 
 @triton.jit
 def leave(sync, tile):
-    """Say that the tile's stores are done."""
+    """Announce that the tile's stores are done."""
     posted = tl.load(sync + _POSTED).to(tl.int32)
     if posted > 0:
         posts, flags = _column(sync, _POSTS), _column(sync, _FLAGS)

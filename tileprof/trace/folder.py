@@ -38,8 +38,8 @@ def places(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     return whole, whole.with_name(whole.name + PARTIAL)
 
 
-def claim(whole: Path, partial: Path, begun: dict[str, Any], *, force: bool) -> None:
-    """Make the partial folder with the manifest ``begun``.
+def claim(whole: Path, partial: Path, first_manifest: dict[str, Any], *, force: bool) -> None:
+    """Make the partial folder with ``first_manifest``.
 
     Raises UserError when a trace, a recording or something else is in the way, OSError when it cannot be made.
     """
@@ -49,7 +49,7 @@ def claim(whole: Path, partial: Path, begun: dict[str, Any], *, force: bool) -> 
         if pid is not None:
             raise UserError(
                 f"{partial} is being written by process {pid}: choose another name with -o (or remove it, if you know "
-                "that process is no recording)"
+                "that process is not a recording)"
             )
         if not force:
             raise UserError(
@@ -62,9 +62,9 @@ def claim(whole: Path, partial: Path, begun: dict[str, Any], *, force: bool) -> 
         partial.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
     except FileExistsError:
-        raise UserError(f"{partial} was made by somebody else just now: choose another name with -o") from None
+        raise UserError(f"{partial} was made by another process just now: choose another name with -o") from None
     try:
-        manifest.write(partial, begun)
+        manifest.write(partial, first_manifest)
     except OSError:
         partial.rmdir()
         raise

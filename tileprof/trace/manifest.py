@@ -33,7 +33,7 @@ _LIMIT_BYTES: Final = 16 << 20  # ours are kilobytes; a larger one is not ours
 _LIBRARIES: Final[tuple[str, ...]] = ("numpy", "pandas", "pyarrow", "torch", "transformers", "triton")
 
 
-def begun(*, recorder: str, command: list[str], device: dict[str, Any], granule: int) -> dict[str, Any]:
+def initial(*, recorder: str, command: list[str], device: dict[str, Any], granule: int) -> dict[str, Any]:
     """Return the manifest of a recording that begins now."""
     return {
         "format": _FORMAT,

@@ -20,7 +20,7 @@ from tileprof.trace.recording import Recording
 def load(path: str | os.PathLike[str]) -> Trace:
     """Return the trace in a folder, with or without its suffix; also a partial one, when it is named in full.
 
-    Raises TraceError when the path is no trace, of another format version, damaged, or incomplete without
+    Raises TraceError when the path is not a trace, of another format version, damaged, or incomplete without
     saying so; the message says what to do.
     """
     if not os.fspath(path):

@@ -117,7 +117,7 @@ class TraceWriter:
         self._buffers: list[dict[str, Any]] = []
         self._waiting_rows = 0
         self._checkpoint_at = time.monotonic() + CHECKPOINT_SECONDS
-        self._manifest = manifest.begun(
+        self._manifest = manifest.initial(
             recorder=recorder, command=list(command), device=device.to_dict(), granule=granule
         )
         with self._disk():

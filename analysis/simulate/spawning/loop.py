@@ -134,7 +134,7 @@ def _tile_ends(z: State, o: Costs, slot: int, now: float) -> None:
 
 @internal
 def _start(z: State, what: int, threads: int, now: float) -> int:
-    """Give a tile a slot, which is returned."""
+    """Give a tile a slot. Return the slot."""
     z.c[HELD] -= 1
     z.c[ROOM] -= threads
     slot = int(z.free[z.c[HELD]])

@@ -116,13 +116,13 @@ def _go_on(w: Work, o: Costs, z: State, t: int, when: float) -> None:
 
 
 @internal
-def _beside(kept: NDArray[np.float64], t: int, together: float) -> float:
+def _beside(own_ns: NDArray[np.float64], t: int, together: float) -> float:
     """Return a thread's time for what it keeps, beside the others of its warp, which slow it while they are busy."""
-    took = kept[t]
+    took = own_ns[t]
     if together > 0:
-        for other in range(len(kept)):
+        for other in range(len(own_ns)):
             if other != t:
-                took += together * min(kept[other], kept[t])
+                took += together * min(own_ns[other], own_ns[t])
     return float(took)
 
 

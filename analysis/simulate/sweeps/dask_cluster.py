@@ -56,7 +56,7 @@ def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
                 "give them more memory, or ask for fewer points"
             ) from None
         except (CancelledError, distributed.comm.CommClosedError) as lost:
-            raise UserError(f"the Dask cluster at {_named(address)} went away while it simulated: {lost}") from None
+            raise UserError(f"the Dask cluster at {_named(address)} was lost during the simulation: {lost}") from None
 
 
 def _named(address: str) -> str:

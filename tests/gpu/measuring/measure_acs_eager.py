@@ -1,13 +1,14 @@
 """Programs that issue their launches themselves, under ACS with a thread that issues, each alone on the machine.
 
     python tests/gpu/measuring/measure_acs_eager.py OUT [--phase record|time] [--only N,…]
-        [--modes plain,thread,spread,graph] [--pairs N]
+        [--modes plain,thread,spread,workers,graph,log] [--pairs N] [--rounds N] [--folder DIR]
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; they do so ``--pairs`` times in turn (``time``).
 ``OUT/eager.json`` gets the rows of a turn when all have measured. Run it again to go on: tables that are there are not
 made again, and more turns follow. No turn begins after ``--seconds``. Programs from number 9 on are some of the first
-ones as frozen TorchScript and from AOTInductor.
+ones as frozen TorchScript and from AOTInductor. In mode ``log`` the library only notes when each launch was made, which
+tells what the driver takes of the program's time (``driver_us`` per launch).
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ SHIPPED = tuple(
 ISLANDS = Path(examples.__file__).parent / "cuda" / "islands.cu"
 START_S, TURN_S = 90, 30
 """Until all processes have to be warm, and until one has to have measured."""
-ROUNDS, EACH = 11, 8
-"""As many steps in every run: the result of a simulation depends on their number."""
+EACH = 8
+"""Steps of a round."""
+WORKERS = 8
+LOGGED_TURNS = 2
+"""After which mode ``log`` measures no more: a line per launch is written."""
 
 
 def command(words: str, folder: Path, *step: str) -> tuple[str, ...]:
@@ -102,20 +106,42 @@ def tabulate(words: str, folder: Path) -> str:
 
 
 def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | None:
-    """How the library is told to run a program; None in stream order. ``spread``: a thread issues and never rests."""
+    """How the library is told to run a program; None in stream order. ``spread``: a thread issues and never rests;
+    ``workers``: the same with workers, as in the paper.
+    """
     if mode == "plain":
         return None
     own = folder / name_of(words) / f"{mode}-{pair}"
     own.mkdir(parents=True, exist_ok=True)
+    if mode == "log":
+        return acs.Settings("log", own)
     kind: acs.Mode = "graph" if mode == "graph" else "streams"
     chosen = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
+    if mode == "workers":
+        return replace(chosen, rest=0, workers=WORKERS)
     return replace(chosen, rest=0) if mode == "spread" else chosen
 
 
-class Running:
-    """A program in a mode, whose process measures when it is told to; ``words`` "islands" starts one each time."""
+def driver_us(place: Path) -> float | None:
+    """Return what a launch takes in the driver, of the last third of those in a log: the mean without the hundredth
+    that took longest, in which the thread was interrupted. None where there is no log.
+    """
+    logs = sorted(place.glob("launches-*"), key=lambda path: path.stat().st_size)
+    if not logs:
+        return None
+    launches = acs.read_log(logs[-1])
+    times = sorted(launch.end - launch.begin for launch in launches[-len(launches) // 3 :])
+    return statistics.mean(times[: len(times) * 99 // 100]) / 1e3
 
-    def __init__(self, words: str, mode: str, folder: Path, library: Path, first: int) -> None:
+
+class Running:
+    """A program in a mode, whose process measures ``rounds`` when it is told to; ``words`` "islands" starts one each
+    time.
+    """
+
+    def __init__(
+        self, words: str, mode: str, folder: Path, library: Path, first: int, rounds: int, *, profiles: bool
+    ) -> None:
         self.words, self.mode, self.folder = words, mode, folder
         self.chosen = settings(words, mode, folder, first)
         self.variables = {**os.environ, **(acs.environment(library, self.chosen) if self.chosen else {})}
@@ -126,8 +152,8 @@ class Running:
         self.ready = folder / name_of(words) / f"ready-{mode}-{first}"
         self.ready.unlink(missing_ok=True)
         self.errors = folder / name_of(words) / f"errors-{mode}-{first}"
-        step = ["--ready", str(self.ready), "--rounds", str(ROUNDS), "--each", str(EACH), "--turns"]
-        self.profiles = mode == "plain" and not kernels_of(words, folder).exists()
+        step = ["--ready", str(self.ready), "--rounds", str(rounds), "--each", str(EACH), "--turns"]
+        self.profiles = mode == "plain" and profiles and not kernels_of(words, folder).exists()
         if self.profiles:
             step += ["--kernels", str(kernels_of(words, folder))]
         with self.errors.open("w") as errors:
@@ -194,6 +220,8 @@ class Running:
                 self.process.communicate()
             if self.process.returncode != 0:
                 print(f"{self.words} {self.mode}: {self.errors.read_text()[-600:]}", flush=True)
+        if self.mode == "log" and self.chosen is not None:
+            return {"said": "", "counts": {}, "driver_us": driver_us(self.chosen.folder)}
         counts = acs.results(self.chosen.folder) if self.chosen else []
         return {
             "said": self.said.strip()[:64],
@@ -202,13 +230,20 @@ class Running:
 
 
 def measured(
-    jobs: list[tuple[str, str]], pairs: range, folder: Path, library: Path, limit: float
+    jobs: list[tuple[str, str]],
+    pairs: range,
+    folder: Path,
+    library: Path,
+    limit: float,
+    rounds: int,
+    *,
+    profiles: bool = True,
 ) -> Iterator[list[dict[str, Any]]]:
     """Start all jobs (program, mode), and yield the rows of each turn; at last all rows again, with what programs said.
 
     No turn begins after ``limit`` (`time.monotonic`).
     """
-    running = [Running(words, mode, folder, library, pairs.start) for words, mode in jobs]
+    running = [Running(words, mode, folder, library, pairs.start, rounds, profiles=profiles) for words, mode in jobs]
     ends = min(time.monotonic() + START_S, limit)
     while time.monotonic() < ends and not all(each.is_warm() for each in running):
         time.sleep(0.05)
@@ -216,7 +251,9 @@ def measured(
     for pair in pairs:
         if time.monotonic() > limit:
             break
-        turn = [each.measure(pair, time.monotonic() + TURN_S) for each in running if each.is_warm()]
+        warm = [each for each in running if each.is_warm()]
+        of_turn = [each for each in warm if each.mode != "log" or pair < pairs.start + LOGGED_TURNS]
+        turn = [each.measure(pair, time.monotonic() + TURN_S) for each in of_turn]
         rows += turn
         yield turn
     for each in running:
@@ -251,7 +288,7 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
             continue
         plain = statistics.median(times["plain"].values())
         line = f"{words:50s} {plain:9.0f}  "
-        said = {r["said"] for r in rows if r["program"] == words and r["us"]}
+        said = {r["said"] for r in rows if r["program"] == words and r["us"] and r["mode"] != "log"}
         for mode in modes:
             if mode == "plain" or not times[mode]:
                 continue
@@ -268,18 +305,22 @@ def main() -> None:
     """Record, measure, and write what is there after each turn."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--folder", type=Path, help="where tables and packages are; default: acs in OUT")
     parser.add_argument("--phase", choices=("record", "time"))
     parser.add_argument("--only", help="numbers of programs, such as 0,3; default: the first nine")
     parser.add_argument("--modes", default="plain,thread")
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=11, help="of a turn, whose median counts")
+    parser.add_argument("--no-kernels", dest="profiles", action="store_false", help="do not time kernels at the end")
     parser.add_argument("--seconds", type=float, default=180, help="no turn begins later")
     options = parser.parse_args()
     begin = time.monotonic()
     programs = PROGRAMS + SHIPPED
     chosen = [programs[int(n)] for n in options.only.split(",")] if options.only else list(PROGRAMS)
     modes = options.modes.split(",")
-    library, folder = acs.build(), (options.out / "acs").resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    library, folder = acs.build(), (options.folder or options.out / "acs").resolve()
+    for place in (options.out, folder):
+        place.mkdir(parents=True, exist_ok=True)
     if options.phase != "time":
         with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
             for job in as_completed([pool.submit(tabulate, words, folder) for words in chosen]):
@@ -292,7 +333,9 @@ def main() -> None:
     first = max((row["pair"] for row in rows), default=-1) + 1
     jobs = [(words, mode) for words in with_tables for mode in modes]
     turns = range(first, first + options.pairs)
-    for some in measured(jobs, turns, folder, library, begin + options.seconds):
+    for some in measured(
+        jobs, turns, folder, library, begin + options.seconds, options.rounds, profiles=options.profiles
+    ):
         keys = {(row["program"], row["mode"], row["pair"]) for row in some}
         rows = [row for row in rows if (row["program"], row["mode"], row["pair"]) not in keys] + some
         write_whole(path, json.dumps(rows))

@@ -1,21 +1,30 @@
 """Bloom filters that binary patches fill in unmodified kernels: false dependencies, none missed, and what they cost.
 
-python tests/gpu/measuring/measure_inserted.py OUT.json [SIZE ...]
+python tests/gpu/measuring/measure_inserted.py OUT.json [--phase counts|times] [--sizes BITS,HASHES,GRANULE ...]
 
-Programs of PyTorch (products, a block of GPT-2, one of ResNet, a recurrent network; closed kernels of cuBLAS and cuDNN
-among them) and the kernels of measure_filters.py compiled as they are. For each size of filter (BITS,HASHES,GRANULE):
-pairs of blocks within a window of launches, how many depend on each other in the exact graph of the same run, how many
-the filters answer yes for, and how many they miss (0). For the first size also how long blocks live while they fill
-filters and leave no records. GPU times of the PyTorch programs (CUDA events, medians of the last four of seven) plain,
-recorded, recorded with filters, and with filters alone; each mode is a process of its own.
+Programs of PyTorch (a recurrent network, a block of ResNet, products, blocks of GPT-2; closed kernels of cuBLAS and
+cuDNN among them) and the kernels of measure_filters.py compiled as they are, smallest first.
+
+*Counts*, beside others: for each size of filter the pairs of blocks within a window of launches, how many depend on
+each other in the exact graph of the same run, how many the filters answer yes for, and how many they miss (0). *Times*,
+alone: GPU times of the PyTorch programs (CUDA events, medians of the last four of seven) plain, recorded, recorded with
+filters, and with filters alone, each mode a process of its own; then, for the first size, how long blocks live while
+they fill filters and leave no records. OUT.json is written after each row; rows that it has are not measured again.
+Lines of output begin with the seconds since the start, and a process that does not end in time is described, so that
+one that hangs is told from a slow one.
 """
 
+import argparse
 import datetime as dt
+import faulthandler
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +33,10 @@ import numpy as np
 
 SIZES = ("8192,2,512", "2048,2,512", "32768,2,128")
 WINDOW = 4
-LIMIT_S = 150
+LIMIT_S = 60
+"""Of a recording, or of a mode's process."""
+AT_ONCE = 6
+BEGAN = time.monotonic()
 OWN = """
 #include <cstdio>
 #include <vector>
@@ -106,12 +118,20 @@ def lstm(torch):
     return lambda: model(x)[0]
 
 
-PROGRAMS = (products_fp32, products_bf16, gpt2_block_fp32, gpt2_block_bf16, resnet_block, lstm)
+PROGRAMS = (lstm, resnet_block, products_fp32, gpt2_block_fp32, products_bf16, gpt2_block_bf16)
 OWN_PROGRAMS = ("recurrent", "chain")
+EVERY = "all"
+"""The PyTorch programs in one process."""
+MODES = ("plain", "accesses", "accesses and filters", "filters")
 
 
-def child():
-    """Run every program; where CAPTURED is set once warm and once recorded, with a launch of frac before it."""
+def say(*words):
+    print(f"{time.monotonic() - BEGAN:6.1f} s", *words, flush=True)
+
+
+def child(*names):
+    """Run programs of PyTorch; where CAPTURED is set once warm and once recorded, with a launch of frac before it."""
+    faulthandler.dump_traceback_later(LIMIT_S - 5)
     import torch
     from measure_overhead import gpu_time
 
@@ -121,6 +141,8 @@ def child():
     mark = torch.full((32,), 0.5, device="cuda")
     with torch.no_grad():
         for program in PROGRAMS:
+            if names and program.__name__ not in names:
+                continue
             run = program(torch)
             if "CAPTURED" not in os.environ:
                 print(json.dumps({program.__name__: gpu_time(torch, run)}), flush=True)
@@ -133,8 +155,8 @@ def child():
                 torch.cuda.synchronize()
 
 
-def gpu_times():
-    """Milliseconds of each program by mode."""
+def gpu_times(result, write):
+    """Add the milliseconds of each program by mode."""
     from tileprof.record.cuda import recorded_run
     from tileprof.record.cuda.installation import build, gpu, locate
     from tileprof.record.cuda.settings import Settings
@@ -142,42 +164,64 @@ def gpu_times():
 
     built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     how = FilterSettings.parse(SIZES[0])
-    modes = {"plain": None, "accesses": None, "accesses and filters": how, "filters": how}
-    rows = {}
-    for mode, filters in modes.items():
-        pass_ = mode.split()[0]
+    for mode in MODES:
+        if any(mode in row for row in result["gpu_ms"].values()):
+            continue
+        filters = how if "filters" in mode else None
         passes = ("accesses", "filters", "blocks") if filters else ("accesses", "blocks")
         with tempfile.TemporaryDirectory() as folder:
             environment = dict(os.environ)
             if mode != "plain":
                 settings = Settings(passes=passes, hooks=False, replay=False, filters=filters)
-                place = Path(folder)
-                environment = recorded_run.environment(pass_, place, built, sanitizer, settings, skip=0, count=None)
-            out = ended([sys.executable, __file__, "--child"], environment)
-        for line in out.splitlines():
-            if line.startswith("{"):
-                for program, row in json.loads(line).items():
-                    rows.setdefault(program, {})[mode] = round(row["ms"], 4)
-                    print(f"{program}: {mode} {row['ms']:.3f} ms", flush=True)
-    return rows
+                environment = recorded_run.environment(
+                    mode.split()[0], Path(folder), built, sanitizer, settings, skip=0, count=None
+                )
+            for line in lines_of(mode, [sys.executable, __file__, "--child"], environment):
+                if line.startswith("{"):
+                    for program, row in json.loads(line).items():
+                        result["gpu_ms"].setdefault(program, {})[mode] = round(row["ms"], 4)
+                        write()
 
 
-def ended(command, environment):
-    """Run a command within the limit; its stdout."""
+def lines_of(name, command, environment):
+    """Run a command within the limit; its lines, as they come."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        ender = threading.Timer(LIMIT_S, end, (name, process.pid))
+        ender.start()
+        for line in process.stdout:
+            say(f"{name}: {line.rstrip()[:300]}")
+            yield line
+        ender.cancel()
+    if process.returncode:
+        say(f"{name}: exit {process.returncode}")
+
+
+def end(name, group):
+    """End a command and what it started. One that spins has used its seconds of processor time, or the GPU is busy."""
+    busy = "nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv,noheader"
+    state = f"ps -o pid,stat,time,wchan:24,args --cols 160 -g {group}"
     try:
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        print(f"not within {LIMIT_S} s: {command}", flush=True)
-        return (error.stdout or b"").decode()
-    if result.returncode:
-        print(result.stderr[-3000:], flush=True)
-    return result.stdout
+        seen = subprocess.run(f"{busy}; {state}", shell=True, capture_output=True, text=True, timeout=10, check=False)
+        say(f"{name}: not within {LIMIT_S} s:", seen.stdout + seen.stderr)
+    finally:
+        os.killpg(group, signal.SIGKILL)
 
 
-def record(path, size, passes, program, environment):
+def record(path, size, passes, program, own):
+    """Record a program of its own, or of PyTorch within its capture, with filters."""
     command = [sys.executable, "-P", "-m", "tileprof", "record", "--recorder", "cuda", "--filters", size, "--passes"]
-    command += [passes, "-o", str(path), *program]
-    ended(command, {**os.environ, **environment})
+    command += [passes, "-o", str(path)]
+    environment = dict(os.environ)
+    if program in OWN_PROGRAMS:
+        command += [str(own), program]
+    else:
+        environment["CAPTURED"] = "1"
+        command += ["--capture", "--", sys.executable, __file__, "--child"]
+        command += [] if program == EVERY else [program]
+    for _ in lines_of(f"{program} {size} {passes}", command, environment):
+        pass
 
 
 def own_program(folder):
@@ -193,97 +237,135 @@ def own_program(folder):
     return program
 
 
-def parts_of(trace):
-    """Program and launches, by the marks between programs; a trace without marks is one program."""
+def parts_of(trace, program):
+    """Programs and launches, by the marks in front of programs."""
+    if program in OWN_PROGRAMS:
+        return [(program, range(len(trace.launches)))]
     names = zip(trace.launches.kernel, trace.launches.op, strict=True)
     marks = [n for n, (kernel, op) in enumerate(names) if "frac_kernel" in kernel or op.endswith("frac")]
-    ends = [*marks[1:], len(trace.launches)]
-    return [(p.__name__, range(m + 1, e)) for p, m, e in zip(PROGRAMS, marks, ends, strict=False)]
+    programs = [p.__name__ for p in PROGRAMS] if program == EVERY else [program]
+    return [(p, range(m + 1, e)) for p, m, e in zip(programs, marks, [*marks[1:], len(trace.launches)], strict=False)]
 
 
-def rows_of(path, name, size):
-    from tileprof.analysis.simulate.bloom import Filters
-    from tileprof.analysis.simulate.inserted import answers
+def lives_of(path, program):
+    """How long blocks live in the plain run and while they fill filters, by program and kernel, ns."""
     from tileprof.trace import filters, load
 
-    if not path.exists():
-        return
     trace = load(path)
     stored = filters.read(path)
     times = trace.columns("times")
-    for program, launches in [(name, range(len(trace.launches)))] if name else parts_of(trace):
-        here = {f.launch: f for f in stored.launches if f.launch in launches}
-        words = {launch: f.words for launch, f in here.items()}
-        answer = answers(trace, words, Filters(stored.bits, stored.hashes), stored.granule, WINDOW)
-        coverage = trace.launches.coverage.iloc[list(launches)].value_counts()
+    for name, launches in parts_of(trace, program):
         lives = {}
-        for launch, f in here.items():
-            at = slice(*np.searchsorted(times["launch"], [launch, launch + 1]).tolist())
+        for f in stored.launches:
+            if f.launch not in launches:
+                continue
+            at = slice(*np.searchsorted(times["launch"], [f.launch, f.launch + 1]).tolist())
             plain = np.full(len(f.words), -1)
             plain[times["tile"][at]] = times["end_ns"][at] - times["begin_ns"][at]
             both = (plain >= 0) & (f.filling_ns >= 0)
             if both.any():
                 pair = [float(np.median(plain[both])), float(np.median(f.filling_ns[both]))]
-                lives.setdefault(trace.launches.kernel[launch][:100], []).append(pair)
-        yield {
-            "program": program, "size": size, "launches": len(here), "false": answer.false, **asdict(answer),
-            "coverage": {k: int(v) for k, v in coverage.items()},
-            "block_ns": {kernel: np.median(pairs, axis=0).tolist() for kernel, pairs in lives.items()},
-        }  # fmt: skip
+                lives.setdefault(trace.launches.kernel[f.launch][:100], []).append(pair)
+        yield name, {kernel: np.median(pairs, axis=0).tolist() for kernel, pairs in lives.items()}
 
 
-def main(out, *sizes):
+def row_of(path, program, size):
+    """What the filters of a program answer."""
+    from tileprof.analysis.simulate.bloom import Filters
+    from tileprof.analysis.simulate.inserted import answers
+    from tileprof.trace import filters, load
+
+    trace = load(path)
+    stored = filters.read(path)
+    ((_, launches),) = parts_of(trace, program)
+    words = {f.launch: f.words for f in stored.launches if f.launch in launches}
+    answer = answers(trace, words, Filters(stored.bits, stored.hashes), stored.granule, WINDOW)
+    coverage = trace.launches.coverage.iloc[list(launches)].value_counts()
+    return {
+        "program": program, "size": size, "launches": len(words), "blocks": sum(map(len, words.values())),
+        "false": answer.false, **asdict(answer), "coverage": {k: int(v) for k, v in coverage.items()},
+    }  # fmt: skip
+
+
+def counts(result, write, sizes, folder):
+    """Add a row for each program and size."""
+    own = own_program(folder)
+    done = {(row["program"], row["size"]) for row in result["rows"]}
+    lock = threading.Lock()
+
+    def job(program, size):
+        path = folder / f"{program}-{size}.tileprof"
+        record(path, size, "accesses", program, own)
+        if not path.exists():
+            say(f"{program} {size}: no trace")
+            return
+        row = row_of(path, program, size)
+        with lock:
+            result["rows"].append(row)
+            write()
+            say(*(f"{k}={v}" for k, v in row.items()))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        jobs = [(p, s) for s in sizes for p in (*OWN_PROGRAMS, *(q.__name__ for q in PROGRAMS)) if (p, s) not in done]
+        for future in [pool.submit(job, *one) for one in jobs]:
+            try:
+                future.result()
+            except Exception as error:
+                say(f"a row failed: {error!r}")
+
+
+def block_lives(result, write, size, folder):
+    """Add the lives of blocks of all programs; each is a recording of three passes."""
+    own = own_program(folder)
+    for program in (*OWN_PROGRAMS, EVERY):
+        if program in result["block_ns"] or (program == EVERY and len(result["block_ns"]) > len(OWN_PROGRAMS)):
+            continue
+        path = folder / f"{program}-lives.tileprof"
+        record(path, size, "accesses,filters,blocks", program, own)
+        if path.exists():
+            result["block_ns"] |= dict(lives_of(path, program))
+            write()
+    for program, kernels in result["block_ns"].items():
+        for kernel, (plain, filling) in kernels.items():
+            say(f"{program}: {kernel[:60]}: a block lives {plain:.0f} ns, {filling:.0f} ns while it fills filters")
+
+
+def about():
     import torch
 
     from tileprof.record.cuda.installation import gpu, locate
 
     device = gpu.gpus()[0]
-    result = {
+    return {
         "what": "Bloom filters that binary patches fill; see measure_inserted.py",
         "date": dt.datetime.now(dt.UTC).date().isoformat(), "device": device.name, "cuda": device.driver,
-        "sanitizer": locate.wheel_version(), "torch": torch.__version__, "window": WINDOW, "gpu_ms": {}, "rows": [],
+        "sanitizer": locate.wheel_version(), "torch": torch.__version__, "window": WINDOW, "rows": [], "gpu_ms": {},
+        "block_ns": {},
     }  # fmt: skip
 
+
+def main(words):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT.json")
+    parser.add_argument("--phase", choices=("counts", "times"), help="this alone (default: both, counts first)")
+    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="BITS,HASHES,GRANULE")
+    chosen = parser.parse_args(words)
+    result = json.loads(chosen.out.read_text()) if chosen.out.exists() else about()
+
     def write():
-        Path(out).write_text(json.dumps(result, indent=1) + "\n")
+        chosen.out.write_text(json.dumps(result, indent=1) + "\n")
 
-    def keep(path, program, size):
-        result["rows"] += rows_of(path, program, size)
-        write()
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        own = own_program(folder)
-        jobs = []
-        for number, size in enumerate(sizes or SIZES):
-            for program in (*OWN_PROGRAMS, ""):
-                path = folder / f"{size}-{program}.tileprof"
-                words = [str(own), program] if program else ["--", sys.executable, "-P", __file__, "--child"]
-                words = words if program else ["--capture", *words]
-                passes = "accesses" if number else "accesses,filters,blocks"
-                environment = {} if program else {"CAPTURED": "1"}
-                jobs.append((path, size, passes, words, environment, program))
-        alone, others = jobs[: len(OWN_PROGRAMS) + 1], jobs[len(OWN_PROGRAMS) + 1 :]
-        for job in alone:  # the lives of their blocks are measured
-            record(*job[:5])
-            keep(job[0], job[5], job[1])
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda job: record(*job[:5]), others))
-        for job in others:
-            keep(job[0], job[5], job[1])
-    result["gpu_ms"] = gpu_times()
-    write()
-    for row in result["rows"]:
-        print(*(f"{k}={v}" for k, v in row.items() if k != "block_ns"), flush=True)
-        for kernel, (plain, filling) in row["block_ns"].items():
-            print(
-                f"   {kernel[:60]}: a block lives {plain:.0f} ns, {filling:.0f} ns while it fills filters", flush=True
-            )
-    return any(row["missed"] or row["lacking"] for row in result["rows"]) or not result["rows"]
+    with tempfile.TemporaryDirectory() as folder:
+        if chosen.phase != "times":
+            counts(result, write, chosen.sizes, Path(folder))
+        if chosen.phase != "counts":
+            gpu_times(result, write)
+            block_lives(result, write, chosen.sizes[0], Path(folder))
+    return any(row["missed"] or row["lacking"] for row in result["rows"])
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--child":
-        child()
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:])
     else:
-        sys.exit(main(*sys.argv[1:]))
+        sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,5 @@
 """cuSync's way to overlap, two streams and a wait kernel, beside programmatic launch in one stream, at the sizes of
-measured.md.
+chain-times.md.
 
 ``python tests/gpu/measuring/measure_streams.py OUT.json [--budget SECONDS]``. The stages are Triton's kernels in all
 rows: stream order (``graph``), ``cusync`` (one stream, programmatic launch, waits) and ``cusync-streams``. They are
@@ -71,27 +71,6 @@ def warm_cases(cases, done_chains, budget_s):
     pool.shutdown(wait=True, cancel_futures=True)
     print(f"{len(ready)} of {len(order)} chains are compiled, {time.monotonic() - start_s:.0f} s", flush=True)
     return sorted(ready), left
-
-
-def table(path):
-    """The results as a table of the page, in the order of the cases."""
-    from tileprof.runtime.measuring.cases import cases
-
-    us = {}
-    for row in json.loads(Path(path).read_text())["rows"]:
-        us.setdefault(row["chain"], {})[row["row"]] = row["us"]
-    lines = [
-        (
-            "| chain | stream order | one stream, programmatic launch (`cusync`) | two streams, wait kernel "
-            "(`cusync-streams`) |"
-        ),
-        "|---|---|---|---|",
-    ]
-    for name in (case.name for case in cases() if case.name in us):
-        base = us[name]["graph"]
-        cells = (f"{us[name][row]:.1f} ({100 * (1 - us[name][row] / base):+.1f}%)" for row in ROWS[1:])
-        lines.append(f"| {name} | {base:.1f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def main():

@@ -1,5 +1,5 @@
 // A program whose kernels launch kernels: each block of `parent` launches two grids of `child`, which launch `grand`.
-// It prints where its buffers lie, and "right".
+// It prints where its buffers lie, as the self-test does, and "right".
 #include <cstdio>
 #include <cstdlib>
 
@@ -49,6 +49,8 @@ int main() {
     OK(cudaMemcpy(there, copy, kMade * sizeof(int), cudaMemcpyDeviceToHost));
     bool right = true;
     for (int i = 0; i < kMade; ++i) right = right && there[i] == 3 * i + 1 + (i % (kBlocks * kThreads) < 8 ? 1000 : 0);
-    printf("in %p out %p copy %p count %p\n%s\n", static_cast<void*>(in), static_cast<void*>(out),
-           static_cast<void*>(copy), static_cast<void*>(count), right ? "right" : "wrong");
+    const void* buffers[] = {in, out, copy, count};
+    const char* names[] = {"in", "out", "copy", "count"};
+    for (int i = 0; i < 4; ++i) printf("buffer %s %llu\n", names[i], reinterpret_cast<unsigned long long>(buffers[i]));
+    puts(right ? "right" : "wrong");
 }

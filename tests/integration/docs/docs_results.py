@@ -341,9 +341,10 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "bloom": {"found by filters": bloom, "filters in kernels": filters},
     "ccks": {"dealt": dealers_table, "ways over the link": link_ways, "deadlines": deadlines},
     "exported-headers": {"kernels with exported headers": exported_headers},
-    "limits": {"bytes written": bytes_written, "accesses pass": accesses_pass},
-    "measured": {"chains": chains, "two streams": streams_by_kind, "two streams by chain": streams_by_chain},
-    "simulate": {"held-out recordings": held_out_recordings},
+    "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
+    "chain-times": {"chains": chains, "two streams by chain": streams_by_chain},
+    "measured": {"two streams": streams_by_kind},
+    "simulator-accuracy": {"held-out recordings": held_out_recordings},
     "verify": {"halo": halo, "mutants": mutants},
     "whole-models": {"whole models": whole_models, "starts": starts},
 }

@@ -180,17 +180,11 @@ def test_no_image_is_left_over():
     assert uses >= {p.name for p in (ROOT / "docs" / "images").iterdir() if p.suffix in {".png", ".svg"}}
 
 
-GENERATED_CELLS = {"docs/limits.md": "| not checked: "}
-"""Rows of tables that scripts write, whose cells list names."""
-
-
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_cells_of_tables_are_short(page):
-    name = str(page.relative_to(ROOT))
     for row in re.findall(r"^\|.*\|$", page.read_text(), re.MULTILINE):
-        if not row.startswith(GENERATED_CELLS.get(name, "\0")):
-            long = [cell for cell in row.strip("|").split(" | ") if len(cell.split()) > 30]
-            assert not long, "make it a note below the table"
+        long = [cell for cell in row.strip("|").split(" | ") if len(cell.split()) > 30]
+        assert not long, "make it a note below the table"
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page 
 LIMITS_AND_HISTORY = {"SECURITY.md", "CHANGELOG.md"}
 RULES_AND_EXAMPLES = {
     "docs/how-it-works.md": {"1000 ns"},
+    "docs/model-recorder.md": {"65,536"},
     "docs/reading-the-report.md": {"30%"},
     "docs/record.md": {"65,536"},
     "docs/report.md": {"0.5%", "5%"},

@@ -28,6 +28,7 @@ SMALL = {
     "dynamic": ["--blocks", "2", "--channels", "16", "--size", "6"],
     "inception": ["--cells", "1", "--channels", "32", "--size", "6"],
 }
+LIBRARIES = {"gpt2": "transformers", "bert": "transformers", "llama": "transformers", "branched": "torchvision"}
 LINE = r"{}: output \S+ \w+, checksum \S+\n"
 
 
@@ -80,11 +81,21 @@ def test_an_example_without_data_dependence_runs_on_fake_tensors(name, capsys):
         assert "without values" in output_of(name, SMALL[name], capsys)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
-def test_without_transformers_an_example_says_what_to_type(name, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(SystemExit, match=r"pip install transformers"):
-        example(name).main(SMALL[name])
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_without_its_library_an_example_says_what_to_type(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
+    with pytest.raises(SystemExit, match=f"pip install {LIBRARIES[name]}"):
+        example(name).main(SMALL.get(name, []))
+
+
+@pytest.mark.parametrize("kind", ["googlenet", "inception_v3", "nasnetalarge", "pnasnet5large"])
+def test_networks_with_branches_run_where_their_libraries_are(kind, capsys):
+    pytest.importorskip("torchvision")
+    pytest.importorskip("timm")
+    argv = ["--kind", kind, "--image", "96", "--classes", "10"]
+    first = output_of("branched", argv, capsys)
+    assert re.fullmatch(LINE.format("branched"), first)
+    assert output_of("branched", argv, capsys) == first
 
 
 @pytest.mark.parametrize(
@@ -95,6 +106,7 @@ def test_without_transformers_an_example_says_what_to_type(name, monkeypatch):
         ("llama", ["--preset", "71b"], "invalid choice: '71b'"),
         ("moe", ["--top", "9"], "expected at most --experts 8"),
         ("vgg19", ["--image", "20"], "at least 32 pixels"),
+        ("branched", ["--image", "20"], "at least 64 pixels"),
     ],
 )
 def test_a_bad_option_ends_in_a_sentence(name, argv, complaint, capsys):

@@ -23,6 +23,10 @@ PROGRAMS = {
     "gnmt": ["--layers", "3", "--hidden", "16", "--words", "3", "--vocabulary", "40", "--batch", "1"],
     "deepbench": ["--shape", "lstm-512-25", "--steps", "3"],
     "moe": ["--tokens", "32", "--width", "64", "--inner", "96"],
+    "cloth": ["--batch", "1", "--size", "12", "--steps", "2"],
+    "tree_lstm": ["--leaves", "5", "--width", "16"],
+    "dynamic": ["--blocks", "2", "--channels", "16", "--size", "6"],
+    "inception": ["--cells", "1", "--channels", "32", "--size", "6"],
 }
 
 

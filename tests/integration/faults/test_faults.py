@@ -266,7 +266,7 @@ def test_a_stdout_that_nobody_reads_is_the_programs_own_matter(tmp_path: Path, w
 
 
 def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path) -> None:
-    """Of what is compiled at first use; a slow build is played by one that sleeps."""
+    """What is compiled at first use is built once; a compiler that sleeps stands for a slow build."""
     code = (
         "import sys, time, pathlib\n"
         "from tileprof import building\n"

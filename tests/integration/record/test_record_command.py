@@ -61,7 +61,7 @@ def test_a_program_that_takes_the_interpreter_apart_leaves_a_whole_trace(tmp_pat
 
 
 def test_json_ends_with_one_object_on_stderr(tmp_path, warm):
-    """In a process of its own: libraries that complain about what is left at the interpreter's end come after it."""
+    """A process of its own: libraries report what is left only when the interpreter ends."""
     ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL), warm=warm)
     message = json.loads(ended.stderr.splitlines()[-1])
     assert (message["trace"], message["complete"], message["exit_code"]) == ("infer.tileprof", True, 0)

@@ -50,7 +50,7 @@ def server(graph):
 
 @pytest.fixture
 def page_file():
-    """Nothing is: the page is served."""
+    """Write nothing, because the page is served."""
 
 
 def get(server, path, host=None):

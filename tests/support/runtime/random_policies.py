@@ -47,7 +47,7 @@ def policies(draw: st.DrawFn) -> Policy:
 
 @st.composite
 def touches_of(draw: st.DrawFn, policy: Policy) -> list[Touches]:
-    """For every stage a few strided boxes in two small buffers, in every mode."""
+    """Draw a few strided boxes in two small buffers for every stage, in every mode."""
     matches = []
     for stage in policy.stages:
         rows = []

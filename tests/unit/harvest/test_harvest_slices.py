@@ -16,6 +16,7 @@ class Squares:
 
     name = "squares"
     columns = ("size",)
+    before = None
 
     def __init__(self, count=600):
         self.count = count
@@ -38,8 +39,8 @@ class Squares:
 class Runner:
     """Launches one kernel per call that returns; the first of three is slow."""
 
-    def run(self, calls):
-        results = [call() for call in calls]
+    def run(self, calls, before=None):
+        results = [(before and before(), call())[1] for call in calls]
         return [
             [] if size is None else [Activity(f"square_{size % 2}", (size, 1, 1), duration_ns=90 if i % 3 == 0 else 7)]
             for i, size in enumerate(results)

@@ -181,3 +181,12 @@ def test_known_cases_are_a_part_of_the_harvest():
     cases = captures.known(1500)
     assert 300 < len(cases) < 500
     assert np.isin(cases[:, 0], captures.OPS).all()
+
+
+def test_a_folder_without_launched_cases_is_read_again(tmp_path):
+    drawn = list(islice(captures.drawn(2, 0), 4))
+    columns = {"asked": np.array([0, 4]), "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
+    np.savez(tmp_path / "captures-00.npz", **columns)
+    answers = captures.read(tmp_path, launched=0, seed=2)
+    assert answers.keys.tolist() == [list(drawn[i][:8]) for i in (0, 2, 3)]
+    assert answers.recipes[answers.recipe].tolist() == [list(range(13)), list(range(13, 26)), list(range(13))]

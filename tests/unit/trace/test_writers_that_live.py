@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says
 @pytest.fixture
 def written_by(tmp_path: Path):
     def folder(pid: int, host: str = "") -> Path:
-        first_manifest = manifest.begun(recorder="test", command=[], device={}, granule=1)
+        first_manifest = manifest.initial(recorder="test", command=[], device={}, granule=1)
         manifest.write(tmp_path, first_manifest | {"writer": {"pid": pid, "host": host or socket.gethostname()}})
         return tmp_path
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.policy.graphs import graph_of
+from tests.support.policies.graphs import graph_of
 from tileprof.errors import UserError
 from tileprof.viz.tile_figures import MOST_TILES, tile_graph, tile_matrix
 

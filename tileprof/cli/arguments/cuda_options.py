@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--granule", type=int, default=32, metavar="BYTES", help="resolution of recorded addresses (default: 32)")
     add("--arena", type=int, default=2048, metavar="MIB", help="GPU memory for records (default: 2048)")
-    add("--kernel", metavar="REGEX", help="record kernels whose name matches")
+    add("--kernel", metavar="REGEX", help="record only kernels whose name matches")
     add("--exclude", metavar="REGEX", help="leave out kernels whose name matches, and do not wait for them")
     add(
         "--include", metavar="REGEX",

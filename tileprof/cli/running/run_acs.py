@@ -59,6 +59,7 @@ def run_acs(options: Namespace) -> int:
             path.resolve(),
             lanes=STREAMS if options.streams is None else options.streams,
             threads=THREADS if options.threads is None else options.threads,
+            workers=options.workers or 0,
             window=WINDOW if options.window is None else options.window,
         )
         library = acs.build()
@@ -203,7 +204,13 @@ def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
                 "host bounds the program, and no order of kernels makes it faster (a CUDA graph does)"
             )
         if counts["queued"]:
-            _say(f"{int(counts['queued']):,} launches were issued by a thread beside the program's own")
+            awaited_ns = counts["awaited_ns"]
+            most = max(awaited_ns, key=awaited_ns.__getitem__, default="")
+            waited = f", for which that waited {sum(awaited_ns.values()) / 1e6:.1f} ms" if awaited_ns else ""
+            _say(
+                f"{int(counts['queued']):,} launches were issued by a thread beside the program's own{waited}"
+                + (f", most of it in {most}" if most else "")
+            )
     for name, what in (("reasons", "launches stood for all memory:"), ("calls", "calls of")):
         for text, count in sorted(counts[name].items(), key=lambda item: -item[1])[:_SHOWN]:
             _say(f"  {count:,} {what} {text}")

@@ -238,7 +238,7 @@ def _common_chain(policies: Sequence[Policy]) -> Chain:
     for number, policy in enumerate(policies, start=1):
         if not chains[0].verify(policy, memory).sound:
             raise UserError(
-                f"policy {number} does not wait for everything that its tiles need, so that its time would be that of "
+                f"policy {number} does not wait for everything that its tiles need, and its time would be that of "
                 "wrong results; "
                 "`tileprof run POLICY`, without --compare, names the races"
             )

@@ -39,7 +39,7 @@ def check_scheduler(name: str) -> None:
         raise UserError(f"{name} computes wrong results, for timing: tileprof run POLICY --compare")
     if not torch.cuda.is_available():
         raise UserError(
-            f"there is no GPU here that PyTorch can use, so that nothing runs under {name}; leave out --scheduler"
+            f"there is no GPU here that PyTorch can use, so nothing runs under {name}; leave out --scheduler"
         )
 
 

@@ -44,7 +44,7 @@ def _architecture() -> str:
         raise UserError("running a header needs PyTorch, to ask for the GPU: pip install torch") from None
     if not torch.cuda.is_available():
         raise UserError(
-            "there is no GPU here that PyTorch can use, so that a header cannot run; `tileprof run policy.json` "
+            "there is no GPU here that PyTorch can use, so a header cannot run; `tileprof run policy.json` "
             "executes the "
             "policy on the CPU"
         )

@@ -77,7 +77,7 @@ def _check_gpu() -> None:
     import torch  # noqa: PLC0415 - slow to import
 
     if not torch.cuda.is_available():
-        raise UserError("there is no GPU here that PyTorch can use, so that no model can be measured")
+        raise UserError("there is no GPU here that PyTorch can use, so no model can be measured")
 
 
 def _check(options: Namespace) -> None:
@@ -171,7 +171,7 @@ def write_timelines(rows: list[Comparison], folder: Path, command: list[str], *,
                 f"{row.name}: {timeline.name}, {timeline.span_ns / 1e3:.1f} us with clocks: {path}; next: tileprof view"
             )
         if not row.timelines:
-            _say(f"{row.name}: no kernel with clocks ran, so that there is no timeline")
+            _say(f"{row.name}: no kernel with clocks ran, so there is no timeline")
 
 
 def _us(value: float | None) -> str:

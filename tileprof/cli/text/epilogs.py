@@ -14,7 +14,9 @@ def devices_and_schedulers() -> str:
     """Return the GPUs that --device knows and the schedulers that --scheduler knows."""
     from tileprof.analysis.simulate import SCHEDULERS  # noqa: PLC0415 - heavy
 
-    return f"Schedulers: {', '.join(SCHEDULERS)}; options as in name:key=value, listed in docs/simulate.md. {devices()}"
+    return (
+        f"Schedulers: {', '.join(SCHEDULERS)}; a wrong option, as in pdl:x=1, lists those that there are. {devices()}"
+    )
 
 
 def schedulers_of_run() -> str:

@@ -27,7 +27,7 @@ _OF_A_RUN: Final = ("recorder", "skip", "count", "nvtx")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the options; everything from the first word that is no option of ours belongs to the program."""
+    """Add the options; everything from the first word that is not an option of ours belongs to the program."""
     parser.usage = (
         "tileprof record [options] [--] python infer.py … | python -m module … | infer.py …\n"
         "       tileprof record --accel-sim LIST [-o TRACE] [--device NAME]"

@@ -1,4 +1,4 @@
-"""``tileprof run``: execute a policy and check what it computes."""
+"""``tileprof run``: execute a policy and check its results, or run a program and time its models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 RANDOM: Final = 4
 DELAYED: Final = 64
-"""Random orders, and tiles that are held back, unless told otherwise."""
+"""Defaults of the numbers of random orders and of delayed tiles."""
 
 TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once per stage,
@@ -62,9 +62,8 @@ def _add_inputs_and_scheduler(parser: ArgumentParser) -> None:
         "policy",
         metavar="POLICY",
         nargs="*",
-        help="policy file (.json), for example from `tileprof export TRACE --format json -o DIR`; several, of the "
-        "same stages, "
-        "with --compare; or a header (policy.h) from `--format cusync`, whose waits are compiled and run on a GPU",
+        help="policy file (.json), for example from `tileprof export TRACE --format json -o DIR`; with --compare "
+        "several of the same stages; or a header (policy.h) from `--format cusync`, which is compiled and run on a GPU",
     )
     add(
         "--compare",
@@ -83,7 +82,7 @@ def _add_inputs_and_scheduler(parser: ArgumentParser) -> None:
         "--scheduler",
         default=AUTO,
         metavar="NAME",
-        help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction speaks for); with a program "
+        help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction favours); with a program "
         f"after --: {' or '.join(ACS)}, which run its kernels out of order",
     )
 
@@ -93,7 +92,7 @@ def _add_options_of_acs(parser: ArgumentParser) -> None:
     add(
         "--check",
         action="store_true",
-        help="with --scheduler acs: also make launches in other orders, then in stream order, and compare memory",
+        help="with --scheduler acs: also run the launches in other orders and in stream order, and compare memory",
     )
     add(
         "--table",
@@ -113,7 +112,14 @@ def _add_options_of_acs(parser: ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="with --scheduler acs: 1 (default), a thread that decides and issues beside the program, or 0",
+        help="with --scheduler acs: 1 (default): a thread beside the program decides and issues; 0: the program's does",
+    )
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="with --scheduler acs: threads that each launch a kernel and wait for its end, as in the paper "
+        "(default 0: events on the GPU keep the order)",
     )
 
 
@@ -126,7 +132,10 @@ def _add_options_of_executions(parser: ArgumentParser) -> None:
         help="with --compare: also time torch.compile max-autotune, limited to SECONDS of compiling",
     )
     add(
-        "--random", type=int, metavar="N", help=f"random orders (default {RANDOM}; not with --compare, as the next two)"
+        "--random",
+        type=int,
+        metavar="N",
+        help=f"number of random orders (default {RANDOM}); like --delayed and --seed not with --compare",
     )
     add(
         "--delayed",
@@ -136,7 +145,7 @@ def _add_options_of_executions(parser: ArgumentParser) -> None:
     )
     add("--seed", type=int, help="seed of orders and inputs (default 0)")
     add("--at", type=int, metavar="N", help="size to run, of a policy for a range of sizes (default: the recorded one)")
-    add("--json", action="store_true", help="for programs")
+    add("--json", action="store_true", help="print the results as JSON")
 
 
 def _add_options_of_programs(parser: ArgumentParser) -> None:
@@ -153,8 +162,8 @@ def _add_options_of_programs(parser: ArgumentParser) -> None:
         type=int,
         default=MODELS,
         metavar="N",
-        help="for a program after --, which runs as it is first: number of models to time, those that it called most "
-        f"often, by PyTorch, by Inductor and by torch.compile(backend='tileprof') (default {MODELS})",
+        help="with a program: number of its models to time, those called most often (default "
+        f"{MODELS}), under PyTorch, Inductor and torch.compile(backend='tileprof'); the program runs unchanged first",
     )
 
 
@@ -203,7 +212,7 @@ def _run(options: Namespace) -> int:
 
 
 def _refuse_acs(options: Namespace) -> None:
-    for name in ("check", "table", "fine", "streams", "window", "threads"):
+    for name in ("check", "table", "fine", "streams", "window", "threads", "workers"):
         if getattr(options, name, None) not in {None, False}:
             raise UserError(f"--{name} goes with --scheduler acs and a program after --")
 
@@ -247,8 +256,8 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
 
     if policy.guard.get("epilogues"):
         raise UserError(
-            "this policy takes launches of the trace as epilogues of its stages, and what those touched is no stage's: "
-            "run it without --trace, or export it with --no-fuse"
+            "this policy takes launches of the trace as epilogues of its stages, so the trace has no accesses "
+            "for those stages: run it without --trace, or export it with --no-fuse"
         )
     say("reading what the launches touched")
     trace = load(options.trace)
@@ -383,7 +392,7 @@ def _print(result: dict[str, Any]) -> None:
 
 VERB = Verb(
     "run",
-    "execute a policy and check what it computes; or a program, and time its models",
+    "execute a policy and check its results, or run a program and time its models",
     _prepare,
     _run,
     epilog=schedulers_of_run,

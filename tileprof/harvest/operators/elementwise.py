@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.harvest.operators import registry
 from tileprof.harvest.operators.registry import (
@@ -16,7 +16,11 @@ from tileprof.harvest.operators.registry import (
     Registry,
     random_ids,
     random_tensor,
+    sizes_of,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OPERATORS: Final = Registry()
 
@@ -31,6 +35,28 @@ def add(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
 def gelu(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
     x = random_tensor(torch, dtype, a)
     return lambda: torch.nn.functional.gelu(x)
+
+
+def of_each(name: str, compute: Callable[[Any, Any, Any], object]) -> None:
+    def build(torch: Any, dtype: Any, a: int, _b: int, _c: int) -> Call:
+        x, y = random_tensor(torch, dtype, a), random_tensor(torch, dtype, a)
+        return lambda: compute(torch, x, y)
+
+    OPERATORS.append((name, build, TWO, sizes_of(NUMBERS)))
+
+
+of_each("mul", lambda _, x, y: x * y)
+of_each("div", lambda _, x, y: x / y)
+of_each("sub", lambda _, x, y: x - y)
+of_each("mul_number", lambda _, x, _y: x * 2.0)
+of_each("silu", lambda torch, x, _: torch.nn.functional.silu(x))
+of_each("hardswish", lambda torch, x, _: torch.nn.functional.hardswish(x))
+of_each("relu", lambda _, x, _y: x.relu())
+of_each("exp", lambda _, x, _y: x.exp())
+of_each("rsqrt", lambda _, x, _y: x.rsqrt())
+of_each("square", lambda _, x, _y: x.pow(2))
+of_each("sigmoid", lambda _, x, _y: x.sigmoid())
+of_each("tanh", lambda _, x, _y: x.tanh())
 
 
 @OPERATORS.operator(TWO, NUMBERS)
@@ -163,6 +189,50 @@ def heads_copy(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
     x = random_tensor(torch, dtype, a, c, b, 64).transpose(1, 2)
     call: Call = x.contiguous
     return call
+
+
+@OPERATORS.operator(TWO, (1, 4), (8, 16), (16, 100, 512))
+def cast_heads(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
+    x = random_tensor(torch, dtype, a, c, b, 64).transpose(1, 2)
+    return lambda: x.to(torch.bfloat16 if dtype == torch.float32 else torch.float32)
+
+
+@OPERATORS.operator(TWO, ROWS, WIDTHS)
+def cast_strided(torch: Any, dtype: Any, a: int, b: int, _c: int) -> Call:
+    x = random_tensor(torch, dtype, a, 2 * b)[:, :b]
+    return lambda: x.to(torch.bfloat16 if dtype == torch.float32 else torch.float32)
+
+
+@OPERATORS.operator(TWO, (1, 2, 8), (49, 196, 1000, 1500), (64, 384, 768))
+def matrix_copy(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
+    x = random_tensor(torch, dtype, a, b, c).transpose(1, 2)
+    call: Call = x.contiguous
+    return call
+
+
+@OPERATORS.operator(TWO, (1, 2, 8), (64, 384, 768), (196, 1500))
+def add_transposed(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
+    x, y = random_tensor(torch, dtype, a, b, c), random_tensor(torch, dtype, a, c, b)
+    return lambda: y + x.transpose(1, 2)
+
+
+def on_channels(name: str, *, last: bool) -> None:
+    def build(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
+        x, y = random_tensor(torch, dtype, a, b, c, c), random_tensor(torch, dtype, a, b, 1, 1)
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
+        return lambda: x * y
+
+    OPERATORS.append((name, build, TWO, sizes_of((1, 2, 8), (16, 96, 256), (7, 14, 28, 56, 112))))
+
+
+on_channels("mul_channels", last=False)
+on_channels("mul_channels_last", last=True)
+
+
+@OPERATORS.operator(TWO, (1, 4), (4, 8, 16), (16, 64, 100, 512))
+def add_mask(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
+    x, y = random_tensor(torch, dtype, a, b, c, c), random_tensor(torch, dtype, a, 1, c, c)
+    return lambda: x + y
 
 
 @OPERATORS.operator(TWO, NUMBERS)

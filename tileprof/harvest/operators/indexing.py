@@ -27,7 +27,7 @@ def index_rows(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
     return lambda: x[i]
 
 
-@OPERATORS.operator(TWO, (100, 2000), ROWS, (1, 8, 64, 256, 1000))
+@OPERATORS.operator(TWO, (100, 2000), (*ROWS, 7200), (1, 8, 64, 256, 1000))
 def index_select(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
     x, i = random_tensor(torch, dtype, a, c), random_ids(torch, a, b)
     return lambda: x.index_select(0, i)
@@ -51,7 +51,7 @@ def index_put_accumulate(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call
     return lambda: x.index_put_((i,), y, accumulate=True)
 
 
-@OPERATORS.operator(ONE, (100, 2000), ROWS, (1, 8, 64, 256))
+@OPERATORS.operator(ONE, (100, 2000), (*ROWS, 7200), (1, 8, 64, 256))
 def scatter_add(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
     x, i, y = (
         random_tensor(torch, dtype, a, c),
@@ -61,7 +61,7 @@ def scatter_add(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
     return lambda: x.scatter_add_(0, i, y)
 
 
-@OPERATORS.operator(ONE, (100, 2000), ROWS, (1, 8, 64, 256))
+@OPERATORS.operator(ONE, (100, 2000), (*ROWS, 7200), (1, 8, 64, 256))
 def scatter_reduce(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
     x, i, y = (
         random_tensor(torch, dtype, a, c),
@@ -132,6 +132,12 @@ def cat(name: str, dim: int, parts: int) -> None:
 
 for dim, parts in ((0, 2), (1, 2), (0, 5), (1, 5), (1, 40)):
     cat(f"cat_{parts}_{'rows' if dim == 0 else 'columns'}", dim, parts)
+
+
+@OPERATORS.operator(TWO, (1, 4), (4, 16), (16, 100, 256, 512))
+def cat_heads(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
+    x = random_tensor(torch, dtype, a, c, b, 64).transpose(1, 2)
+    return lambda: torch.cat((-x[..., 32:], x[..., :32]), -1)
 
 
 @OPERATORS.operator(TWO, (1, 2, 8), (3, 16, 64, 256), (7, 14, 28, 64))

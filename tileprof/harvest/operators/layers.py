@@ -16,6 +16,7 @@ from tileprof.harvest.operators.registry import (
     random_tensor,
     sizes_of,
 )
+from tileprof.harvest.product_cases import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ foreach("foreach_sqrt", lambda torch, xs, _ys: torch._foreach_sqrt(xs))  # noqa:
 foreach("foreach_norm", lambda torch, xs, _ys: torch._foreach_norm(xs))  # noqa: SLF001 - as above
 foreach("foreach_zero", lambda torch, xs, _ys: torch._foreach_zero_(xs))
 
-planes = (1, 2, 8), (16, 64, 256), (7, 14, 28, 56)
+planes = (1, 2, 8), (16, 64, 256), (7, 14, 28, 56, 128)
 
 
 def on_planes(name: str, run: Callable[[Any, Any], object], *, last: bool = False) -> None:
@@ -123,3 +124,17 @@ def attention_causal(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
 def attention_masked(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
     q, mask = random_tensor(torch, dtype, a, 8, b, c), torch.ones(b, b, device=registry.DEVICE, dtype=torch.bool).tril()
     return lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+@OPERATORS.operator((Dtype.FP16, Dtype.BF16), *attention)
+def attention_backward(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
+    q = random_tensor(torch, dtype, a, 8, b, c, grad=True)
+    return backward_of(torch.nn.functional.scaled_dot_product_attention(q, q, q), q)
+
+
+@OPERATORS.operator((Dtype.BF16,), (8, 32), (64, 256, 1024, 4096), (256, 768, 2048))
+def grouped_mm(torch: Any, dtype: Any, a: int, b: int, c: int) -> Call:
+    """Experts, tokens in all, and the width of a token; shares are random."""
+    x, w = random_tensor(torch, dtype, b, c), random_tensor(torch, dtype, a, 512, c)
+    ends = torch.bincount(random_ids(torch, a, b), minlength=a).cumsum(0).int()
+    return lambda: torch._grouped_mm(x, w.transpose(1, 2), ends)  # noqa: SLF001 - what transformers calls

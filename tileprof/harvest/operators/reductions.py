@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.harvest.operators.registry import (
@@ -52,6 +53,12 @@ over("cumsum", lambda x, d: x.cumsum(d), TWO)
 over("softmax", lambda x, d: x.softmax(d), FLOATS)
 over("log_softmax", lambda x, d: x.log_softmax(d), TWO)
 over("topk", lambda x, d: x.topk(min(4, x.shape[d]), dim=d), TWO)
+OPERATORS.append((
+    "topk_many",
+    lambda torch, dtype, a, b, c: partial(random_tensor(torch, dtype, a, b).topk, c),
+    TWO,
+    sizes_of((1, 4, 64), (1000, 1200, 4800, 20_000), (50, 1000)),
+))  # fmt: skip
 over("sort", lambda x, d: x.sort(dim=d), TWO)
 over("stable_sort", lambda x, d: x.sort(dim=d, stable=True), ONE)
 over("median", lambda x, d: x.median(d), ONE)

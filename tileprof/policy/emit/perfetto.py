@@ -57,7 +57,7 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
     tiles = int(np.diff(graph.tile_base)[chosen].sum())
     if tiles > MOST_TILES:
         raise UserError(
-            f"{tiles:,} tiles are more than the {MOST_TILES:,} that a browser shows; choose launches: --launches, "
+            f"{tiles:,} tiles are more than the {MOST_TILES:,} that a browser can show; choose launches: --launches, "
             "--pair or --module"
         )
     source = LaneSource(graph.recording, graph.launches)

@@ -45,7 +45,7 @@ _SEMAPHORE = ("u", "v", "w")
 
 
 class PolicyError(UserError):
-    """A file that is no policy, one of another version, or one that contradicts itself."""
+    """A file that is not a policy, one of another version, or one that contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _SYMBOLS: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//"
 
 
 class ExpressionError(UserError):
-    """A text that is no expression of this grammar, or one that leaves 62 bits."""
+    """A text that is not an expression of this grammar, or one that leaves 62 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def parse(text: str, variables: tuple[str, ...]) -> Expression:
         with warnings.catch_warnings(action="ignore"):  # of `1if x else 2`: it is refused below
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ExpressionError(f"{text!r} is no expression; write for example (x + 1) // 2") from None
+        raise ExpressionError(f"{text!r} is not an expression; write for example (x + 1) // 2") from None
     if _levels(tree) > _MOST_LEVELS:
         raise ExpressionError(f"{text!r} is nested more than {_MOST_LEVELS} levels deep")
     _check(tree, variables, text)

@@ -51,7 +51,7 @@ def schema_error(value: Any) -> Any:
 
 @cache
 def _validator() -> Any:
-    """Return the validator of the schema. An integer is one of Python's: 3.0 is no index of a list."""
+    """Return the validator of the schema. An integer is one of Python's: 3.0 is not an index of a list."""
     import jsonschema  # noqa: PLC0415 - slow to import
 
     text = files("tileprof.policy.format").joinpath("policy.schema.json").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise UserError(f"{twice[:80]!r} occurs twice in one object, and nothing says which of the two counts")
+        raise UserError(f"{twice[:80]!r} occurs twice in one object, which is ambiguous")
     return values
 
 

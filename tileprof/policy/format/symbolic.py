@@ -60,7 +60,7 @@ class Symbol:
                 f"{MOST_SIZE:,}"
             )
         if self.low % self.multiple:
-            raise PolicyError(f"{self.name}: the first size, {self.low}, is no multiple of the step {self.multiple}")
+            raise PolicyError(f"{self.name}: the first size, {self.low}, is not a multiple of the step {self.multiple}")
 
     @classmethod
     def parse(cls, text: str) -> Symbol:

@@ -34,7 +34,7 @@ def absorb(graph: TileGraph, launch: int, drafts: list[Draft | None], reasons: l
 def _taken_operand(one: Draft, drafts: list[Draft | None]) -> tuple[int, str]:
     """Return the last stage whose whole result a launch reads, and as what."""
     if one.name not in {"pointwise", "batch_norm"}:
-        raise UnknownStageError(f"{one.name} is no epilogue")
+        raise UnknownStageError(f"{one.name} is not an epilogue")
     for stage in reversed(range(len(drafts))):
         before = drafts[stage]
         for role in ("x", "y"):
@@ -75,4 +75,4 @@ def _with_epilogue(before: Draft | None, one: Draft, role: str) -> Draft:
         operands["residual"] = replace(out, buffer=other.buffer, offset=other.offset, dtype=other.dtype)
         combine = {"combine": "multiply"} if function == "mul" else {}
         return replace(before, operands=operands, parameters={**before.parameters, **combine})
-    raise UnknownStageError(f"{function} after {before.parameters.get('epilogue', before.name)} is no epilogue")
+    raise UnknownStageError(f"{function} after {before.parameters.get('epilogue', before.name)} is not an epilogue")

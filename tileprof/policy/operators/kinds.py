@@ -68,7 +68,7 @@ def gemm(call: RecordedCall) -> Draft:
     if call.kernel.startswith("splitk_reduce"):
         return reduce(call)
     if not call.kernel.startswith("gemm_"):
-        raise UnknownStageError(f"{call.kernel} is no product of matrices that stages compute")
+        raise UnknownStageError(f"{call.kernel} is not a product of matrices that stages compute")
     a, b = call.need("mat1", "batch1", "self"), call.need("mat2", "batch2")
     if call.workspace[0] >= 0:
         return _split(call, a, b)
@@ -144,7 +144,7 @@ def convolution(call: RecordedCall) -> Draft:
     """Draft a two-dimensional convolution: one group, equal strides and paddings; channels last or first."""
     call.only(groups=1, transposed=False)
     if not call.kernel.startswith("implicit_gemm_fprop") or call.workspace[0] >= 0:
-        raise UnknownStageError(f"{call.kernel} is no convolution that stages compute")
+        raise UnknownStageError(f"{call.kernel} is not a convolution that stages compute")
     x, weight, out = call.need("input", "self"), call.need("weight"), call.written_slot()
     if len(x.shape) != 4:
         raise UnknownStageError(f"a convolution in {len(x.shape) - 2} dimensions; stages compute those in two")
@@ -167,7 +167,7 @@ def pointwise(call: RecordedCall) -> Draft:
     the result.
     """
     if "elementwise" not in call.kernel:
-        raise UnknownStageError(f"{call.kernel} is no function of single elements")
+        raise UnknownStageError(f"{call.kernel} is not a function of single elements")
     out, name = call.written_slot(), call.op.rstrip("_")
     call.only(alpha=1, rounding_mode=None)
     function = _ONE.get(name) or _TWO.get(name, "copy")

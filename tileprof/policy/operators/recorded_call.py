@@ -65,7 +65,7 @@ class Slot:
         while len(shape) > 2:
             if shape[0] != 1 and shape[1] != 1 and strides[0] != shape[1] * strides[1]:
                 raise UnknownStageError(
-                    f"{self.argument} of shape {self.shape} and strides {self.strides} is no matrix"
+                    f"{self.argument} of shape {self.shape} and strides {self.strides} is not a matrix"
                 )
             inner = strides[1] if shape[1] != 1 else strides[0]
             shape[:2], strides[:2] = [shape[0] * shape[1]], [inner]

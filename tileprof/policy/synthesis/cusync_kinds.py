@@ -87,7 +87,7 @@ class Shipped:
         """Parse ``cusync:KIND`` or ``cusync:stridedsync:STRIDE``; raises `UserError`."""
         kind, marker, stride = text.removeprefix(PREFIX).lower().partition(":")
         if kind not in KINDS or (marker and kind != "stridedsync"):
-            raise UserError(f"{text!r} is not a policy of cuSync's; there are {', '.join(PREFIX + k for k in KINDS)}")
+            raise UserError(f"{text!r} is not a policy of cuSync; there are {', '.join(PREFIX + k for k in KINDS)}")
         if marker and not (stride.isdecimal() and len(stride) < 10 and int(stride) > 0):
             raise UserError(f"{text!r}: the stride is a number of tiles from 1, for example {PREFIX}stridedsync:8")
         if rows and (len(rows) != 2 or set(rows) - set("xy")):

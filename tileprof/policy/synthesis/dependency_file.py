@@ -82,7 +82,7 @@ def load_dependencies(path: Path | str) -> Policy:
     except OSError as error:
         raise DependencyError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise DependencyError(f"{path} is no text: {error}") from None
+        raise DependencyError(f"{path} is not a text file: {error}") from None
     if len(text) > _MOST_CHARACTERS:
         raise DependencyError(f"{path} is longer than {_MOST_CHARACTERS:,} characters; dependencies are not")
     try:
@@ -135,7 +135,7 @@ def _grid(words: str, stages: list[Stage]) -> Stage:
     sizes = [] if match is None else [word.strip() for word in match[2].split("x")]
     if match is None or len(sizes) > 3 or max(map(len, sizes)) > 10:
         raise DependencyError(
-            f"{words[:80]!r} is no grid; write for example: grid up 24 x 4, or grid up 24 x 4 launch 12"
+            f"{words[:80]!r} is not a grid; write for example: grid up 24 x 4, or grid up 24 x 4 launch 12"
         )
     x, y, z = (*(int(s) for s in sizes), 1, 1)[:3]
     if not 0 < x * y * z <= _MOST_TILES:
@@ -149,7 +149,7 @@ def _dep(words: str, stages: list[Stage]) -> tuple[Semaphores, Edge]:
     match = _DEP.fullmatch(words)
     if match is None:
         raise DependencyError(
-            f"{words[:80]!r} is no grid and no dependency; write for example: dep down on up(0..23, y)"
+            f"{words[:80]!r} is neither a grid nor a dependency; write for example: dep down on up(0..23, y)"
         )
     numbers = {stage.name: n for n, stage in enumerate(stages)}
     for name in match.group(1, 2):

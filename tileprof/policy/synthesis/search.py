@@ -78,7 +78,7 @@ def synthesise(
 
 
 def _ascending_if_as_good(
-    bare: Policy, ordered: Policy, graph: TileGraph, stage_launches: list[int], predict: Predictor
+    unordered: Policy, ordered: Policy, graph: TileGraph, stage_launches: list[int], predict: Predictor
 ) -> Policy:
     """Return ``ordered``, or the same without orders where the whole is as fast: orders suit the pairs for which they
     were chosen.
@@ -87,12 +87,12 @@ def _ascending_if_as_good(
     """
     limit_ns = predict(ordered, stage_launches).policy_ns * (1 + TOLERANCE)
     edges = tuple(replace(edge, reason=edge.reason.partition("; the ")[0]) for edge in ordered.edges)
-    ascending = replace(ordered, stages=bare.stages, edges=edges)
+    ascending = replace(ordered, stages=unordered.stages, edges=edges)
     if predict(ascending, stage_launches).policy_ns > limit_ns:
         return ordered
-    if sum(stage.tiles for stage in bare.stages) > _MANY_TILES:
+    if sum(stage.tiles for stage in unordered.stages) > _MANY_TILES:
         return ascending
-    plain = _with_edges(bare, graph, stage_launches, predict, ordered=False)
+    plain = _with_edges(unordered, graph, stage_launches, predict, ordered=False)
     return plain if predict(plain, stage_launches).policy_ns <= limit_ns else ascending
 
 

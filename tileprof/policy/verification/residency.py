@@ -61,7 +61,7 @@ class Demands:
 
     ``block_resources``: int64 ``[stages, resources]``, at least what a block takes. ``capacity``: ``[resources]`` of an
     SM. ``cluster`` and ``blocks``: ``[stages]`` cluster size and blocks of the launch. ``exact``: ``[stages]`` whether
-    ``block_resources`` is no overestimate.
+    ``block_resources`` is not an overestimate.
     """
 
     block_resources: I64

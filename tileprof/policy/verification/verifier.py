@@ -205,8 +205,8 @@ def _may_deadlock(policy: Policy, graph: TileGraph, bound: list[int], lowered: l
 def _overtaken(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:
     """Return a launch between the stages that depends on one and that a later one depends on would be overtaken."""
     return [
-        f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it "
-        "to the policy"
+        f"launch {launch} lies between the stages, needs one of them and is needed by another, but is not a stage: add "
+        "it to the policy"
         for launch in overtaken_launches(graph, bound, renamed=renamed)
     ]
 

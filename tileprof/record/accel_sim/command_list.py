@@ -34,7 +34,7 @@ def read_list(path: Path) -> CommandList:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     if len(text) > _MOST_BYTES:
-        raise UserError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: it is no list of kernels")
+        raise UserError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: it is not a list of kernels")
     kernels, copies = [], []
     for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
         word = line.strip()
@@ -43,8 +43,8 @@ def read_list(path: Path) -> CommandList:
         elif word.startswith("kernel"):
             if "/" in word or not word.endswith(_ENDINGS):
                 raise UserError(
-                    f"{path}, line {number:,}: {word[:80]!r} is no file kernel-N.traceg or .traceg.xz beside the list; "
-                    "kernelslist.g is what post-traces-processing writes"
+                    f"{path}, line {number:,}: {word[:80]!r} is not a file kernel-N.traceg or .traceg.xz beside the "
+                    "list; kernelslist.g is what post-traces-processing writes"
                 )
             kernels.append(path.parent / word)
         elif word and not word.startswith("Memcpy"):
@@ -63,5 +63,5 @@ def _copy(line: str, where: str) -> tuple[int, int]:
     except ValueError:
         copy = -1, 0
     if not (0 <= copy[0] < MOST_ADDRESS and 0 <= copy[1] < MOST_ADDRESS):
-        raise UserError(f"{where}: {line[:80]!r} is no MemcpyHtoD,address,bytes")
+        raise UserError(f"{where}: {line[:80]!r} is not MemcpyHtoD,address,bytes")
     return copy

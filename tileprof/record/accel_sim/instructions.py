@@ -159,5 +159,5 @@ def _difference(word: bytes) -> int:
     except ValueError:
         value = MOST_ADDRESS
     if abs(value) >= MOST_ADDRESS:
-        raise ValueError(f"{word[:40].decode('utf-8', 'replace')!r} is no difference of addresses")
+        raise ValueError(f"{word[:40].decode('utf-8', 'replace')!r} is not a difference of addresses")
     return value

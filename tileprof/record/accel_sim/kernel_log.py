@@ -89,7 +89,7 @@ class KernelLog:
 def read_kernel(path: Path) -> KernelLog:
     """Return the log at ``path``. Raises `UserError` with file and line where it does not follow the format."""
     if not path.is_file():
-        raise UserError(f"cannot read {path}: it is no file; kernelslist.g names it")
+        raise UserError(f"cannot read {path}: it is not a file, but kernelslist.g names it")
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
             return _Reader(path, iter(lambda: file.readline(_MOST_LINE + 1), b"")).read()
@@ -181,7 +181,7 @@ class _Reader:
         except ValueError:
             number = -1
         if not 0 <= number < 1 << 64:
-            raise self._wrong(f"{value[:40]!r} is no number from 0")
+            raise self._wrong(f"{value[:40]!r} is not a number from 0")
         return number
 
     def _triple(self, value: bytes) -> Dim:
@@ -197,7 +197,7 @@ class _Reader:
         x, y, z = map(int, match.groups()) if match else header.grid
         (nx, ny, nz) = header.grid
         if not (x < nx and y < ny and z < nz):
-            raise self._wrong(f"{line[:60]!r} is no `thread block = x,y,z` of grid {header.grid}")
+            raise self._wrong(f"{line[:60]!r} is not a `thread block = x,y,z` of grid {header.grid}")
         return grids.number(header.grid, x, y, z)
 
     def _block(self, log: KernelLog, block: int) -> None:
@@ -282,7 +282,7 @@ class _Reader:
     def _matched(self, pattern: re.Pattern[bytes], line: bytes) -> int:
         match = pattern.fullmatch(line)
         if not match:
-            raise self._wrong(f"{line[:60]!r} is no `{pattern.pattern.split(b'(')[0].decode()}n`")
+            raise self._wrong(f"{line[:60]!r} is not a `{pattern.pattern.split(b'(')[0].decode()}n`")
         return int(match[1])
 
     def _wrong(self, what: str) -> UserError:

@@ -36,11 +36,11 @@ class Inserted:
     process: raw.Process
     filling: Mapping[int, Times] = field(default_factory=dict)
     launches: list[LaunchFilters] = field(default_factory=list)
-    _given: dict[int, dict[str, Any]] = field(init=False)
+    _events: dict[int, dict[str, Any]] = field(init=False)
     _files: dict[str, Words] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._given = {e["launch"]: e for e in self.process.events if e["e"] == "filters"}
+        self._events = {e["launch"]: e for e in self.process.events if e["e"] == "filters"}
 
     def add(
         self,
@@ -81,10 +81,10 @@ class Inserted:
         """Return ``[blocks, 2, words]``; all bits where the launch had no filters."""
         blocks = int(np.prod(event["grid"]))
         shape = self.how.shape(blocks)
-        given = self._given.get(event["launch"]) if event["graph"] < 0 else None
-        if given is None or given["blocks"] != blocks:
+        source = self._events.get(event["launch"]) if event["graph"] < 0 else None
+        if source is None or source["blocks"] != blocks:
             return np.full(shape, _ALL, np.uint32)
-        words = self._file(given["file"])[given["first"] : given["first"] + int(np.prod(shape))]
+        words = self._file(source["file"])[source["first"] : source["first"] + int(np.prod(shape))]
         if len(words) < np.prod(shape):
             return np.full(shape, _ALL, np.uint32)
         return words.reshape(2, blocks, -1).transpose(1, 0, 2).copy()
@@ -104,6 +104,8 @@ class Inserted:
 
 def by_tile(blocks: Words, geometry: Geometry) -> Words:
     """Return filters of tiles, which are clusters of blocks where a kernel is launched in clusters."""
+    if geometry.tiles == len(blocks):
+        return blocks
     tile = geometry.tile_of(np.arange(len(blocks)))
     words = np.zeros((geometry.tiles, *blocks.shape[1:]), np.uint32)
     np.bitwise_or.at(words, tile, blocks)

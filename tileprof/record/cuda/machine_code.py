@@ -86,8 +86,8 @@ def parse(text: str) -> list[Instruction]:
     for match in _LINE.finditer(text):
         words = match[2]
         guard = None
-        if found := _GUARD.match(words):
-            guard, words = (found[2], bool(found[1])), words[found.end() :]
+        if guard_match := _GUARD.match(words):
+            guard, words = (guard_match[2], bool(guard_match[1])), words[guard_match.end() :]
         operation, _, rest = words.partition(" ")
         operands = tuple(o.strip() for o in rest.split(",")) if rest.strip() else ()
         out.append(Instruction(int(match[1], 16), guard, operation, operands))
@@ -489,8 +489,8 @@ class Kernels:
         """
         key = (kernel, frozenset(constants.items()))
         if key not in self._reached:
-            outcomes = [found for (other, _), found in self._reached.items() if other == kernel]
-            silent = sum(found is None or found.maps is None for found in outcomes)
+            outcomes = [outcome for (other, _), outcome in self._reached.items() if other == kernel]
+            silent = sum(outcome is None or outcome.maps is None for outcome in outcomes)
             code = self._of(kernel) if silent < MOST_SILENT else []
             self._reached[key] = reached(code, constants.get) if code else None
         return self._reached[key]

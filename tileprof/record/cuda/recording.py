@@ -159,10 +159,12 @@ def convert(
             extra, no_im2col=no_im2col, notes=tuple(filter(None, (failure_note, *extra.notes))), shared=shared
         )
         path = options.output if number == 0 else _beside(options.output, process)
-        kept = None
+        bloom_filters = None
         if inserted is not None:
-            kept = Inserted(inserted, process, _filling(process, filling[number] if number < len(filling) else None))
-        path, decoder = _write(process, extra, kept, replace(options, output=path), device, exit_code)
+            bloom_filters = Inserted(
+                inserted, process, _filling(process, filling[number] if number < len(filling) else None)
+            )
+        path, decoder = _write(process, extra, bloom_filters, replace(options, output=path), device, exit_code)
         if options.json:
             sys.stderr.write(ended_json(path) + "\n")
         else:

@@ -83,7 +83,7 @@ class Settings:
         if self.patch not in PATCH:
             raise UserError(f"--patch takes {' or '.join(PATCH)}, not {self.patch}.")
         if self.patch == "range" and not self.capture_only and self.nvtx is None:
-            raise UserError("--patch range is about captured regions: give --capture or --nvtx as well.")
+            raise UserError("--patch range applies to captured regions: give --capture or --nvtx as well.")
         if self.filters is not None:
             self._check_filters(self.filters)
         if self.arena_bytes < 1 << 16:

@@ -82,13 +82,13 @@ def model(kernel: Kernel, device: Device) -> Duration:
     running = tiles / waves
     resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
     touched, distinct_bytes = traffic(kernel)
-    known = (kernel.launch_ns, kernel.time_source) if kernel.launch_ns > 0 else operator_times.time_ns(
+    measured = (kernel.launch_ns, kernel.time_source) if kernel.launch_ns > 0 else operator_times.time_ns(
         device, kernel.name, operator_times.features(kernel, float(touched.sum()), distinct_bytes)
     )  # fmt: skip
     if kernel.name.startswith(COPY_ENGINES):  # the driver's own kernel or engine takes the whole GPU
         ns = distinct_bytes / device.sustained_bytes_per_s * 1e9 + BLOCK_NS
-        if known is not None:
-            return Duration(np.full(tiles, known[0]), max(round(known[0]), 1), fits.blocks_per_sm, known[1])
+        if measured is not None:
+            return Duration(np.full(tiles, measured[0]), max(round(measured[0]), 1), fits.blocks_per_sm, measured[1])
         return Duration(np.full(tiles, ns), max(round(ns), 1), fits.blocks_per_sm)
     flops = kernel.tile_flops if kernel.tile_flops is not None else np.full(tiles, kernel.flops / max(tiles, 1))
     arithmetic_s = flops / cluster * resident * device.sms / device.sustained_flops(kernel.rate)
@@ -97,9 +97,9 @@ def model(kernel: Kernel, device: Device) -> Duration:
     dram_s = part * running / device.sustained_bytes_per_s
     tile_ns = np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9 + BLOCK_NS
     launch_ns = _makespan(tile_ns, slots)
-    if known is not None:  # tiles share what was measured as the roofline shares what it says
-        tile_ns = tile_ns * (known[0] / max(launch_ns, 1.0))
-        return Duration(tile_ns, max(round(known[0]), 1), fits.blocks_per_sm, known[1])
+    if measured is not None:  # tiles share what was measured as the roofline shares what it says
+        tile_ns = tile_ns * (measured[0] / max(launch_ns, 1.0))
+        return Duration(tile_ns, max(round(measured[0]), 1), fits.blocks_per_sm, measured[1])
     return Duration(tile_ns, max(round(launch_ns), 1), fits.blocks_per_sm)
 
 

@@ -65,7 +65,7 @@ class _Interpreter:
         ]
 
     def restore(self) -> None:
-        """Give back what the program took away or replaced; what it added stays."""
+        """Restore what the program removed or replaced; what it added stays."""
         vars(builtins).update(self._builtins)
         sys.setrecursionlimit(max(sys.getrecursionlimit(), self._recursion_limit))
         for way, before in self._ways:

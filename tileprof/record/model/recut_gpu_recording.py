@@ -258,18 +258,18 @@ class _Writing:
 
     def run(self, by_last: dict[int, _Group], replaced: set[int]) -> dict[int, tuple[int, ...]]:
         """Return the new launches of every recorded one that stands for itself or ends a group."""
-        begun, ended = defaultdict(list), defaultdict(list)
+        allocations, freed_buffers = defaultdict(list), defaultdict(list)
         for row in _rows(self._trace.buffers):
-            begun[max(row["allocated_at"], -1)].append(row)
+            allocations[max(row["allocated_at"], -1)].append(row)
             if row["freed_at"] != NEVER:
-                ended[row["freed_at"]].append(row["buffer"])
-        self._allocate(begun[-1])
+                freed_buffers[row["freed_at"]].append(row["buffer"])
+        self._allocate(allocations[-1])
         numbers: dict[int, tuple[int, ...]] = {}
         for launch in range(len(self._rows)):
-            for buffer in ended[launch]:
+            for buffer in freed_buffers[launch]:
                 if buffer in self._buffers:  # else it begins and ends between two launches
                     self._writer.free_buffer(self._buffers[buffer])
-            self._allocate(begun[launch])
+            self._allocate(allocations[launch])
             if launch in by_last:
                 numbers[launch] = tuple(self._cut(by_last[launch]))
             elif launch not in replaced:

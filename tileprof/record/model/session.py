@@ -257,7 +257,7 @@ class Session:
             return self.operator_count != calls_before
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        """Do our work; where it fails, the program goes on and the recording does not."""
+        """Run the recorder's work. If it fails, the recording ends and the program continues."""
         try:
             work(*args)
         except UserError as error:
@@ -284,7 +284,7 @@ class Session:
         buffers.bury()
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
-        lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is no memory of the GPU
+        lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is not memory of the GPU
         numbers: list[float] | None = [] if operator.entry is not None and operator.entry.any_number else None
         strided = flatten([] if lifted else arguments, tensors, key, numbers)
         inputs = len(tensors)

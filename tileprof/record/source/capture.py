@@ -87,7 +87,7 @@ class Capture:
             self._free(*saved)
 
     def close(self) -> None:
-        """Give the log back."""
+        """Free the log."""
         if self._capacity:
             self._free(self._log)
             self._capacity = 0

@@ -156,7 +156,7 @@ class Gpu:
         return int(address)
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` gave."""
+        """Free what `allocate` returned."""
         self.ask(self.driver.cuMemFree(address), "freeing memory")
 
     def write(self, address: int, values: NDArray[Any]) -> None:

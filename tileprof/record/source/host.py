@@ -108,7 +108,7 @@ class Host:
         return HostKernel(library, program)
 
     def synchronise(self) -> None:
-        """Do nothing: nothing is ever under way."""
+        """Do nothing: this machine runs everything at once."""
 
     def allocate(self, size: int) -> int:
         """Return zeroed memory."""
@@ -117,7 +117,7 @@ class Host:
         return memory.ctypes.data
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` gave."""
+        """Free what `allocate` returned."""
         del self._memory[address]
 
     def write(self, address: int, values: NDArray[Any]) -> None:

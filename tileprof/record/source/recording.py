@@ -151,7 +151,7 @@ class Recording:
         """Make an array known before a launch touches it: its name, and its kind as in ``schema.KINDS``."""
         described = self._array(array, "the argument of buffer()")
         if described is None:
-            raise UserError(f"{type(array).__name__} is no array that describes its memory.")
+            raise UserError(f"{type(array).__name__} is not an array that describes its memory.")
         self._buffers.of(described, name, kind)
 
     def release(self, array: Any) -> None:

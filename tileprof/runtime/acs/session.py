@@ -19,11 +19,12 @@ CONFIGURATION: Final = "TILEPROF_ACS"
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of the library. ``lanes``: streams, the program's own among them; ``threads``: 1 for a thread that
-    decides and issues, 0 for the program's own; ``window``: launches that a new one is compared with; ``segment``:
-    launches that a captured or checked segment holds at most; ``orders``: in which a segment is checked; ``rest``:
-    launches per judgement whether the GPU is idle when they come, so that those over streams stay in stream order (0:
-    never); ``delay_us``: how much later a launch that is placed begins in the mean, at random, which tests the order:
-    the GPU sleeps for up to twice that.
+    decides and issues, 0 for the program's own; ``workers``: threads that each launch a kernel and wait for its end, as
+    in the paper (0: events order kernels on the GPU); ``window``: launches that a new one is compared with;
+    ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a segment is checked;
+    ``rest``: launches per judgement whether the GPU is idle when they come, so that those over streams stay in stream
+    order (0: never); ``delay_us``: how much later a launch that is placed begins in the mean, at random, which tests
+    the order: the GPU sleeps for up to twice that.
     """
 
     mode: Mode
@@ -31,6 +32,7 @@ class Settings:
     table: Path | None = None
     lanes: int = 8
     threads: int = 0
+    workers: int = 0
     window: int = 128
     segment: int = 256
     orders: int = 2
@@ -43,6 +45,10 @@ class Settings:
             raise UserError(f"--streams takes 1 to 32 streams, not {self.lanes}")
         if self.threads not in {0, 1}:
             raise UserError(f"--threads takes 0 or 1, not {self.threads}")
+        if not 0 <= self.workers <= 32:
+            raise UserError(f"--workers takes 0 to 32 threads, not {self.workers}")
+        if self.workers and self.mode != "streams":
+            raise UserError("--workers goes with --scheduler acs, without --check")
         for name, value in (("--window", self.window), ("segment", self.segment), ("orders", self.orders)):
             if value < 1:
                 raise UserError(f"{name} takes a number from 1, not {value}")
@@ -54,7 +60,7 @@ def environment(library: Path, settings: Settings) -> dict[str, str]:
     """
     lines = [
         f"{name} {getattr(settings, name)}"
-        for name in ("mode", "lanes", "threads", "window", "segment", "orders", "seed", "rest", "delay_us")
+        for name in ("mode", "lanes", "threads", "workers", "window", "segment", "orders", "seed", "rest", "delay_us")
     ]
     lines += [f"folder {settings.folder}", *([f"table {settings.table}"] if settings.table is not None else [])]
     path = settings.folder / f"acs-{settings.mode}.conf"

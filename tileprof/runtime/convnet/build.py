@@ -14,7 +14,7 @@ from tileprof.runtime.persistent.source import SHARED_BYTES, multiply
 KERNEL: Final = KernelSource(
     "convnet",
     "the kernel of convolutional networks",
-    Path(__file__).parent / "kernel.cu",
+    Path(__file__).parent / "native" / "kernel.cu",
     "persistent",
     included=(PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh"),
 )

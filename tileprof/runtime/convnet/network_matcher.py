@@ -75,7 +75,7 @@ class _Growing:
     def parameter(self, node: Any, *size: int) -> int:
         """Return the index of a parameter of a size, in the network's type."""
         if not parameter(node) or shape(node) != size or dtype(node) not in {dtype(self.image), torch.float32}:
-            raise Unmatched("a weight that is no parameter of the graph")
+            raise Unmatched("a weight that is not a parameter of the graph")
         if node not in self.parameters:
             self.parameters.append(node)
         return self.parameters.index(node)

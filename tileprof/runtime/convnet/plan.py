@@ -357,7 +357,7 @@ def written(plan: Plan, number: int, image: int, y: int) -> Read:
 
 def overwritten(plan: Plan, number: int, image: int, y: int) -> Iterator[tuple[int, int, int | None]]:
     """Yield what tiles of a layer overwrite, of all layers before it: layer, row (numbered through all images), and the
-    layer whose own reading of it is no conflict, if any: that of a residual in whose place the sum is written.
+    layer whose own reading of it is not a conflict, if any: that of a residual in whose place the sum is written.
     """
     layers = plan.network.layers
     if number == len(layers) - 1:  # its memory is the caller's

@@ -44,7 +44,7 @@ PARTS: Final = (1, 2, 4, 8)
 
 _MOST_BLOCKS: Final = 16
 
-# Microseconds on an H200, from timelines of the four networks of docs/whole-models.md.
+# Microseconds on an H200, from timelines of the four networks of docs/convolutional-networks.md.
 _BOUNDARY_US: Final = 2.0
 """Microseconds from the end of a layer's last tile to the first product of the next layer: a post, a wait, a load."""
 _PARTS_US: Final = 1.7

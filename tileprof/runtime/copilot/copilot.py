@@ -67,7 +67,7 @@ class Copilot:
         self._begin()
 
     def step(self) -> bool:
-        """Take what has been completed, and deal; whether there was anything. For co-pilots without a thread."""
+        """Read completions, and deal tiles. Return whether there were any. For co-pilots without a thread."""
         return bool(self._library.pilot_step(self._pilot))
 
     @property

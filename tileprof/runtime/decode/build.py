@@ -11,7 +11,7 @@ from tileprof.runtime.persistent.kernel_source import KernelSource
 KERNEL: Final = KernelSource(
     "decoder",
     "the decoder",
-    Path(__file__).parent / "kernel.cu",
+    Path(__file__).parent / "native" / "kernel.cu",
     "decoder",
     config="config.h",
     included=tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh", "ptx.cuh", "waits.cuh")),

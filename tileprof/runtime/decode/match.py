@@ -50,7 +50,7 @@ class Matched:
     def tensor(self, roles: dict[str, fx.Node], role: str, node: fx.Node, shape: tuple[int, ...]) -> None:
         """A contiguous tensor of a role."""
         value = aten.tensor(node)
-        _need(value is not None, f"{role} is no tensor of known sizes")
+        _need(value is not None, f"{role} is not a tensor of known sizes")
         assert value is not None
         _need(tuple(value.shape) == shape, f"{role} has shape {tuple(value.shape)}, not {shape}")
         _need(value.is_contiguous() and value.dtype is self.dtype, f"{role} is not contiguous, or of another dtype")
@@ -225,7 +225,7 @@ def _triangle(decoder: Matched, attention: aten.Attention) -> None:
     _need(not attention.causal, "attention is causal and has a mask")
     if mask not in decoder.triangles:
         behind = computed(mask)
-        _need(behind is not None and behind.counter is None, "a mask that is no constant")
+        _need(behind is not None and behind.counter is None, "a mask that is not a constant")
         assert behind is not None
         _need(is_triangle(behind, decoder.sizes["tokens"]), "a mask that is not causal")
         decoder.triangles[mask] = frozenset(behind.nodes)

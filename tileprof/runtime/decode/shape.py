@@ -12,7 +12,7 @@ GROUP: Final = 8
 """Rows of weights that are dealt to blocks: GROUP of common.cuh."""
 
 IN_FLIGHT: Final = 4
-"""Slots of the ring that are being filled at a time. Measured: see docs/whole-models.md."""
+"""Slots of the ring that are being filled at a time. Measured: see docs/decoding.md."""
 
 _ROW_BYTES, _WARPS, _TILES, _STEP = 2 * 1024 + 64, 8, 8, 32  # of common.cuh
 _MOST_SLOTS, _FEWEST_SLOTS = 13, 6

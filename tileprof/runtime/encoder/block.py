@@ -200,7 +200,7 @@ class _Block:
             base = self._unscaled(base)
         value, columns = aten.tensor(layout), (aten.shape(base) or (0,))[-1]
         if not aten.calls(base, *_PRODUCTS) or value is None:
-            raise Refused(f"{node.name} is no view of a product")
+            raise Refused(f"{node.name} is not a view of a product")
         strides = (length * columns, HEAD, columns, 1)
         if any(size > 1 and a != b for size, a, b in zip(value.shape, value.stride(), strides, strict=True)):
             raise Refused(
@@ -308,7 +308,9 @@ class _Block:
             or _product_of(sizes) != stack.rows * columns
             or (origin not in stack.matrices and sizes[-1] != columns)
         ):
-            raise Refused(f"{getattr(origin, 'name', origin)} is no matrix of {stack.rows} rows of {columns} columns")
+            raise Refused(
+                f"{getattr(origin, 'name', origin)} is not a matrix of {stack.rows} rows of {columns} columns"
+            )
         if origin not in stack.matrices and not (_dense(origin) and aten.dtype(origin) == stack.dtype):
             raise Refused(f"{origin.name} is not dense, or of another dtype")
         self._take_steps(node, origin)
@@ -366,7 +368,7 @@ class _Block:
 
     def _parameter(self, node: Any, shape: tuple[int, ...]) -> str:
         if not _is_parameter(node, shape, self._stack.dtype):
-            raise Refused(f"{getattr(node, 'name', node)} is no dense parameter of {shape}")
+            raise Refused(f"{getattr(node, 'name', node)} is not a dense parameter of {shape}")
         self._stack.parameters.add(node)
         return str(node.name)
 
@@ -375,7 +377,7 @@ class _Block:
         if list(shape) != [entry.depth] or any(
             not aten.calls(u, operator.getitem) or u is not entry.rows for u in call.users
         ):
-            raise Refused(f"{call.name} is no norm of rows")
+            raise Refused(f"{call.name} is not a norm of rows")
         matrix = self._source(source, entry.depth)
         names = self._parameter(gamma, (entry.depth,)), self._parameter(beta, (entry.depth,))
         self._stack.nodes |= {call, entry.rows}
@@ -412,7 +414,7 @@ class _Block:
             or len(node.args) != 2
             or aten.shape(node) != aten.shape(before)
         ):
-            raise Refused(f"{node.name} behind {product.name} is no residual addition")
+            raise Refused(f"{node.name} behind {product.name} is not a residual addition")
         other = node.args[1] if node.args[0] is before else node.args[0]
         if not isinstance(other, fx.Node) or other is before:
             raise Refused(f"{node.name} adds no residual")
@@ -486,7 +488,7 @@ class _Block:
             return user, "relu"
         if aten.calls(user, ATEN.silu.default):
             return user, "silu"
-        raise Refused(f"{user.name} behind {product.name} is no activation of the kernel")
+        raise Refused(f"{user.name} behind {product.name} is not an activation of the kernel")
 
 
 def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:

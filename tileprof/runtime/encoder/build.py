@@ -8,7 +8,7 @@ from typing import Final
 from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.kernel_source import KernelSource
 
-SOURCES: Final = Path(__file__).parent
+SOURCES: Final = Path(__file__).parent / "native"
 KERNEL: Final = KernelSource(
     "transformer",
     "the transformer kernel",

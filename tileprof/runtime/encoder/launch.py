@@ -110,7 +110,7 @@ class Launcher:
         for number, name in enumerate(self._moving):
             address = tensors[name].data_ptr()
             if address % 16:
-                raise UserError(f"{name} begins at an address that 16 does not divide")
+                raise UserError(f"{name} begins at an address that is not a multiple of 16")
             arguments.words[_POINTERS + number] = address
         stream = torch.cuda.current_stream(self.device).cuda_stream
         self._function.launch(len(self.plan.blocks), THREADS, stream, arguments, programmatic=False, cooperative=False)
@@ -133,7 +133,7 @@ class Launcher:
                 return WORKSPACE | (between + places[name])
             tensor = inputs[name]
             if tensor.data_ptr() % 16:
-                raise UserError(f"{name} begins at an address that 16 does not divide")
+                raise UserError(f"{name} begins at an address that is not a multiple of 16")
             return int(tensor.data_ptr())
 
         def wiped_address(name: str) -> int:

@@ -103,14 +103,14 @@ class _Use:
 def memory_of(plan: Plan, *, reuse: bool = True, stages: int = _STAGES) -> Memory:
     """Return memory for a plan. ``reuse``: within a run, too; ``stages``: of a generation, at least."""
     generations = _generations(plan, stages) if reuse else (0,) * len(plan.stages)
-    uses = _uses(plan, generations)
+    uses_by_name = _uses(plan, generations)
     classes: dict[tuple[int, int, int], list[str]] = {}
-    for name in uses:
+    for name in uses_by_name:
         classes.setdefault(plan.sizes[name], []).append(name)
     rings: list[Ring] = []
     runs, offset = 1, 0
     for (rows, columns, size), names in sorted(classes.items(), key=lambda item: -item[0][0] * item[0][1]):
-        slots, ahead = _ring([uses[name] for name in names], runs, once=_is_sums(size))
+        slots, ahead = _ring([uses_by_name[name] for name in names], runs, once=_is_sums(size))
         slot_bytes = -(-rows * columns * size // _ALIGNMENT) * _ALIGNMENT
         rings.append(Ring(tuple(names), slots, ahead, slot_bytes, offset))
         offset += slots * slot_bytes
@@ -185,7 +185,7 @@ def _distance(ends: list[int], uses: list[_Use]) -> int:
 def memory_faults(plan: Plan, memory: Memory) -> list[str]:
     """Return why a plan must not be run in this memory; empty where it may."""
     problems = list(_generation_faults(plan, memory.generations))
-    uses = _uses(plan, memory.generations)
+    uses_by_name = _uses(plan, memory.generations)
     if sorted(name for ring in memory.rings for name in ring.names) != sorted(plan.sizes):
         problems.append("a matrix between stages has no memory of its own")
     end = 0
@@ -196,7 +196,7 @@ def memory_faults(plan: Plan, memory: Memory) -> list[str]:
         if ring.offset < end:
             problems.append(f"the memory of {ring.names[0]} begins in that of another matrix")
         end = ring.offset + ring.slots * ring.slot_bytes
-        problems += _ring_faults(ring, uses, memory.runs)
+        problems += _ring_faults(ring, uses_by_name, memory.runs)
     once = {name for ring in memory.rings if ring.ahead == 0 for name in ring.names}
     return [*problems, *(f"{name} is not read once" for name in _not_read_once(plan, once))]
 

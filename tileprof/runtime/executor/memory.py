@@ -92,7 +92,7 @@ class Memory:
         return np.zeros(len(self.kind), np.int64)
 
     def touch(self, node: int, completed: I64) -> NDArray[np.int64]:
-        """Let a tile run; rows ``(slot, slot needed and incomplete)`` of what it broke, ``[n, 2]``."""
+        """Run a tile. Return rows ``(slot, slot needed and incomplete)`` of what it broke, ``[n, 2]``."""
         slots = self.slots[self.indptr[node] : self.indptr[node + 1]]
         broken = [
             *self._incomplete(slots, self.after_write, completed),

@@ -12,8 +12,8 @@ from tileprof.runtime.experts.shape import ExpertsShape
 from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.kernel_source import KernelSource
 
-SOURCES: Final = Path(__file__).parent
-PILOT: Final = SOURCES / "native" / "pilot.cpp"
+SOURCES: Final = Path(__file__).parent / "native"
+PILOT: Final = SOURCES / "pilot.cpp"
 KERNEL: Final = KernelSource(
     "experts",
     "the layer of experts",

@@ -168,7 +168,7 @@ class Experts:
         return arguments
 
     def poison(self) -> None:
-        """Put what is no number where tasks write before they read, for tests."""
+        """Put NaN where tasks write before they read, for tests."""
         for tensor in (self._sorted, self._inner, self._parts, self.out, self._gates):
             tensor.fill_(float("nan"))
         self._sources.fill_(-1)

@@ -430,7 +430,7 @@ def measured_on(instead: str = "leave out --compare") -> dict[str, Any]:
     without a GPU.
     """
     if not torch.cuda.is_available():
-        raise UserError(f"there is no GPU here that PyTorch can use, so that nothing can be measured; {instead}")
+        raise UserError(f"there is no GPU here that PyTorch can use, so nothing can be measured; {instead}")
     import triton  # noqa: PLC0415 - for its version
 
     return {

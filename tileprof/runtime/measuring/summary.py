@@ -54,7 +54,7 @@ def gain(chain: Rows) -> float | None:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return a table a kind of chain, each with its means below."""
+    """Return one table per kind of chain, each with its means below."""
     kinds: dict[str, dict[str, Rows]] = {}
     for name, chain in by_chain(results["rows"]).items():
         for rows in _by_kernel(chain):

@@ -9,7 +9,7 @@ from tileprof.runtime.persistent.kernel_source import KernelSource
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
 
-SOURCES: Final = Path(__file__).parent
+SOURCES: Final = Path(__file__).parent / "native"
 WHAT: Final = "the persistent kernel"
 KERNEL: Final = KernelSource("persistent", WHAT, SOURCES / "kernel.cu", "persistent")
 RESIDENT: Final = KernelSource("persistent", WHAT, SOURCES / "resident.cu", "resident")

@@ -118,7 +118,7 @@ def _put_stage(arguments: Arguments, at: int, stage: StagePlan, operands: Mappin
     operator = stage.operator
     for role, tensor in operands.items():
         if tensor.data_ptr() % 16:
-            raise UserError(f"{role} of {operator.NAME} begins at an address that 16 does not divide")
+            raise UserError(f"{role} of {operator.NAME} begins at an address that is not a multiple of 16")
     match operator:
         case Gemm():
             _put_gemm(arguments, at, stage, operator, operands, paired(plan))

@@ -14,7 +14,7 @@ _SHARED: Final = tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh",
 KERNEL: Final = KernelSource(
     "prefill",
     "the prefill",
-    Path(__file__).parent / "kernel.cu",
+    Path(__file__).parent / "native" / "kernel.cu",
     "prefill",
     config="config.h",
     included=(ENCODER / "warp.cuh", *_SHARED),

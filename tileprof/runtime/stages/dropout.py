@@ -27,7 +27,7 @@ _AT_A_TIME: Final = 1 << 22
 
 
 def check(dropout: float, seed: int) -> None:
-    """Raise `UserError` for what is no probability, or no seed."""
+    """Raise `UserError` for what is not a probability, or no seed."""
     if not 0 <= dropout < 1:
         raise UserError(f"dropout is {dropout}; it is the share of elements that become 0, from 0 to below 1")
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MOST_SEED:

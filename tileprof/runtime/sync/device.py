@@ -50,7 +50,7 @@ def load_relaxed_gpu_s32(pointer):
 
 @triton.jit
 def nanosleep(duration_ns):
-    """Let the SM run something else for about so long."""
+    """Let the SM run something else for about this long."""
     tl.inline_asm_elementwise(
         "nanosleep.u32 $1; mov.u32 $0, 0;", "=r,r,~{memory}", [duration_ns], dtype=tl.int32, is_pure=False, pack=1
     )
@@ -125,7 +125,7 @@ def wait(
 
 @triton.jit
 def post(tile, posts, flags, TILES: tl.constexpr, POSTS: tl.constexpr, PDL: tl.constexpr):
-    """Say that the tile's stores are done; nothing at all without ``POSTS`` and ``PDL``.
+    """Announce that the tile's stores are done; nothing at all without ``POSTS`` and ``PDL``.
 
     ``PDL``: the kernel may have begun before the one in front of it had ended, and must not end before, or the next
     ordinary launch would run beside that one. One block sees to it: if each did, a tile that is done early would hold

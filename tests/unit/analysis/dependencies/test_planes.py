@@ -38,7 +38,7 @@ def halo(rows, columns, planes, high):
 
 
 def parents(producer, consumer):
-    """By brute force: the producer tiles that write a byte that a consumer tile reads."""
+    """Return the producer tiles that write a byte that a consumer tile reads, by brute force."""
     boxes = consumer.boxes
     sets = []
     for offset, length, count, stride in zip(boxes.offset, boxes.length, boxes.count_0, boxes.stride_0, strict=True):

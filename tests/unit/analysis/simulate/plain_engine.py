@@ -49,7 +49,7 @@ class _Clock:
         self.stops[tile] = until if never_changed else self.shows(now) + (until - now)
 
     def first(self) -> tuple[float, int]:
-        """When the first tile stops, and which."""
+        """Return when the first tile stops, and which tile it is."""
         if not self.stops:
             return math.inf, 0
         shown, tile = min((shown, tile) for tile, shown in self.stops.items())
@@ -313,7 +313,7 @@ class _Simulation:
         return all(self.over[q] for q in self.parents[tile])
 
     def knows(self, tile: int) -> float:
-        """When the last of its ended parents' signals arrives."""
+        """Return when the last of its ended parents' signals arrives."""
         later = self.plan.deciding.bypass_ns if self.is_alone(tile) else self.plan.signal_ns[self.launch_of[tile]]
         if not self.noted.get(tile, True):
             later += self.plan.nodes.spill_ns

@@ -16,7 +16,7 @@ from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes
 
 @st.composite
 def conflicts(draw):
-    """By launch, earlier launches that it must wait for."""
+    """Return, by launch, the earlier launches that it must wait for."""
     count = draw(st.integers(1, 40))
     return [draw(st.sets(st.integers(0, launch - 1), max_size=4)) if launch else set() for launch in range(count)]
 

@@ -58,7 +58,7 @@ def test_stops_are_the_moments_at_which_the_neediest_tile_needs_parents(case):
 
 
 def _shifted_problem(p):
-    """For each link the relation of another link between launches of as many tiles, where there is one."""
+    """Return for each link the relation of another link between launches of as many tiles, if there is one."""
     tiles = np.diff(p.tile_base)
     ends = [(tiles[a], tiles[b]) for a, b in zip(p.producer, p.consumer, strict=True)]
     return np.array([p.relation[max(k for k in range(len(ends)) if ends[k] == end)] for end in ends], np.int64)

@@ -144,7 +144,7 @@ def test_large_filters_are_made_in_parts_and_too_many_pairs_are_refused(monkeypa
 @settings(deadline=None, max_examples=60)
 @given(programs, st.integers(1, 6), st.sampled_from([8, 4096]))
 def test_in_a_window_a_tile_waits_for_all_earlier_ones_that_conflict_and_that_have_its_place(launches, window, bits):
-    """Of its own launch too; a brute force over all pairs of tiles, and the begins and ends of a simulation."""
+    """Tiles of its own launch count, too. A brute force over all pairs of tiles is the oracle."""
     t = program(launches)
     graph = build_graph(t)
     rule = DataflowBloom(bits=bits, granule=1, window=window, insert_ns=30.0, look_up_ns=70.0)
@@ -187,7 +187,7 @@ def links_of(p):
 
 
 def test_false_answers_about_tiles_of_the_same_launch_make_a_chain_whatever_a_look_up_costs():
-    """As measured with small filters: the time is that of the longest chain of hits, and look-ups hide behind waits."""
+    """With small filters the time is that of the longest chain of hits, and look-ups hide behind waits, as measured."""
     graph = build_graph(stripes(launches=2))
     tiny = {"bits": 8, "granule": 1, "window": 64, "insert_ns": 0.0}
     times = [Simulator(graph).run(DataflowBloom(**tiny, look_up_ns=ns)).time_ns for ns in (0.0, 5.0)]

@@ -37,4 +37,4 @@ def test_each_scheduler_has_its_rows_in_its_docstring(results):
 
 
 def test_the_page_has_the_table_of_all_rules(results):
-    assert table(results) in (ROOT / "docs" / "simulate.md").read_text(), table(results)
+    assert table(results) in (ROOT / "docs" / "simulator-accuracy.md").read_text(), table(results)

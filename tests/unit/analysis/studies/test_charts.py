@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from studies.charts import areas, bars, curves, heat, level_bars, level_shares, wave_points
 from studies.wait_matrix import wait_matrix
 
-from tests.unit.policy.graphs import graph_of
+from tests.support.policies.graphs import graph_of
 from tileprof.errors import UserError
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.verification.pair_waits import pair_waits

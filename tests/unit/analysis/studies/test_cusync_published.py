@@ -138,7 +138,7 @@ def test_llamas_gains_on_the_v100_follow_from_what_was_calibrated_without_it(lla
 
 def test_the_page_has_the_table_of_all_sets(frame, llama):
     rows = rows_of_sets(frame, llama)
-    page = (ROOT / "docs" / "simulate.md").read_text()
+    page = (ROOT / "docs" / "simulator-accuracy.md").read_text()
     assert "\n".join(rows) in page, "\n".join(rows)
 
 

@@ -1,4 +1,4 @@
-"""The table in docs/simulate.md of predictions beside our own measurements, computed again from the results."""
+"""The table in docs/simulator-accuracy.md of predicted and measured gains, computed again from the results."""
 
 import json
 from pathlib import Path
@@ -55,5 +55,5 @@ def test_the_page_has_the_errors_of_our_own_measurements():
     name = "recorded programs, the persistent kernel over stream order"
     lines.append(line(name, "the recording alone", gains_of_recorded("rows")))
     lines.append(line(name.replace(",", ", held out,"), "the recording alone", gains_of_recorded("held_out")))
-    page = (ROOT / "docs" / "simulate.md").read_text()
+    page = (ROOT / "docs" / "simulator-accuracy.md").read_text()
     assert "\n".join(lines) in page, "\n" + "\n".join(lines)

@@ -176,7 +176,7 @@ def test_launches_without_a_call_stay_as_they_were_recorded(tmp_path):
 
 
 def test_memory_that_comes_and_goes_between_two_launches_is_kept(tmp_path):
-    """As under torch.compile, where kernels are tried out on tensors of their own."""
+    """torch.compile does this: it tries kernels on tensors of their own."""
     pytest.importorskip("torch")
     from tileprof.record.model.recut_gpu_recording import recut
 

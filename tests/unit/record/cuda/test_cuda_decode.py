@@ -107,6 +107,6 @@ def test_graph_nodes_have_the_names_under_which_they_were_captured(trace_of):
 
 
 def test_launches_that_were_not_wanted_are_counted(trace_of):
-    """By --kernel, --exclude or --skip: dependencies through them are not there."""
+    """--kernel, --exclude and --skip leave them out, and with them the dependencies through them."""
     trace, _ = trace_of([ALLOC, KERNEL, launch(1, ordinal=2), launch(2, ordinal=5)], [])
     assert any(note.startswith("4 launches among these were left out") for note in trace.manifest["notes"])

@@ -49,7 +49,7 @@ def test_a_full_arena_makes_the_launch_a_superset_in_whole_pages(trace_of):
 
 
 def test_bytes_beside_a_tensor_that_nobody_named_are_not_lost_where_a_run_begins_inside_it(trace_of):
-    """As in a graph's own memory: the run goes on past the tensor; only its last granule may be overhang."""
+    """In a graph's own memory the run continues past the tensor; only its last granule may be overhang."""
     trace, _ = trace_of([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFFF)])
     assert granules(trace, 0, 32) == {(0, WRITE, 0x8000 + g) for g in range(20)}
     assert trace.launches.coverage.tolist() == ["exact"]

@@ -167,7 +167,7 @@ def test_a_tile_that_alone_loads_a_place_of_an_equal_input_is_taken_for_its_writ
 
 @pytest.mark.parametrize("side_by_side", [[ALLOC], [{**ALLOC, "bytes": 0x5000}, {**ALLOC, "address": 0x105000}]])
 def test_otherwise_every_tile_stands_as_writer_of_the_whole_tensor(trace_of, side_by_side):
-    """Which may lie in several mappings side by side, as those of expandable segments."""
+    """A tensor may lie in several adjacent mappings, such as those of expandable segments."""
     entries = map_entries(1, LOADED, 0x100000, loaded=True) + map_entries(1, STORED, 0x104000, loaded=False)
     entries += [e for b in (0, 1) for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, b, row)]
     trace, _ = trace_of([*side_by_side, STORES, launch(1)], entries)
@@ -201,7 +201,7 @@ def test_a_load_in_a_mode_that_is_not_decoded_stands_for_its_tensor(trace_of, mo
 
 
 def test_a_products_inputs_that_are_among_the_parameters_again_are_not_its_results(trace_of):
-    """As cuBLAS has them: the maps of both inputs twice, and the result's."""
+    """Return maps as cuBLAS has them: those of both inputs twice, and the result's."""
     actual = unreported_stores.maps(np.array(ENTRIES_OF_A_PRODUCT, raw.ENTRY))
     assert [hex(m.base) for m in unreported_stores._outputs(actual.others, actual)] == ["0x108000"]
     only = unreported_stores.Maps(actual.loaded, [m for m in actual.others if m.base != 0x108000])

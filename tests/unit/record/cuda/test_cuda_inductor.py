@@ -156,7 +156,7 @@ def test_extern_kernels_and_activations_say_how_they_were_called(inductor, monke
     exec(compile(inductor.instrumented(COMPILED), "wrapper.py", "exec"), names)
     assert names["call"]([])[0] is g
     assert [event["op"] for event in events] == ["aten::addmm", "aten::gelu", "aten::relu"], (
-        "the bias is no activation's"
+        "the bias is not an activation's"
     )
     assert torch.equal(h, torch.addmm(b, x, w))
     product, activation, in_place = events

@@ -101,14 +101,14 @@ def test_random_programs_execute_nothing_that_is_not_reached():
         code = parse(with_addresses(lines))
         constants = {0x210 + 4 * i: rng.choice([0, 1, 2, 0xFFFFFFFF]) for i in range(4)}
         known_values = {k: v for k, v in constants.items() if rng.random() < 0.7}
-        found = reached(code, known_values.get)
-        assert found is not None
-        sharper += len(found.instructions) < len(code)
+        analysis = reached(code, known_values.get)
+        assert analysis is not None
+        sharper += len(analysis.instructions) < len(code)
         for _ in range(6):
             executed_at, maps = _run(code, constants, rng)
-            assert executed_at <= found.instructions
-            assert found.maps is None or maps <= found.maps
-            stored += bool(maps) and found.maps is not None
+            assert executed_at <= analysis.instructions
+            assert analysis.maps is None or maps <= analysis.maps
+            stored += bool(maps) and analysis.maps is not None
     assert stored > 20
     assert sharper > 60
 
@@ -255,8 +255,8 @@ def _section(image, name):
     (table,) = struct.unpack_from("<Q", image, 40)
     size, number, names = struct.unpack_from("<HHH", image, 58)
     rows = [struct.unpack_from("<IIQQQQ", image, table + n * size) for n in range(number)]
-    found = {image[rows[names][4] + r[0] :].partition(b"\0")[0].decode(): r for r in rows}
-    return image[found[name][4] : found[name][4] + found[name][5]]
+    section_rows = {image[rows[names][4] + r[0] :].partition(b"\0")[0].decode(): r for r in rows}
+    return image[section_rows[name][4] : section_rows[name][4] + section_rows[name][5]]
 
 
 def test_a_kernel_that_keeps_silent_is_not_asked_for_ever(tmp_path, monkeypatch):

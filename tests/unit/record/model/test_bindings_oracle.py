@@ -114,7 +114,7 @@ def test_dependencies_between_operators_are_those_of_real_memory(trace_of, steps
 
     def program(session):
         class Count(TorchDispatchMode):
-            """Which launches each operator of the oracle made."""
+            """Return the launches that each operator of the oracle made."""
 
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
                 before, actual = session.writer.launches, oracle.operators

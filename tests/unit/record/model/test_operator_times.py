@@ -75,8 +75,8 @@ def test_tiles_share_the_time_of_their_launch_as_in_the_roofline():
 
 
 def test_times_that_a_tile_model_knows_are_kept():
-    known = duration.model(kernel("vectorized_elementwise<add>", launch_ns=7777.0), H200)
-    assert known.launch_ns == 7777
+    modelled = duration.model(kernel("vectorized_elementwise<add>", launch_ns=7777.0), H200)
+    assert modelled.launch_ns == 7777
 
 
 def test_another_gpu_keeps_the_roofline():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def test_the_programs_thread_makes_only_the_first_launch_of_a_kernel_itself(
     assert machine.run(*words, settings=settings, delay_us=0, FAKE_ISSUE_NS="3400") == machine.run(*words, delay_us=0)
     (counts,) = acs.results(settings.folder)
     assert counts["queued"] == 20 * 200 - 1
+    assert counts["awaited_ns"]["cuStreamSynchronize"] > 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -160,10 +162,10 @@ def test_no_data_is_raced_for(machine: Machine, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     command = ["g++", *flags, *objects, str(shim), str(rest), "-ldl", "-o", str(whole)]
     subprocess.run(command, check=True)
-    for mode in MODES:
+    for mode, workers in (*((mode, 0) for mode in MODES), ("streams", 3)):
         for words in (("1", "100", "all"), ("2", "40", "threads")):
-            place = tmp_path / f"{mode}-{words[2]}"
-            settings = settings_of(machine, place, mode, *words)
+            place = tmp_path / f"{mode}-{workers}-{words[2]}"
+            settings = replace(settings_of(machine, place, mode, *words), workers=workers)
             settings.folder.mkdir()
             variables = acs.environment(machine.library, settings)
             del variables["LD_PRELOAD"]

@@ -109,13 +109,15 @@ def test_programs_measure_in_turn_and_one_that_does_not_answer_is_left_out(monke
     for words in programs:
         (tmp_path / words).mkdir()
     limit = time.monotonic() + 60
-    first, second, whole = eager.measured([("quick", "plain"), ("dead", "plain")], range(3, 5), tmp_path, Path(), limit)
+    first, second, whole = eager.measured(
+        [("quick", "plain"), ("dead", "plain")], range(3, 5), tmp_path, Path(), limit, 11
+    )
     assert [(row["program"], row["pair"], row["us"], row["issue_us"]) for row in [*first, *second]] == [
         ("quick", 3, 12.5, 11.0), ("dead", 3, None, None), ("quick", 4, 12.5, 11.0), ("dead", 4, None, None),
     ]  # fmt: skip
     assert [row["said"] for row in whole] == ["digest", "", "digest", ""]
     monkeypatch.setattr(eager, "TURN_S", 1)
-    *_, rows = eager.measured([("silent", "plain")], range(2), tmp_path, Path(), limit)
+    *_, rows = eager.measured([("silent", "plain")], range(2), tmp_path, Path(), limit, 1)
     assert [row["us"] for row in rows] == [None, None]
 
 
@@ -129,3 +131,11 @@ def test_a_recorded_program_is_not_recorded_again(monkeypatch, tmp_path):
     (place / "recorded.tileprof").mkdir()
     assert simulated.tabulate("moe", place) == "moe: its table is there"
     assert machine.recorded == 2
+
+
+def test_what_the_driver_takes_is_of_the_last_third_of_a_log_without_interruptions(tmp_path):
+    assert eager.driver_us(tmp_path) is None
+    times = [9000] * 200 + [3000] * 99 + [1_000_000]
+    lines = [f"1000 {1000 + ns} kernel 1 1 1 32 1 1 0 1 8 {'00' * 8}." for ns in times]
+    (tmp_path / "launches-1").write_text("stack 1\n" + "\n".join(lines) + "\n")
+    assert eager.driver_us(tmp_path) == pytest.approx(3.0)

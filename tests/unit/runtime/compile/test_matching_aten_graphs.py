@@ -62,7 +62,7 @@ def test_attention_is_seen_with_its_scale_and_without_what_nobody_reads(graph) -
     (actual,) = filter(None, map(aten.attention, graph.nodes))
     assert (actual.causal, actual.mask, actual.scale, actual.grouped) == (True, None, 0.25, 1)
     assert actual.out.args == (actual.call, 0)
-    assert aten.source(actual.query) is actual.query, "a transposed view is no reshape"
+    assert aten.source(actual.query) is actual.query, "a transposed view is not a reshape"
     assert aten.source(actual.query, aten.VIEWS).target is ATEN.gelu.default
 
 

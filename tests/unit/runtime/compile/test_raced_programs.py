@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
 
 def attention_part(graph):
-    """From the first activation to the last product, the update of the cache included."""
+    """Return a region from the first activation to the last product, with the update of the cache."""
     nodes = between(graph, ATEN.gelu.default, ATEN.copy_.default)
     cache = next(n for n in nodes if aten.calls(n, ATEN.copy_.default) and aten.shape(n.args[0]) == (4, 64))
     out = {n for n in nodes if aten.calls(n, ATEN.add.Tensor, ATEN.addmm.default, ATEN.copy_.default)}

@@ -135,7 +135,7 @@ def without_wait(plan: Plan, number: int) -> Plan:
 
 
 def test_a_dropped_wait_is_seen(library: Path) -> None:
-    """Not each alone, as others may imply it: all waits of a task."""
+    """All waits of a task are dropped together, because others may imply a single one."""
     plan = plan_network(small(1), 5)
     records = []
     for begin, end in plan.tasks[:, 5:7].tolist():

@@ -17,7 +17,7 @@ from tileprof.runtime.convnet.weights import copied, laid_out
 
 
 def elements_read(network: Network, number: int, rows: slice, images: slice) -> dict[int, np.ndarray]:
-    """Which elements of its source a part of a layer depends on, by PyTorch: those whose gradient is not zero."""
+    """Return the elements of its source that a part of a layer depends on: those with a gradient by PyTorch."""
     layer = network.layers[number]
     assert isinstance(layer, Convolution | Maximum)
     n, height, width, channels = layer.reads

@@ -117,10 +117,3 @@ def test_the_table_on_the_page_is_that_of_the_results() -> None:
     results = root / "tests" / "gpu" / "results" / "exported_headers.json"
     table = runpy.run_path(str(script))["table"](results)
     assert table in (root / "docs" / "exported-headers.md").read_text()
-
-
-def test_the_table_of_streams_on_the_page_is_that_of_the_results() -> None:
-    root = INCLUDE.parents[2]
-    script = root / "tests" / "gpu" / "measuring" / "measure_streams.py"
-    table = runpy.run_path(str(script))["table"](root / "tests" / "gpu" / "results" / "streams.json")
-    assert table in (root / "docs" / "measured.md").read_text()

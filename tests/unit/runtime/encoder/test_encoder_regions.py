@@ -29,7 +29,7 @@ from tileprof.runtime.encoder.program import Attention, Program
 
 
 class Block(nn.Module):
-    """A pre-norm block as models write it; what is changed in it is no block that the kernel takes."""
+    """A pre-norm block as models write it; what is changed in it is not a block that the kernel takes."""
 
     def __init__(self, hidden: int = 128, change: str = "") -> None:
         super().__init__()

@@ -46,7 +46,7 @@ def layer_inputs(shape: ExpertsShape) -> tuple[tuple[Any, Any, Any], Any]:
 
 
 def plain(weights: tuple[Any, Any, Any], x: Any, top: int) -> Any:
-    """By PyTorch in double precision."""
+    """Return the layer's result by PyTorch in double precision."""
     router, up, down = (w.double() for w in weights)
     x = x.double()
     best, expert_choice = torch.topk(x @ router.T, top, dim=1)

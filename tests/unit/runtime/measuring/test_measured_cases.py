@@ -198,7 +198,7 @@ def test_rows_of_a_later_job_gain_over_what_was_measured_before() -> None:
 
 
 def test_the_kernels_that_are_prepared_are_those_that_are_launched(monkeypatch) -> None:
-    """By their headers: what is compiled for a plan beforehand, and what a launcher asks for."""
+    """Compare headers: those compiled for a plan beforehand with those that a launcher asks for."""
     chain = gelu_mlp(64, (64, 48), (64, 96), 1024, 512)
     result = []
     monkeypatch.setattr(run, "compiled", lambda plan, options: result.append(header(plan, options)))

@@ -1,4 +1,4 @@
-"""The tables in docs/measured.md are those of the committed results."""
+"""The tables in docs/chain-times.md are those of the committed results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def row(name: str, us: float, **more: object) -> dict[str, object]:
 def test_the_page_holds_what_the_results_say(capsys) -> None:
     main([str(RESULTS)])
     output = capsys.readouterr().out
-    assert output in (ROOT / "docs/measured.md").read_text(encoding="utf-8")
+    assert output in (ROOT / "docs/chain-times.md").read_text(encoding="utf-8")
     assert all(name in output for name in by_chain(json.loads(RESULTS.read_text())["rows"]))
 
 

@@ -39,7 +39,7 @@ class Outcome:
 
 
 class Memory:
-    """Which stage has written each element last, and which should have, by the stage that looks."""
+    """Return, by reading stage, which stage has written each element last, and which should have."""
 
     def __init__(self, plan: Plan) -> None:
         operators = [stage.operator for stage in plan.stages]
@@ -95,7 +95,7 @@ class Machine:
         return [actor for actor, can in self._can_step.items() if can]
 
     def step(self, actor: Actor) -> None:
-        """Let an actor step, and ask those again that this may concern.
+        """Let an actor step, and check the actors again that this may concern.
 
         What a step changes is its own cluster's, but for posts and partial sums. More of these never stop an actor of
         another cluster, so that only those of the right role that cannot step are asked.

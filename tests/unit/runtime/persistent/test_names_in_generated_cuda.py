@@ -66,7 +66,7 @@ def test_no_name_reaches_generated_cuda(kind: str) -> None:
 
 
 def test_no_python_is_made_from_a_text_but_the_users_program() -> None:
-    """So no name from a file is in the source of a Triton kernel: they are modules of the package."""
+    """Triton kernels are modules of the package, so no name from a file is in their source."""
     package = Path(tileprof.__file__).parent
     folders = {package, *(Path(path) for name in ("analysis", "viz") for path in _folders(name))}
     actual = set()

@@ -99,7 +99,7 @@ def test_what_tma_cannot_address_is_refused() -> None:
     stage = stage_plans(gelu_mlp(64, (64, 48), (64, 96), 512, 384))[0]
     values = {role: torch.zeros(v.elements + 8, dtype=torch.float16) for role, v in stage.operator.views().items()}
     values["a"] = values["a"][1:]
-    with pytest.raises(UserError, match="a of gemm begins at an address that 16 does not divide"):
+    with pytest.raises(UserError, match="a of gemm begins at an address that is not a multiple of 16"):
         _put_stage(Recorder(), 0, stage, values, False)
 
 

@@ -87,7 +87,7 @@ def test_a_part_of_a_tensor_of_another_shape_is_refused() -> None:
     ("change", "message"),
     [
         ({"x": None}, "input x is a NoneType, not a tensor"),
-        ({"q": torch.zeros(1)}, "'q' is no input; the inputs are x, w1, b1, w2"),
+        ({"q": torch.zeros(1)}, "'q' is not an input; the inputs are x, w1, b1, w2"),
         ({"x": torch.zeros(1, device="meta")}, "input x is on meta; this pipeline runs on cpu"),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_file_serves_every_size_and_falls_back_outside_of_its_guard(tmp_path) 
     ("text", "message"),
     [
         ("tokens", "write tokens="), ("x=1..4", "names no extent"), ("tokens=4..1", "sizes are from 1"),
-        ("tokens=0..4", "sizes are from 1"), ("tokens=3..9 step 2", "is no multiple of the step"),
+        ("tokens=0..4", "sizes are from 1"), ("tokens=3..9 step 2", "is not a multiple of the step"),
         ("Tokens=1..4", "names no extent"),
     ],
 )  # fmt: skip

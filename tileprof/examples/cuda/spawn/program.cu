@@ -1,11 +1,12 @@
 // Programs with nested parallelism under every rule of spawn.cuh: the same results, and what each takes.
 //
-//     program [--costs=FIRST,ANOTHER] [--no-search] [repeats [scale [window_log2 [least [untried [name ...]]]]]]
+//     program [OPTION ...] [repeats [scale [window_log2 [least [untried [name ...]]]]]]
 //
 // First it measures what launches cost here, which the controller then takes as its costs, unless they are given in
 // nanoseconds. A line of JSON for each program: medians, and under "all" the times and launches of each repeat. The
 // rules take turns, after one round that is not counted, so that a first launch or a slow moment of the machine is not
-// one rule's alone. --no-search leaves out the search for the best threshold.
+// one rule's alone. Options: --costs=FIRST,ANOTHER; --no-search leaves out the search for the best threshold;
+// --flat-once runs flat in the first round only, which then is counted.
 #include <chrono>
 
 #include "programs.cuh"
@@ -121,6 +122,7 @@ struct Trial {
     std::vector<u32> launched = {};
     Control control = {};
     std::vector<u64> result = {};
+    u32 differing = 0;  // runs, that of the round which is not counted, too
 
     double median_us() const { return median_of(us); }
     u32 median_launched() const {
@@ -137,24 +139,29 @@ void run_once(const Work& work, Trial& trial, bool counted) {
     if (counted) trial.us.push_back(us), trial.launched.push_back(trial.control.launched);
 }
 
-// Which results are not those of the first trial, which is flat.
+// Runs of which some result is not the first of flat, which a second algorithm confirms.
 std::string differences(const std::vector<Trial>& trials) {
     std::string problems;
     for (const Trial& trial : trials)
-        if (trial.result != trials[0].result) problems += std::string(" ") + trial.name + " differs from flat.";
+        if (trial.differing > 0) problems += std::string(" ") + trial.name + " differs from flat.";
     return problems;
 }
 
-std::string repeats_of(const Work& work, std::vector<Trial>& trials, int repeats) {
+std::string repeats_of(const Work& work, std::vector<Trial>& trials, int repeats, bool flat_once) {
     std::string problems;
-    for (int i = -1; i < repeats; ++i) {
-        for (Trial& trial : trials) run_once(work, trial, i >= 0);
-        if (i < 0)
-            if (const std::string mismatch = work.mismatch(trials[0].result); !mismatch.empty())
-                problems = " flat: " + mismatch + ".";
-        if (problems.empty()) problems = differences(trials);
-    }
-    return problems;
+    std::vector<u64> expected;
+    for (int i = -1; i < repeats; ++i)
+        for (Trial& trial : trials) {
+            if (flat_once && i >= 0 && &trial == &trials[0]) continue;
+            run_once(work, trial, flat_once || i >= 0);
+            if (expected.empty()) {
+                expected = trial.result;
+                if (const std::string mismatch = work.mismatch(expected); !mismatch.empty())
+                    problems = " flat: " + mismatch + ".";
+            }
+            trial.differing += trial.result != expected;
+        }
+    return problems + differences(trials);
 }
 
 template <class T>
@@ -165,16 +172,19 @@ void print_all(const char* key, const std::vector<T>& numbers, const char* forma
 }
 
 // The arguments that do not begin with "--", which are handled here.
-std::vector<std::string> positional(int count, char** arguments, spawn::Costs& costs, bool& search) {
+std::vector<std::string> positional(int count, char** arguments, spawn::Costs& costs, bool& search, bool& flat_once) {
     std::vector<std::string> some;
     for (int i = 1; i < count; ++i) {
         const std::string argument = arguments[i];
         if (argument == "--no-search") {
             search = false;
+        } else if (argument == "--flat-once") {
+            flat_once = true;
         } else if (argument.rfind("--", 0) != 0) {
             some.push_back(argument);
         } else if (std::sscanf(argument.c_str(), "--costs=%f,%f", &costs.first_ns, &costs.another_ns) != 2) {
-            std::fprintf(stderr, "no option %s; there are --costs=FIRST,ANOTHER (nanoseconds) and --no-search\n",
+            std::fprintf(stderr,
+                         "no option %s; there are --costs=FIRST,ANOTHER (nanoseconds), --no-search and --flat-once\n",
                          argument.c_str());
             exit(2);
         }
@@ -186,8 +196,8 @@ std::vector<std::string> positional(int count, char** arguments, spawn::Costs& c
 
 int main(int count, char** arguments) {
     spawn::Costs costs = {};
-    bool search = true;
-    const std::vector<std::string> given = positional(count, arguments, costs, search);
+    bool search = true, flat_once = false;
+    const std::vector<std::string> given = positional(count, arguments, costs, search, flat_once);
     const auto number = [&](std::size_t at, int otherwise) {
         return given.size() > at ? std::atoi(given[at].c_str()) : otherwise;
     };
@@ -214,16 +224,16 @@ int main(int count, char** arguments) {
             {"spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried)},
             {"warp", control_of(spawn::BY_WARP, 0, least, costs, window_log2)},
         };
-        std::string problems = repeats_of(work, trials, repeats);
+        std::string problems = repeats_of(work, trials, repeats, flat_once);
         const Trial &flat = trials[0], &always = trials[1], &written = trials[2], &controlled = trials[3],
                     &warp = trials[4];
         double best = flat.median_us();
         int best_threshold = 0;
         for (int threshold = 1; search && threshold <= 1 << 14; threshold *= 4) {
-            std::vector<Trial> one = {flat, {"a threshold", control_of(spawn::THRESHOLD, threshold, 1, costs, 16)}};
-            for (int i = 0; i < repeats; ++i) run_once(work, one[1], true);
-            if (problems.empty()) problems = differences(one);
-            if (const double us = one[1].median_us(); us < best) best = us, best_threshold = threshold;
+            Trial one = {"a threshold", control_of(spawn::THRESHOLD, threshold, 1, costs, 16)};
+            for (int i = 0; i < repeats; ++i) run_once(work, one, true), one.differing += one.result != flat.result;
+            if (problems.empty()) problems = differences({one});
+            if (const double us = one.median_us(); us < best) best = us, best_threshold = threshold;
         }
         failures += !problems.empty();
         std::printf(
@@ -243,8 +253,10 @@ int main(int count, char** arguments) {
             const std::string name = trial.name;
             print_all((name + "_us").c_str(), trial.us, "%.1f"), std::printf(", ");
             print_all((name + "_launched").c_str(), trial.launched, "%u");
-            std::printf(&trial == &trials.back() ? "}, " : ", ");
+            std::printf(&trial == &trials.back() ? "}, \"differing\": {" : ", ");
         }
+        for (const Trial& trial : trials)
+            std::printf("\"%s\": %u%s", trial.name, trial.differing, &trial == &trials.back() ? "}, " : ", ");
         std::printf("\"said\": \"%s\"}\n", problems.c_str());
         std::fflush(stdout);
     }

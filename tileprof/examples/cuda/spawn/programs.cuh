@@ -262,7 +262,7 @@ struct Refinement {
         works::Cell *from = here.at, *to = next.at;
         for (int level = 0; level < levels && count > 0 && size >= parts; ++level, size /= parts) {
             if (static_cast<std::size_t>(count) * parts * parts > most) {
-                cells = 0;  // more than there is room for, which is no result
+                cells = 0;  // more than there is room for, which is not a result
                 return;
             }
             created.fill(0);

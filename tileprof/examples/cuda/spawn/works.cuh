@@ -109,7 +109,10 @@ __global__ void settle(int vertices, int* colour, int* wins, const unsigned* mas
 
 // Mandelbrot: a thread for each tile of pixels looks at the tile's edge; where it is not of one colour, the pixels
 // inside are its items.
-constexpr int MOST_STEPS = 512;
+#ifndef SPAWN_MOST_STEPS  // a harness may shorten them
+#define SPAWN_MOST_STEPS 512
+#endif
+constexpr int MOST_STEPS = SPAWN_MOST_STEPS;
 
 struct Plane {
     int width, tile;

@@ -38,10 +38,10 @@ class History:
         self.enabled = True
         self.cuda._lazy_call(self.begin)
 
-    def region(self, begun: bool) -> None:
+    def region(self, active: bool) -> None:
         """A captured region has begun or is about to end."""
-        self.enabled = begun
-        if begun:
+        self.enabled = active
+        if active:
             self.cuda._lazy_call(self.begin)
         else:
             self.end()

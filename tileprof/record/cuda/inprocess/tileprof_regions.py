@@ -40,10 +40,10 @@ def by_ranges() -> bool:
     return "TILEPROF_NVTX" in os.environ and os.environ.get("TILEPROF_CAPTURE") != "0"
 
 
-def tell(*, begun: bool) -> None:
+def tell(*, active: bool) -> None:
     """Tell the listener that a region has begun or is about to end."""
     for listener in changed:
-        listener(begun)
+        listener(active)
 
 
 class _Regions:
@@ -59,13 +59,13 @@ class _Regions:
             self.open += 1
             if self.open == 1:
                 self.library.tileprof_capture(1)
-                tell(begun=True)
+                tell(active=True)
 
     def end_capture(self) -> None:
         with self.lock:
             self.open -= 1
             if self.open == 0:
-                tell(begun=False)
+                tell(active=False)
                 self.library.tileprof_capture(0)
 
 
@@ -89,4 +89,4 @@ class _Ranges:
         with self.lock:
             self.open += change
             if self.open == max(change, 0):
-                tell(begun=change > 0)
+                tell(active=change > 0)

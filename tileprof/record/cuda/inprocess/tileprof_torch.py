@@ -148,10 +148,10 @@ class _Hooks:
             self.mode = None
         self.say(e="mark", op="", module="")
 
-    def region(self, begun: bool) -> None:
+    def region(self, active: bool) -> None:
         """A captured region has begun or is about to end."""
-        self.looking, self.for_a_graph = begun, False
-        if not begun:
+        self.looking, self.for_a_graph = active, False
+        if not active:
             self.look_away()
             return
         for what in (*self.running()[-1:], *self.compiled):
@@ -165,7 +165,7 @@ class _Hooks:
             def start_and_look(*arguments: Any) -> Any:
                 result = start(*arguments)
                 if not self.looking or self.for_a_graph:
-                    tell(begun=True)
+                    tell(active=True)
                 return result
 
             return start_and_look
@@ -173,7 +173,7 @@ class _Hooks:
         def stop_of(stop: Any) -> Any:
             def look_away_and_stop(*arguments: Any) -> Any:
                 if self.looking:
-                    tell(begun=False)
+                    tell(active=False)
                 return stop(*arguments)
 
             return look_away_and_stop

@@ -68,8 +68,8 @@ def nvcc() -> Path:
 def nvdisasm() -> Path | None:
     """Return NVIDIA's disassembler: on the PATH, in a toolkit, or as Triton brings it along; None without any."""
     homes = [Path(h) for h in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if h]
-    found = shutil.which("nvdisasm")
-    places = [Path(found)] if found else []
+    on_path = shutil.which("nvdisasm")
+    places = [Path(on_path)] if on_path else []
     places += [home / "bin" / "nvdisasm" for home in [*homes, *building.pip_cuda_folders()]]
     places += [Path(root) / "triton" / "backends" / "nvidia" / "bin" / "nvdisasm" for root in sys.path]
     return next((place for place in places if os.access(place, os.X_OK)), None)

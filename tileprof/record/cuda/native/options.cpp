@@ -23,7 +23,7 @@ std::string pattern(const char* name, std::optional<std::regex>* out) {
     try {
         out->emplace(value);
     } catch (const std::regex_error& error) {
-        return std::string(name) + "=" + value + " is no regular expression: " + error.what();
+        return std::string(name) + "=" + value + " is not a regular expression: " + error.what();
     }
     return "";
 }

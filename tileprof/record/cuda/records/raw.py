@@ -137,9 +137,9 @@ def read(folder: Path) -> Process:
             raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}.")
     path = folder / "entries.bin"
     entries = np.fromfile(path, dtype=ENTRY) if path.exists() else np.empty(0, ENTRY)
-    events, lost = _copied(_of_the_program(events), len(entries))
+    events, lost_entries = _copied(_of_the_program(events), len(entries))
     process = grouped(folder, events, entries)
-    process.lost = lost
+    process.lost = lost_entries
     return process
 
 

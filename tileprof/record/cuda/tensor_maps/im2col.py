@@ -132,7 +132,7 @@ def _compare(encode: Callable[..., int]) -> None:
         )
         if (first, last) != ((list(lower), channels, pixels), list(upper)):
             raise UserError(
-                f"This GPU or driver lays out maps in im2col mode otherwise: corners, channels and pixels {first}, "
+                f"This GPU or driver lays out maps in im2col mode differently: corners, channels and pixels {first}, "
                 f"{last} were read from a map made of {lower}, {upper}, {channels}, {pixels}. Such loads stand for "
                 "their whole tensors."
             )

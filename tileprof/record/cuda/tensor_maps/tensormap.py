@@ -162,7 +162,7 @@ def in_a_context(driver: ctypes.CDLL, action: Callable[[], None]) -> None:
     driver.cuDeviceGet(ctypes.byref(device), 0)
     result = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     if result != 0:
-        raise UserError(f"The GPU gives no context (cuDevicePrimaryCtxRetain: error {result}). `nvidia-smi` says more.")
+        raise UserError(f"No context on the GPU (cuDevicePrimaryCtxRetain: error {result}). `nvidia-smi` says more.")
     try:
         driver.cuCtxSetCurrent(context)
         action()
@@ -202,6 +202,6 @@ def _compare(encode: Callable[..., int]) -> None:
         )
         if fields != expected:
             raise UserError(
-                f"This GPU or driver lays tensor maps out in another way than Hopper: {fields} was decoded from a map "
+                f"This GPU or driver lays out tensor maps differently than Hopper: {fields} was decoded from a map "
                 f"made of {expected}. Record with `--passes blocks,time`, which need no tensor maps."
             )

@@ -125,7 +125,7 @@ class Region(Listener):
         return list(results) if isinstance(results, tuple | list) else [results]
 
     def run(self, work: Callable[[], list[Any]]) -> tuple[list[Any], bool]:
-        """Do what runs a lowered program: fake tensors stand for real memory in it."""
+        """Run a lowered program, in which fake tensors stand for real memory."""
         try:
             with self._mode, StandIns(self._session, self._module):
                 return work(), True

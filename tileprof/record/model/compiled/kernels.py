@@ -112,7 +112,7 @@ class CompiledKernel:
             choice.index = 1
             grid = _grid(choice, by_name)
         tensors = [a for a in own if isinstance(a, torch.Tensor)]
-        uses: list[bool] = []
+        values_read: list[bool] = []
         spaces: list[Space] = []
         operands: list[Operand] = []
         bound: dict[str, Any] = {n: choice.constants[n] for n in choice.constants if n not in _OPTIONS}
@@ -124,7 +124,7 @@ class CompiledKernel:
                 if slot == len(operands):
                     operands.append(_operand(argument, ref))
                     spaces.append(_space(argument, slot))
-                bound[name] = Pointer(spaces[slot], argument.element_size(), _asking(argument, values, uses))
+                bound[name] = Pointer(spaces[slot], argument.element_size(), _asking(argument, values, values_read))
             elif name not in bound:
                 bound[name] = argument
         count = len(choice.configs)
@@ -148,7 +148,7 @@ class CompiledKernel:
             flops=int(flops.sum()), rate=_rate(tensors), tile_flops=flops if flops.any() else None,
             coverage=coverage, note=note,
         )  # fmt: skip
-        return kernel, bool(uses)
+        return kernel, bool(values_read)
 
 
 def _accepted(source: str, name: str, bound: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _grid(choice: _Choice, by_name: dict[str, Any]) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
-def _asking(tensor: torch.Tensor, values: Values, uses: list[bool]) -> Callable[[], NDArray[Any] | None]:
+def _asking(tensor: torch.Tensor, values: Values, values_read: list[bool]) -> Callable[[], NDArray[Any] | None]:
     """Return what looks up a tensor's numbers, and remembers that they were there."""
 
     def look() -> NDArray[Any] | None:
@@ -219,7 +219,7 @@ def _asking(tensor: torch.Tensor, values: Values, uses: list[bool]) -> Callable[
             return None
         integers = values(tensor)
         if integers is not None:
-            uses.append(True)
+            values_read.append(True)
         return integers
 
     return look

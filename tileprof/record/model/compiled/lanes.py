@@ -262,7 +262,7 @@ _NOT = np.array([1, 0, MAYBE], np.int8)
 
 
 def lanes(value: Any) -> Any:
-    """Return a number as a value of every program and lane; values as they are, and what is no integer as `Unknown`."""
+    """Return a number as a value of every program and lane, a value as it is, and anything else as `Unknown`."""
     if isinstance(value, Value):
         return value
     if isinstance(value, bool | np.bool_):

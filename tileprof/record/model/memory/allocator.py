@@ -57,7 +57,7 @@ class CachingAllocator:
         return block.base
 
     def free(self, base: int) -> None:
-        """Take back the allocation at ``base``."""
+        """Free the allocation at ``base``."""
         block = self._blocks[base]
         for other in (self._blocks.get(block.before), self._blocks.get(block.after)):
             if other is not None and other.free:

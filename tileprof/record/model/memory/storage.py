@@ -138,8 +138,8 @@ class Buffers:
         self.writer = writer
         for live in self._live.values():
             live.buffer.id, live.buffer.made_at = ABSENT, 0
-        for kept in self._kept.values():
-            kept.id, kept.made_at = ABSENT, 0
+        for buffer in self._kept.values():
+            buffer.id, buffer.made_at = ABSENT, 0
         unseen = {id(b): b for move in self._moves for b in (move.old, move.new) if not b.holders}
         for old in (*self._remaining, *unseen.values()):
             self.allocator.free(old.base)
@@ -248,7 +248,7 @@ class Buffers:
         self._drop(old)
 
     def shares(self, tensor: torch.Tensor, other: torch.Tensor) -> bool:
-        """Let the storage of ``tensor``, which nobody has seen so far, stand for the memory of ``other``'s.
+        """Let the storage of ``tensor``, which is new, stand for the memory of ``other``'s.
 
         Returns False where it is seen already, or larger than that memory.
         """

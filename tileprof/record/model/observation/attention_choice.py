@@ -133,8 +133,8 @@ def _mask_of_cudnn(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Te
     """Return whether cuDNN's kernel takes the mask."""
     if mask is None:
         return True
-    wanted = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
-    fits = all(n in {1, of} for n, of in zip(mask.shape[::-1], wanted[::-1], strict=False))
+    sizes = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
+    fits = all(n in {1, of} for n, of in zip(mask.shape[::-1], sizes[::-1], strict=False))
     return not mask.requires_grad and mask.dim() in {2, 4} and fits
 
 
@@ -271,19 +271,19 @@ def _for_each_head(call: dict[str, Any], name: str) -> torch.Tensor:
 
 def _value(call: dict[str, Any], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return attention and the log-sum-exp of its scores ``[batch, heads, queries]``."""
-    scores, weights, kept = _weights(call, seed)
-    return (weights * kept) @ _for_each_head(call, "value"), scores.logsumexp(-1)
+    scores, weights, dropout_mask = _weights(call, seed)
+    return (weights * dropout_mask) @ _for_each_head(call, "value"), scores.logsumexp(-1)
 
 
 def _gradients(call: dict[str, Any], gradient: torch.Tensor, seed: int) -> list[torch.Tensor]:
     """Return the gradients of query, key, value and the added numbers, in float32."""
-    _, weights, kept = _weights(call, seed)
+    _, weights, dropout_mask = _weights(call, seed)
     value = _for_each_head(call, "value")
-    of_weights = gradient @ value.transpose(-1, -2) * kept
+    of_weights = gradient @ value.transpose(-1, -2) * dropout_mask
     of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
     of_query = of_scores @ _for_each_head(call, "key") * _scale(call)
     of_key = of_scores.transpose(-1, -2) @ call["query"].float() * _scale(call)
-    of_value = (weights * kept).transpose(-1, -2) @ gradient
+    of_value = (weights * dropout_mask).transpose(-1, -2) @ gradient
     groups = (call["key"].shape[1], -1)
     summed = [t.unflatten(1, groups).sum(2) for t in (of_key, of_value)]
     return [of_query, *summed, of_scores]

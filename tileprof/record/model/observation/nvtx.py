@@ -37,7 +37,7 @@ class Ranges:
         self._real: Any = None
 
     def install(self) -> Callable[[], None]:
-        """Take the place of PyTorch's NVTX functions, which are called as well where there are any; how to end that."""
+        """Replace PyTorch's NVTX functions, which are still called. Return a function that restores them."""
         self._real = before = nvtx._nvtx  # noqa: SLF001 - what its public functions call, also for modules that imported those
         nvtx._nvtx = self  # noqa: SLF001 - as above
 

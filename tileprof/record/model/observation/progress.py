@@ -1,4 +1,4 @@
-"""One line on the terminal that says how far the recording is; nothing where stderr is no terminal."""
+"""One line on the terminal that says how far the recording is; nothing where stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Progress:
         self._shown = True
 
     def end(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._shown:
             sys.stderr.write(_ERASE_LINE)
             sys.stderr.flush()

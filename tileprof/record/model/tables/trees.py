@@ -20,11 +20,11 @@ LEAF: Final = 255
 _DEEPEST: Final = 256
 
 
-def worth(seen: NDArray[np.float32], trees: Table, group: int) -> NDArray[np.float64]:
+def worth(features: NDArray[np.float32], trees: Table, group: int) -> NDArray[np.float64]:
     """Return the sum of a group's trees for each candidate of ``seen`` ``[candidates, features]``."""
     feature, limit, low, high = (trees.columns[name] for name in ("feature", "at", "low", "high"))
     root = trees.columns["root"][trees.members({0: group})].astype(np.int64)
-    place = np.tile(root, len(seen))
+    place = np.tile(root, len(features))
     active = np.arange(len(place))  # ways that have not come to a leaf
     for _ in range(_DEEPEST):
         node = place[active]
@@ -33,6 +33,6 @@ def worth(seen: NDArray[np.float32], trees: Table, group: int) -> NDArray[np.flo
         if not len(active):
             break
         candidate, tree = np.divmod(active, len(root))
-        below = seen[candidate, feature[node]] <= limit[node]
+        below = features[candidate, feature[node]] <= limit[node]
         place[active] = root[tree] + np.where(below, low[node], high[node])
-    return np.asarray(limit[place].astype(np.float64).reshape(len(seen), len(root)).sum(axis=1))
+    return np.asarray(limit[place].astype(np.float64).reshape(len(features), len(root)).sum(axis=1))

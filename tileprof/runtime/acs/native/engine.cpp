@@ -116,7 +116,10 @@ bool Engine::queues(CUstream stream) const {
 // lock where it does not come to that.
 std::unique_lock<std::timed_mutex> Engine::take_over(const char* what) {
     std::unique_lock<std::timed_mutex> lock;
+    const bool waits = queue_ != nullptr && !queue_->empty();
+    const auto begin = std::chrono::steady_clock::now();
     if (queue_ == nullptr || queue_->drain()) lock = patiently(issuing_);
+    if (waits) counts_.awaited_ns[what] += nanoseconds_since(begin);
     if (!lock.owns_lock()) stuck(what);
     return lock;
 }
@@ -245,7 +248,7 @@ void Engine::before_fork() {
 
 void Engine::after_fork(bool child) {
     if (child) {
-        if (queue_ != nullptr && queue_->started()) finished_ = true;
+        if ((queue_ != nullptr && queue_->started()) || options_.workers > 0) finished_ = true;
         counts_ = Counts{};
     }
     if (forks_issuing) issuing_.unlock();
@@ -262,8 +265,9 @@ void Engine::finish() {
     std::unique_lock<std::timed_mutex> lock = hold();
     if (!on_ || finished_) return;
     const std::unique_lock<std::timed_mutex> issuing = take_over("the end of the program");
-    if (options_.mode == Mode::kGraph) note_failure(dispatcher_->flush());
+    if (options_.mode == Mode::kGraph || options_.workers > 0) note_failure(dispatcher_->flush());
     finished_ = true;
+    if (queue_ != nullptr && queue_->full_ns() != 0) counts_.awaited_ns["room in the queue"] = queue_->full_ns();
     if (log_.is_open())
         log_.flush();
     else if (counts_.launches != 0)

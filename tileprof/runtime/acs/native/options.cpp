@@ -33,11 +33,13 @@ std::string Options::read(const char* path) {
             folder = value;
         } else {
             int64_t number = 0;
-            if (!(std::istringstream(value) >> number) || number < 0) return name + " " + value + " is no number";
+            if (!(std::istringstream(value) >> number) || number < 0) return name + " " + value + " is not a number";
             if (name == "lanes")
                 lanes = static_cast<int>(number);
             else if (name == "threads")
                 threads = static_cast<int>(number);
+            else if (name == "workers")
+                workers = static_cast<int>(number);
             else if (name == "window")
                 window = static_cast<int>(number);
             else if (name == "segment")
@@ -114,7 +116,8 @@ void Counts::write(const std::string& path) const {
     std::string text = object(plain);
     text.pop_back();
     text += ",\"reasons\":" + object(reasons) + ",\"calls\":" + object(calls) +
-            ",\"differences\":" + object(differences) + ",\"lanes\":" + object(by_lane) + ",\"unknown_at\":[";
+            ",\"differences\":" + object(differences) + ",\"awaited_ns\":" + object(awaited_ns) +
+            ",\"lanes\":" + object(by_lane) + ",\"unknown_at\":[";
     for (uint64_t at : unknown_at) text += (text.back() == '[' ? "" : ",") + std::to_string(at);
     text += "]}\n";
     fputs(text.c_str(), file);

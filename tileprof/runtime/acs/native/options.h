@@ -17,6 +17,7 @@ struct Options {
     std::string table, folder;
     int lanes = 8;
     int threads = 0;    // 1: a thread of the library's decides and issues, 0: the program's own
+    int workers = 0;    // that each launch a kernel and wait for its end; 0: events order kernels on the GPU
     int window = 128;
     int segment = 256;  // launches that a captured or checked segment holds at most
     int orders = 2;     // in which a segment is checked, beside stream order
@@ -40,6 +41,7 @@ struct Counts {
     std::map<std::string, uint64_t> reasons;  // why launches stood for all memory
     std::map<std::string, uint64_t> calls;    // that everything was ordered around
     std::map<std::string, uint64_t> differences;
+    std::map<std::string, uint64_t> awaited_ns;  // in which the program waited for the library's thread, by its call
     std::map<int, uint64_t> lanes;
     std::vector<uint64_t> unknown_at;  // which launches, the first being 0: kMostListed of them
     uint64_t capture_at = 0;           // launches before the last capture

@@ -66,9 +66,11 @@ char* Queue::reserve(size_t bytes, Kind kind, CUcontext context) {
     const size_t needed = whole + (behind < whole ? behind : 0);
     if (needed > kBytes) return nullptr;
     if (head + needed - tail_seen_ > kBytes) {
+        const auto begin = std::chrono::steady_clock::now();
         if (!wait_while(tail_,
                         [&] { return head + needed - (tail_seen_ = tail_.load(std::memory_order_acquire)) > kBytes; }))
             return nullptr;
+        full_ns_ += nanoseconds_since(begin);
     }
     if (behind < whole) {
         new (ring_ + head % kBytes) Header{static_cast<uint32_t>(behind), Kind::kSkip, nullptr};
@@ -114,8 +116,7 @@ bool Queue::push(const Mark& mark, CUcontext context) { return push_small(mark, 
 
 bool Queue::drain() {
     ++drains_;  // what the program does next may change which context is the current one of a thread
-    return wait_while(tail_,
-                      [&] { return tail_.load(std::memory_order_acquire) != head_.load(std::memory_order_relaxed); });
+    return wait_while(tail_, [&] { return !empty(); });
 }
 
 void Queue::make(const Header& header, const char* body) {

@@ -14,6 +14,11 @@
 
 namespace tileprof::acs {
 
+inline uint64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
+    const auto passed = std::chrono::steady_clock::now() - begin;
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+}
+
 class Queue {
   public:
     // What is done with each call, in order. `launch` gets the function as the driver names it.
@@ -35,6 +40,9 @@ class Queue {
     bool drain();
     bool started() const { return thread_.joinable(); }
     bool broken() const { return broken_; }
+    // For the thread that puts calls in: whether all have been made, and how long it has waited for room.
+    bool empty() const { return tail_.load(std::memory_order_acquire) == head_.load(std::memory_order_relaxed); }
+    uint64_t full_ns() const { return full_ns_; }
 
     static constexpr size_t kBytes = 1 << 19;  // of copied calls that wait: a thousand launches and their parameters
 
@@ -65,6 +73,7 @@ class Queue {
     char* ring_ = nullptr;
     alignas(64) std::atomic<uint64_t> head_{0};  // bytes that were put in since the beginning
     uint64_t tail_seen_ = 0;                     // what the putting thread knows of `tail_`
+    uint64_t full_ns_ = 0;
     alignas(64) std::atomic<uint64_t> tail_{0};  // bytes whose calls have been made
     std::atomic<bool> asleep_{false};
     std::atomic<uint64_t> drains_{0};

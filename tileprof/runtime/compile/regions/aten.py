@@ -34,7 +34,7 @@ VIEWS: Final = RESHAPES | {
 
 
 def tensor(node: Any) -> torch.Tensor | None:
-    """Return the fake tensor that a node stands for; None for what is no node, a tuple, or a tensor with symbolic sizes
+    """Return the fake tensor that a node stands for; None for anything else, a tuple, or a tensor with symbolic sizes
     or strides.
     """
     value = node.meta.get("val") if isinstance(node, fx.Node) else None

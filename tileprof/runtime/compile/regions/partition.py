@@ -53,7 +53,7 @@ def unfit(graph: fx.Graph, region: Region) -> str | None:
     if set(read) != set(aten.inputs_of(nodes)) or len(set(read)) != len(read):
         return "its inputs are not what its nodes read"
     if any(aten.tensor(n) is None for n in (*region.inputs, *region.outputs)):
-        return "an input or output is no tensor of sizes that are known"
+        return "an input or output is not a tensor of sizes that are known"
     updated = {copy: into for copy, into, _ in aten.copies_into(graph) if copy in nodes}
     if set(updated.values()) != {region.inputs[n] for n in region.mutated}:
         return "the inputs that it changes are not those that it says it changes"

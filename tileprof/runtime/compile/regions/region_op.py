@@ -60,7 +60,7 @@ def _defined(results: int, updating: bool) -> Any:
 
 @contextmanager
 def running(call: Call) -> Iterator[None]:
-    """Let ``call`` run the regions that this thread comes to."""
+    """Let ``call`` run the regions that this thread reaches."""
     before = getattr(_RUNNING, "call", None)
     _RUNNING.call = call
     try:

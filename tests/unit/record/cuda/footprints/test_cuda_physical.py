@@ -92,7 +92,7 @@ def test_a_block_may_touch_both_addresses(dependencies):
 
 @pytest.mark.parametrize("pages", [1, 4])
 def test_an_access_may_cross_from_one_mapping_into_the_other(dependencies, pages):
-    """As over the end of a ring of memory, whose begin is mapped behind it once more."""
+    """Such a range crosses the end of a ring of memory whose begin is mapped again behind it."""
     end = C + PAGE
     pairs, _, _ = dependencies(
         CREATE, mapped(C), mapped(end, pages=pages), touching_all(1, (end - 32, "write"), (end, "write")),

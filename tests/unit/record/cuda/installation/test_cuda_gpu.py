@@ -138,7 +138,7 @@ def test_without_a_gpu_the_doctor_says_nothing_about_sharing_it(driver):
 
 
 def test_blocks_on_sms_beyond_those_of_a_slice_get_the_slices_numbers(tmp_path):
-    """As they would be if a slice kept the numbers of the whole GPU."""
+    """The numbers are those of the whole GPU, as a slice may keep them."""
     slice_ = gpu.device(gpu.Gpu("NVIDIA H200 MIG 1g.18gb", "sm_90", "13.0", sms=16, memory_bytes=1 << 34))
     numbers = [40, 131, 7, 40]
     entries = [block_record(1, block, 10, 20, sm=sm) for block, sm in enumerate(numbers)]

@@ -25,18 +25,22 @@ static void maps() {
     }
 }
 
-// Keys of launch, block, generation, window and whether in a graph: how many share slot and contents with another key,
-// of those that may be facts; and how many may.
+// Keys of launch, block, generation, window, whether in a graph, and kind (0: of a window; 1, 2: of a granule, the
+// window's number, in the filter of reads or of writes): how many share slot and contents with another key, of those
+// that may be facts; and how many may.
 static void facts() {
-    uint64_t key[5];
-    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>, std::set<std::tuple<uint64_t, uint64_t>>> seen;
+    uint64_t key[6];
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>,
+             std::set<std::tuple<uint64_t, uint64_t, uint64_t>>>
+        seen;
     uint64_t mixed = 0, held = 0;
     while (fread(key, sizeof key, 1, stdin) == 1) {
         uint32_t launch = key[0], block = key[1], generation = key[2];
         if (!fact_holds(key[3], key[4])) continue;
         ++held;
-        seen[{fact_slot(launch, block, key[3]), launch, block, fact_above(key[3], generation)}].insert(
-            {key[2], key[3]});
+        GranuleFact of{fact_slot(launch, block, key[3]), {0, block, launch, fact_above(key[3], generation)}};
+        if (key[5] != 0) of = inserted_granule(key[3], key[5] - 1, block, launch);
+        seen[{of.slot, of.fact.entry, of.fact.block, of.fact.launch, of.fact.above}].insert({key[2], key[3], key[5]});
     }
     for (const auto& [fact, keys] : seen) mixed += keys.size() - 1;
     printf("%llu %llu\n", (unsigned long long)mixed, (unsigned long long)held);

@@ -119,7 +119,7 @@ while torch.cuda._queued_calls:
 torch.nn.Linear(4, 4)(torch.ones(2, 4))
 try:
     torch.cuda.CUDAGraph.capture_begin(object())
-except (AttributeError, TypeError):  # it is no graph
+except (AttributeError, TypeError):  # it is not a graph
     pass
 print(history, _get_current_dispatch_mode())
 """
@@ -180,7 +180,7 @@ def test_operators_on_the_host_alone_say_nothing_of_their_arguments(inside, pyth
 
 
 def test_what_is_launched_after_an_operator_has_returned_does_not_carry_its_name(inside, python_with_torch):
-    """As other threads' launches would, and those of a Triton kernel."""
+    """Launches of other threads and of Triton kernels do so."""
     output, _ = inside(
         "import torch\ntry:\n    torch.ones(2).view(3)\nexcept RuntimeError:\n    pass",
         python=python_with_torch,
@@ -193,7 +193,7 @@ def test_what_is_launched_after_an_operator_has_returned_does_not_carry_its_name
 
 
 def test_functions_that_ask_for_dispatch_modes_see_none_and_are_themselves_again_afterwards(inside, python_with_torch):
-    """With one, quantile leaves its check of q out, and ctc_loss refuses lengths on the CPU for what is on a GPU."""
+    """With a mode, quantile omits its check of q, and ctc_loss refuses lengths on the CPU for tensors on a GPU."""
     code = """
 import tileprof, torch
 from torch.utils._python_dispatch import _len_torch_dispatch_stack as depth
@@ -421,10 +421,10 @@ def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(m
     history_json, message = history(modules, tmp_path, memory)
     for address in (100, 200):
         memory.happen("alloc", 1, 1)
-        history_json.region(begun=True)
+        history_json.region(active=True)
         memory.happen("alloc", address, 10)
         memory.happen("free_requested", address, 10)
-        history_json.region(begun=False)
+        history_json.region(active=False)
     history_json.write()
     rows = json.loads((tmp_path / "allocator.json").read_text())
     live = ["live", [[4096, 512]], 0]
@@ -443,10 +443,10 @@ def test_a_history_that_is_kept_to_the_end_is_written_and_not_ended(modules, tmp
     assert memory.calls == ["all"]
 
 
-def test_an_allocator_without_a_history_is_said_once_and_ends_nothing(modules, tmp_path):
+def test_an_allocator_without_a_history_is_reported_once_and_ends_nothing(modules, tmp_path):
     rows, message = history(modules, tmp_path, Memory("cudaMallocAsync does not yet support recordHistory"))
     rows.from_the_start()
-    rows.region(begun=True)
+    rows.region(active=True)
     rows.write()
     assert len(message) == 1
     assert "cudaMallocAsync does not yet support" in message[0]
@@ -469,9 +469,9 @@ def test_a_graph_that_is_made_outside_of_regions_is_looked_at(modules, fails):
     hooks.looking = hooks.for_a_graph = False
     hooks.torch = SimpleNamespace(cuda=SimpleNamespace(CUDAGraph=Graph))
 
-    def region(begun):
-        hooks.looking, hooks.for_a_graph = begun, False
-        lookups.append(begun)
+    def region(active):
+        hooks.looking, hooks.for_a_graph = active, False
+        lookups.append(active)
 
     hooks.region = region
     hooks.say = lambda **event: lookups.append(event["e"])
@@ -507,7 +507,7 @@ with tileprof.capture():
 
 
 def test_parameters_of_modules_that_a_compiled_function_uses_are_named(inside, python_with_torch):
-    """Of its closure, of its script, of the object whose method it is; later ones when a region begins."""
+    """It finds modules in its closure, its script and the object of its method; later ones when a region begins."""
     code = """
 import torch, tileprof
 torch.nn.Parameter.is_cuda = True  # as far as the hooks can see

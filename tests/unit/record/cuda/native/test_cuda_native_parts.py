@@ -75,7 +75,8 @@ def test_no_two_keys_have_the_same_fact(ask):
     generation = np.where(in_graph, rng.choice([0, 1, 2, 4095], number), 0)
     window = rng.integers(0, 64, number) << rng.choice([0, 14, 20, 30, 36], number)
     window = np.where(rng.random(number) < 0.5, window + rng.integers(0, 4, number), window)
-    keys = np.column_stack([launch, block, generation, window, in_graph]).astype("<u8")
+    kind = np.where(in_graph, 0, rng.integers(0, 3, number))  # graphs have no filters
+    keys = np.column_stack([launch, block, generation, window, in_graph, kind]).astype("<u8")
     (mixed_bits, held) = ask("facts", keys.tobytes())[0]
     assert mixed_bits == 0
     assert number * 0.8 < held < number, "windows of single bytes in graphs go beyond a fact"

@@ -66,7 +66,7 @@ def test_launches_inside_matching_ranges_are_recorded_and_no_others(recorded_blo
     """
     assert recorded_blocks(text, "forward") == [2]
     assert recorded_blocks(text, "ward$") == [2, 4]
-    assert recorded_blocks(text, "") == [1, 2, 3, 4], "no pattern is no limit"
+    assert recorded_blocks(text, "") == [1, 2, 3, 4], "no pattern sets no limit"
 
 
 def test_ranges_nest_and_an_inner_one_that_does_not_match_changes_nothing(recorded_blocks):
@@ -258,5 +258,5 @@ library = ctypes.CDLL(os.environ["TILEPROF_LIBRARY"])
 marks.push(b"x"); assert library.InitializeInjection() == 0; marks.pop()
 """
     )
-    with pytest.raises(AssertionError, match=r"TILEPROF_NVTX=\(\?i\)x is no regular expression"):
+    with pytest.raises(AssertionError, match=r"TILEPROF_NVTX=\(\?i\)x is not a regular expression"):
         runner(text, MARKS=marks, TILEPROF_NVTX="(?i)x", NVTX_INJECTION64_PATH=libraries.library)

@@ -105,7 +105,7 @@ thread.join(); fake.fake_pause(0)
 
 
 def test_a_library_that_is_closed_stays(runner):
-    """Its thread, its handlers and what the driver calls would be gone."""
+    """After that its thread, its handlers and the functions that the driver calls would be gone."""
     process, output = runner("""
         import _ctypes, time
         inject(); module(); _ctypes.dlclose(library._handle); launch(); time.sleep(0.1); print("on")

@@ -65,7 +65,7 @@ def test_two_launches_of_a_graph_are_trusted_each_by_its_own_counts(tmp_path):
 
 
 def test_ends_of_threads_that_are_left_over_make_every_node_a_stand_in_for_all(tmp_path):
-    """As when nodes overlap: places may run ahead of their nodes."""
+    """Where nodes overlap, places may run ahead of their nodes."""
     events = [ALLOC, A, node(5, 0), node(5, 1), *counts(5, 2, threads=1)]
     entries = [*blocks(5, 0), *blocks(5, 1), access(5, 0, WINDOW, write=1), access(5, 1, WINDOW, read=2, generation=1)]
     trace = traced(tmp_path, events, entries)

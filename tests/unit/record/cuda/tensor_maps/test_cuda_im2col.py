@@ -100,5 +100,5 @@ def test_a_driver_that_lays_maps_out_otherwise_is_refused(right):
     if right:
         im2col._compare(encode)
     else:
-        with pytest.raises(UserError, match="lays out maps in im2col mode otherwise"):
+        with pytest.raises(UserError, match="lays out maps in im2col mode differently"):
             im2col._compare(encode)

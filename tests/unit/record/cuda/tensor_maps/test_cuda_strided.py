@@ -118,7 +118,7 @@ def gradient():
 
 
 def test_nothing_is_said_where_a_phase_is_loaded_by_nobody(gradient):
-    """As in a 1x1 convolution with a stride: its zeros may be any tile's."""
+    """A 1x1 convolution with a stride is such a case: any tile may write its zeros."""
     assert strided.result(gradient.out, gradient.loads()) is not None
     load_numbers = {n for n, (phase, *_) in enumerate(gradient.items) if phase == 3}
     assert strided.result(gradient.out, gradient.loads(without=load_numbers)) is None

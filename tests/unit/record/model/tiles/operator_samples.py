@@ -14,7 +14,7 @@ from pkgutil import walk_packages
 import pytest
 import torch
 
-from tests.unit.record.model.tiles import held_operators, watch
+from tests.unit.record.model.tiles import checked_operators, watch
 from tileprof.record.model import tiles
 from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides, sketch
@@ -62,7 +62,7 @@ def tiny_tiles(monkeypatch):
 
 def tried_operators(operators):
     """How many elements were perturbed, the models that were checked against PyTorch so, and what was wrong."""
-    attempts, held, wrong = 0, set(), []
+    attempts, checked, wrong = 0, set(), []
     for op in operators:
         name = f"{op.name} {op.variant_test_name}".strip()
         if name.startswith((*NOT_FOR_THE_CPU, *NOT_STRIDED)):
@@ -75,8 +75,8 @@ def tried_operators(operators):
             except AssertionError as error:
                 wrong.append(f"{name}: {error}")
             attempts += watched_calls.attempts
-            held |= {held_operators.model_of(one) for one in watched_calls.held}
-    return attempts, held, wrong
+            checked |= {checked_operators.model_of(one) for one in watched_calls.checked}
+    return attempts, checked, wrong
 
 
 def _samples(op):

@@ -23,7 +23,7 @@ H200 = get("H200")
 
 
 def positions(operand: Operand | torch.Tensor) -> torch.Tensor:
-    """For each element its distance from the first one in memory, in elements."""
+    """Return for each element its distance from the first one in memory, in elements."""
     strides = operand.strides if isinstance(operand, Operand) else operand.stride()
     extent = 1 + sum(s * (n - 1) for s, n in zip(strides, operand.shape, strict=True) if n)
     return torch.as_strided(torch.arange(max(extent, 1)), tuple(operand.shape), tuple(strides))

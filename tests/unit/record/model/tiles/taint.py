@@ -91,7 +91,7 @@ def check(
             # A compaction may have found more or less: what both runs have is compared.
             rows = min(len(before), len(after)) if before.shape else None
             old, new = (t if rows is None else t[:rows] for t in (before, after))
-            differs = (old != new) & ~((old != old) & (new != new))  # noqa: PLR0124 (NaN in both is no change)
+            differs = (old != new) & ~((old != old) & (new != new))  # noqa: PLR0124 (NaN in both is not a change)
             if not differs.any():
                 continue
             index = differs.nonzero().numpy()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.unit.record.model.tiles import held_operators, watch
+from tests.unit.record.model.tiles import checked_operators, watch
 from tests.unit.record.model.tiles.operator_samples import PARTS, all_operators, tiny_tiles, tried_operators
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, by_tile, elements
@@ -36,10 +36,10 @@ def small_tiles(monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_tile_model_forgets_an_input(operators, small_tiles, part):
-    attempts, held, wrong = tried_operators(operators[part::PARTS])
+    attempts, checked, wrong = tried_operators(operators[part::PARTS])
     assert attempts > 50
     assert not wrong, "\n".join(wrong)
-    assert held <= set(held_operators.listed()), held_operators.HOW
+    assert checked <= set(checked_operators.listed()), checked_operators.HOW
 
 
 LOOKS_BACK = {
@@ -132,16 +132,16 @@ def test_every_block_of_a_grouped_product_reads_what_a_block_made_of_the_ends_of
     assert set(kernel.footprint.boxes.length[read].tolist()) == {groups.bytes}
 
 
-def test_every_tile_model_is_held_against_pytorch_or_says_why_not():
+def test_every_tile_model_is_checked_against_pytorch_or_has_a_reason():
     load_all()
-    held, others = set(held_operators.listed()), set(held_operators.NOT_HELD)
-    assert not held & others
-    assert held | others == set(REGISTRY), (
-        f"without: {sorted(set(REGISTRY) - held - others)}; gone: {sorted((held | others) - set(REGISTRY))}; "
-        f"{held_operators.HOW}"
+    checked, others = set(checked_operators.listed()), set(checked_operators.UNCHECKED)
+    assert not checked & others
+    assert checked | others == set(REGISTRY), (
+        f"without: {sorted(set(REGISTRY) - checked - others)}; gone: {sorted((checked | others) - set(REGISTRY))}; "
+        f"{checked_operators.HOW}"
     )
 
 
-def test_the_page_lists_the_models_that_are_held_against_pytorch():
-    page = (held_operators.ROOT / held_operators.PAGE).read_text()
-    assert held_operators.table() in page, held_operators.HOW
+def test_the_page_lists_the_models_that_are_checked_against_pytorch():
+    page = (checked_operators.ROOT / checked_operators.PAGE).read_text()
+    assert checked_operators.table() in page, checked_operators.HOW

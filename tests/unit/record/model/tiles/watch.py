@@ -21,7 +21,7 @@ from tileprof.trace.sources import ShapeSource
 H200 = get("H200")
 
 OWN_INDICES = frozenset(f"aten::max_pool{d}d_with_indices_backward" for d in (2, 3))
-"""Their indices come from a forward pass, where each lies in its own window; another index is no valid call."""
+"""Their indices come from a forward pass, where each lies in its own window; another index is not a valid call."""
 
 
 class Watch(TorchDispatchMode):
@@ -36,7 +36,7 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self._random = np.random.default_rng(0) if taints else None
         self.attempts = 0
-        self.held: set[str] = set()
+        self.checked: set[str] = set()
         """Operators of which some element of an input was perturbed."""
         self._checked_calls: set[Any] = set()
         load_all()
@@ -71,7 +71,7 @@ class Watch(TorchDispatchMode):
             attempts = taint.check(func, args, kwargs, call, kernels, self._random, again)
             self.attempts += attempts
             if attempts:
-                self.held.add(call.op)
+                self.checked.add(call.op)
         return result
 
 
@@ -80,7 +80,7 @@ def _kernels(entry: Entry, call: Call) -> list[Kernel]:
 
 
 def describe(func: Any, args: Any, kwargs: Any) -> Call | None:
-    """The call before it ran, without outputs; None for what is no operator of tensors."""
+    """The call before it ran, without outputs; None for what is not an operator of tensors."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
         return None
     schema = func._schema
@@ -118,7 +118,7 @@ def touch_counts(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]
 
 
 def check(call: Call, kernels: list[Kernel]) -> None:
-    """Raise AssertionError where the kernels write too little, or touch what is no part of an operand."""
+    """Raise AssertionError where the kernels write too little, or touch what is not a part of an operand."""
     for operand in call.tensors:
         whole = _bytes(operand)
         uses = touch_counts(kernels, operand, (READ, WRITE, ATOMIC))

@@ -231,7 +231,8 @@ int launch(void* function, void* handle, void** parameters, unsigned threads) {
         stream,
         [kernel, block, more = added.load()] {
             kernel->run(block.data());
-            if (more != 0) *at<Words>(block.data(), 0) += more;  // what a kernel writes first is its first parameter
+            // What a kernel writes first is its first parameter; the library's own kernel has no pointer there.
+            if (more != 0 && kernel->layout[0].second == 8) *at<Words>(block.data(), 0) += more;
         },
         delay_us());
     return 0;

@@ -16,27 +16,41 @@ struct FilterWords {
     __device__ __forceinline__ void set(uint32_t* word, uint32_t bits) const { red_or(word, bits); }
 };
 
-// This block's filter of a mode; nullptr in a grid that the launch's kernel launched.
-__device__ __forceinline__ uint32_t* filter_of(const Header* h, uint32_t mode) {
-    uint32_t block = linear_block();
-    if (block >= h->filter_blocks) return nullptr;
-    uint64_t number = mode == kRead ? block : static_cast<uint64_t>(h->filter_blocks) + block;
-    return h->filters + (number << h->filter_bits_shift) / 32;
+// Not looked at before: where most bits are missing a look costs more than an update, which nothing waits for.
+struct UnseenWords : FilterWords {
+    __device__ __forceinline__ uint32_t load(const uint32_t*) const { return 0; }
+};
+
+// 0: the block's filter of reads, 1: that of writes and updates.
+__device__ __forceinline__ uint32_t side_of(uint32_t mode) { return mode == kRead ? 0 : 1; }
+
+// This block's filter of a side. Grids that the launch's kernel launched have blocks without filters.
+__device__ __forceinline__ uint32_t* filter_of(const Header* h, uint32_t side, uint32_t block) {
+    return h->filters + ((static_cast<uint64_t>(side) * h->filter_blocks + block) << h->filter_bits_shift) / 32;
 }
 
-// This thread touches [address, address + bytes). Only where the launch has filters.
+// This thread touches [address, address + bytes). Only where the launch has filters. Most accesses are of a granule
+// that a thread of the block has inserted: a fact says so, one load in place of hashes and loads of each bit.
 __device__ __noinline__ void insert_into_filter(const Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
-    uint32_t* filter = filter_of(h, mode);
-    uint32_t shift = h->filter_granule_shift;
-    if (filter != nullptr)
-        insert_granules(filter, 1u << h->filter_bits_shift, h->filter_hashes, address >> shift,
-                        (address + bytes - 1) >> shift, FilterWords{});
+    uint32_t block = linear_block(), side = side_of(mode);
+    if (block >= h->filter_blocks) return;
+    uint64_t first = address >> h->filter_granule_shift, last = (address + bytes - 1) >> h->filter_granule_shift;
+    bool one = first == last && fact_holds(first, 0);
+    GranuleFact inserted = inserted_granule(first, side, block, h->launch);
+    if (one && is_same(load_fact(h->facts + inserted.slot), inserted.fact)) return;
+    insert_granules(filter_of(h, side, block), 1u << h->filter_bits_shift, h->filter_hashes, first, last,
+                    FilterWords{});
+    if (one) store_fact(h->facts + inserted.slot, inserted.fact);
 }
 
-// This block reads what a tensor map and coordinates say, which is not worked out here: anything.
+// This block reads what a tensor map and coordinates say, which is not worked out here: anything. Once per block.
 __device__ __noinline__ void fill_filter_of_reads(const Header* h) {
-    uint32_t* filter = filter_of(h, kRead);
-    if (filter != nullptr) fill_filter(filter, 1u << h->filter_bits_shift, FilterWords{});
+    uint32_t block = linear_block();
+    if (block >= h->filter_blocks) return;
+    GranuleFact full = full_filter(side_of(kRead), block, h->launch);
+    if (is_same(load_fact(h->facts + full.slot), full.fact)) return;
+    fill_filter(filter_of(h, side_of(kRead), block), 1u << h->filter_bits_shift, UnseenWords{});
+    store_fact(h->facts + full.slot, full.fact);
 }
 
 }  // namespace

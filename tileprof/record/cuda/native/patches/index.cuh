@@ -38,7 +38,7 @@ __device__ __forceinline__ bool find(const Header* h, uint32_t slot, uint64_t ke
 // The entry of a key that slot, which held `old`, does not lead to: another warp's, or a new one. The warps of a
 // block often come here together; those that find the slot claimed wait a moment for the one that claimed it.
 __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key, uint32_t block) {
-    constexpr int kPatience = 16;  // reads of the slot, about 10 us; after that a second entry is no harm
+    constexpr int kPatience = 16;  // reads of the slot, about 10 us; after that a second entry does no harm
     uint32_t seen = old == kClaimed ? kClaimed : atomicCAS(h->table + slot, old, kClaimed);
     if (seen != old || old == kClaimed) {
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);

@@ -44,8 +44,8 @@ TILEPROF_HOST_DEVICE uint32_t fact_above(uint64_t window, uint32_t generation) {
     return static_cast<uint32_t>(window >> kFactBits) | generation << kAboveShift;
 }
 
-// Two more kinds of facts, of launches outside of graphs. No window's `above` reaches their bits there.
-constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30;
+// More kinds of facts, of launches outside of graphs. No window's `above` reaches their bits there.
+constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30, kGranuleBit = 1u << 29, kFullBit = 1u << 28;
 
 // "Thread `thread` of the block may append `left` entries from number `entry` on."
 constexpr uint32_t kRoom = 32, kLeftBits = 8, kLeftMask = (1u << kLeftBits) - 1;
@@ -73,6 +73,29 @@ TILEPROF_HOST_DEVICE Fact known_map(uint64_t map, uint32_t launch) {
 TILEPROF_HOST_DEVICE bool is_known_map(const Fact& fact, uint64_t map, uint32_t launch) {
     return fact.entry == static_cast<uint32_t>(map) && fact.block == static_cast<uint32_t>(map >> 32) &&
            fact.launch == launch && fact.above == kMapBit;
+}
+
+// "A filter of the block holds this granule", or all bits: in filters bits are only ever set. `side` is 0 for reads and
+// 1 for writes.
+struct GranuleFact {
+    uint32_t slot;
+    Fact fact;
+};
+
+TILEPROF_HOST_DEVICE GranuleFact inserted_granule(uint64_t granule, uint32_t side, uint32_t block, uint32_t launch) {
+    constexpr uint32_t kApart = 0x2c9277b5;  // the sides of a block, and windows of the same number, lie apart
+    return {fact_slot(launch, block, granule + (side + 1) * kApart),
+            {static_cast<uint32_t>(granule >> kFactBits), block, launch, kGranuleBit | side}};
+}
+
+TILEPROF_HOST_DEVICE GranuleFact full_filter(uint32_t side, uint32_t block, uint32_t launch) {
+    GranuleFact full = inserted_granule(0, side, block, launch);
+    full.fact.above = kFullBit | side;
+    return full;
+}
+
+TILEPROF_HOST_DEVICE bool is_same(const Fact& a, const Fact& b) {
+    return a.entry == b.entry && a.block == b.block && a.launch == b.launch && a.above == b.above;
 }
 
 }  // namespace tileprof

@@ -12,7 +12,7 @@ Source: PyTorch's aten/src/ATen/native/cuda/CUDALoops.cuh and thread_constants.h
 | strided or broadcast | elementwise | 2 for outputs of 4 bytes and more, else 4; 4 with a cast |
 
 Blocks take consecutive ranges of the iteration space, whose dimensions TensorIterator sorts by the output's
-strides: blocks walk the output as it lies in memory. A dense copy without a change of type is no kernel but one call of
+strides: blocks walk the output as it lies in memory. A dense copy without a change of type is one call of
 ``cudaMemcpyAsync`` (Copy.cu), a launch of one tile. Not modelled: splitting above 2^31 elements.
 """
 

@@ -126,9 +126,9 @@ def _counted(mask: Operand, count: Operand) -> list[Kernel]:
     """CUB's sum: a block up to 4096 elements; else one per 4096, and one that adds up what they have."""
     every = tuple(range(len(mask.shape)))
     if not mask.numel:
-        nothing = Sketch(1)
-        nothing.whole(count, WRITE)
-        return [nothing.kernel("reduce<count_nonzero>", threads=256)]
+        empty_sum = Sketch(1)
+        empty_sum.whole(count, WRITE)
+        return [empty_sum.kernel("reduce<count_nonzero>", threads=256)]
     parts = blocks(mask.numel, COUNT_CHUNK)
     tile, lo, hi = ranges(mask.numel, COUNT_CHUNK)
     target = count if parts == 1 else scratch(_STAGING, parts)

@@ -55,9 +55,9 @@ def nms(call: Call, device: Device) -> list[Kernel]:
     order = replace(scratch(_ORDER, count, itemsize=8), dtype="int64")
     best = replace(scratch(_SCORES, count, itemsize=scores.itemsize), dtype=scores.dtype)
     ordered = replace(scratch(_SORTED, *boxes.shape, itemsize=boxes.itemsize), dtype=boxes.dtype)
-    kept = replace(scratch(_KEPT, count, itemsize=1), dtype="bool")
+    kept_boxes = replace(scratch(_KEPT, count, itemsize=1), dtype="bool")
     mask = scratch(_MASK, count, blocks(count, _GROUP), itemsize=8)
-    values = _values(call, order, kept)
+    values = _values(call, order, kept_boxes)
 
     def part_of(op: str, arguments: dict[str, Any], *outputs: Operand) -> Call:
         return replace(call, op=op, arguments=arguments, outputs=outputs, value=values)
@@ -66,13 +66,13 @@ def nms(call: Call, device: Device) -> list[Kernel]:
         *sort(part_of("aten::sort", {"self": scores, "dim": 0}, best, order), device),
         *index_select(part_of("aten::index_select", {"self": boxes, "dim": 0, "index": order}, ordered), device),
         _overlaps(ordered, mask),
-        *elementwise("zero_", [], [kept], flops_each=0),
-        _walk(mask, kept),
-        *masked_select(part_of("aten::masked_select", {"self": order, "mask": kept}, out), device),
+        *elementwise("zero_", [], [kept_boxes], flops_each=0),
+        _walk(mask, kept_boxes),
+        *masked_select(part_of("aten::masked_select", {"self": order, "mask": kept_boxes}, out), device),
     ]
 
 
-def _values(call: Call, order: Operand, kept: Operand) -> Callable[[Operand], torch.Tensor | None]:
+def _values(call: Call, order: Operand, kept_boxes: Operand) -> Callable[[Operand], torch.Tensor | None]:
     """Return what the pieces of `nms` may ask for: the order of the scores, which of these are kept, and the call's."""
     scores = recorded_values(call, call["scores"])
     result = recorded_values(call, call.outputs[0])
@@ -82,7 +82,7 @@ def _values(call: Call, order: Operand, kept: Operand) -> Callable[[Operand], to
     def value(operand: Operand) -> torch.Tensor | None:
         if operand.ref == order.ref:
             return places
-        return is_kept if operand.ref == kept.ref else call.value(operand)
+        return is_kept if operand.ref == kept_boxes.ref else call.value(operand)
 
     return value
 
@@ -102,11 +102,11 @@ def _overlaps(boxes: Operand, mask: Operand) -> Kernel:
     return sketch.kernel("nms", threads=_GROUP, flops=10 * count * count // 2)
 
 
-def _walk(mask: Operand, kept: Operand) -> Kernel:
+def _walk(mask: Operand, kept_boxes: Operand) -> Kernel:
     """One block, which reads the rows of the boxes that it keeps: here all of them."""
     sketch = Sketch(1)
     sketch.whole(mask, READ)
-    sketch.whole(kept, WRITE)
+    sketch.whole(kept_boxes, WRITE)
     note = "the rows of boxes that are not kept are not read"
     return sketch.kernel("gather_keep_from_mask", threads=min(mask.shape[1], 1024), note=note)
 

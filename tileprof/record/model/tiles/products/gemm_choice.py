@@ -46,6 +46,8 @@ class Choice:
     main_ns: float = 0.0
     rest_ns: float = 0.0
     time_source: TimeSource = TimeSource.ROOFLINE
+    kind: str = ""
+    """The library of the kernel, as `tileprof.record.model.tables.product_entries.KINDS`; "" where a rule decides."""
 
 
 def choose(
@@ -61,19 +63,19 @@ def choose(
     """Return the choice for a product of ``sizes`` m, n, k, ``batch`` times; ``problem`` is None for what no table
     has.
     """
-    asked: dict[str, Any] = {"itemsize": itemsize, "out_itemsize": out_itemsize, "rate": rate, "device": device}
+    options: dict[str, Any] = {"itemsize": itemsize, "out_itemsize": out_itemsize, "rate": rate, "device": device}
     if dictated("gemm", sizes) is not None:
-        return Choice(gemm_tile_choice.choose("gemm", sizes, batch, **asked), ShapeSource.DICTATED)
+        return Choice(gemm_tile_choice.choose("gemm", sizes, batch, **options), ShapeSource.DICTATED)
     table = tables.table("products", device) if problem is not None else None
     if problem is not None and table is not None:
-        known = measured(problem, table, device)
-        if known is not None:
-            return known
+        choice = measured(problem, table, device)
+        if choice is not None:
+            return choice
     elif problem is not None and device.architecture == nvjet.ARCHITECTURE and _aligned(problem):
         proposed = _proposed(problem, None, device)
         if proposed is not None:
             return _of_recipe(proposed, problem, ShapeSource.HEURISTIC)
-    tile = nvjet.choose(sizes, batch, **asked) or gemm_tile_choice.choose("gemm", sizes, batch, **asked)
+    tile = nvjet.choose(sizes, batch, **options) or gemm_tile_choice.choose("gemm", sizes, batch, **options)
     return Choice(tile, ShapeSource.RULE)
 
 
@@ -182,4 +184,4 @@ def _of_recipe(recipe: Recipe, problem: Problem, source: ShapeSource) -> Choice:
         recipe.m, recipe.n, depth, recipe.split, max(recipe.stages, 1), recipe.threads, recipe.registers,
         recipe.shared_bytes, recipe.cluster,
     )  # fmt: skip
-    return Choice(tile, source, recipe.cleared, recipe.post)
+    return Choice(tile, source, recipe.cleared, recipe.post, kind=recipe.kind)

@@ -21,7 +21,8 @@ from tileprof.record.model import tables
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import Sketch, scratch
-from tileprof.record.model.tiles.products import gemm_choice, gemm_tile_choice
+from tileprof.record.model.tiles.products import dispatch, gemm_choice, gemm_tile_choice
+from tileprof.record.model.tiles.products.dispatch import Dispatch
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
 from tileprof.record.model.tiles.products.problem import Problem
 from tileprof.record.model.tiles.products.split_k import (
@@ -91,7 +92,9 @@ def kernels(
     if tile.split == 1 and post != "epilogue":
         post = "none"
     inner = replace(product, c=None, scales=()) if post == "epilogue" else product
-    main = _main_kernel(inner, tile, f"{name}_{rate}_{_label(product, tile)}", rate, post)
+    main = _main_kernel(
+        inner, tile, f"{name}_{rate}_{_label(product, tile)}", rate, post, _dispatch(inner, tile, choice.kind, device)
+    )
     launched = [main]
     if post == "tiles":
         launched.append(_reduction_by_tiles(product, tile))
@@ -201,16 +204,22 @@ def squares(
     return regions.boxes(operand, slot, mode, np.arange(len(block)), start, stop, first=first, last=1.0)
 
 
-def _main_kernel(product: Product, tile: gemm_tile_choice.Tile, name: str, rate: str, post: str) -> Kernel:
+def _dispatch(product: Product, tile: gemm_tile_choice.Tile, kind: str, device: Device) -> Dispatch:
+    """Return the blocks of the main kernel, as the library of this kind of kernels launches them."""
+    m, n, _ = product.sizes
+    tiles = (-(-m // tile.rows), -(-n // tile.columns), tile.split * product.d.shape[0])
+    if tile.cluster != (1, 1):
+        return dispatch.clusters(tiles, tile.cluster, device)
+    return dispatch.swizzled(tiles) if kind == "cutlass" else dispatch.plain(tiles)
+
+
+def _main_kernel(
+    product: Product, tile: gemm_tile_choice.Tile, name: str, rate: str, post: str, order: Dispatch
+) -> Kernel:
     m, n, k = product.sizes
     batch = product.d.shape[0]
-    tiles = (-(-m // tile.rows), -(-n // tile.columns), tile.split * batch)
-    block = raster(*tiles)
+    block = order.cells
     together = tile.cluster[0] * tile.cluster[1]
-    # nvjet numbers its clusters along y, whatever their squares (recorded): x counts the blocks of a cluster.
-    grid = tiles if together == 1 else (together, tiles[0] * tiles[1], tiles[2])
-    number = np.arange(len(block), dtype=np.int32) % (tiles[0] * tiles[1])
-    places = block if together == 1 else np.column_stack([0 * number, number, block[:, 2]])
     loop = main_loop(k, tile, product.a.itemsize, product.d.itemsize, chunks=chunks_for(len(block)))
     # cuBLAS's kernels without tensor cores deal k out by turns (recorded); where turns are not whole, slices stand for
     # them.
@@ -235,8 +244,10 @@ def _main_kernel(product: Product, tile: gemm_tile_choice.Tile, name: str, rate:
     for operand in product.whole:
         parts.append(regions.whole(operand, len(slots), READ, np.arange(len(block)), first=0, last=1))
         slots.append(operand)
+    boxes = Boxes.concat(parts)
+    boxes = replace(boxes, tile=order.tiles[boxes.tile].astype(boxes.tile.dtype))
     return Kernel(
-        name, Footprint(places, Boxes.concat(parts)), tuple(slots), grid, (tile.threads, 1, 1), (together, 1, 1),
+        name, Footprint(order.places, boxes), tuple(slots), order.grid, (tile.threads, 1, 1), (together, 1, 1),
         registers=tile.registers, shared_bytes=tile.shared_bytes, flops=flops(product.a.dtype, batch * m * n * k),
         rate=rate,
     )  # fmt: skip

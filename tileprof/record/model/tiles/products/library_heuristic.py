@@ -46,9 +46,9 @@ def proposals(problem: Problem, device: Device) -> list[Proposal]:
     precision, gpu = _PRECISIONS.get(problem.dtype), _GPUS.get(device.name)
     if problem.column_b and problem.n % 16 == 8 and problem.m * problem.batch >= _TALL:
         return []
-    if precision is None or gpu is None or (asked := _interface(precision, gpu)) is None:
+    if precision is None or gpu is None or (library := _interface(precision, gpu)) is None:
         return []
-    interface, hardware = asked
+    interface, hardware = library
     layout = _LAYOUTS[problem.column_a, problem.column_b]
     question = interface.makeNvMatmulHeuristicsProblem(problem.n, problem.m, problem.k, layout, problem.batch)
     answers = [answer["kernel"] for answer in interface.get(question, PROPOSALS, hardware)]

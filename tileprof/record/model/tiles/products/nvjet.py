@@ -77,8 +77,8 @@ def _clusters(tile: Tile, sizes: tuple[int, int, int], batch: int) -> int:
 def _at_once(tile: Tile, device: Device) -> int:
     """Return clusters that run at once: small ones find a place in every GPC, of large ones the GPCs cut some off."""
     blocks = tile.cluster[0] * tile.cluster[1]
-    lost = blocks if blocks > _SMALL else 0
-    return (device.sms - lost) // blocks
+    lost_blocks = blocks if blocks > _SMALL else 0
+    return (device.sms - lost_blocks) // blocks
 
 
 @cache

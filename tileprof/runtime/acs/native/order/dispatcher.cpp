@@ -57,6 +57,9 @@ CUresult Dispatcher::barrier(Group* group, uint64_t id) {
 }
 
 CUresult Dispatcher::flush() {
+    for (const auto& group : groups_)
+        if (group->crew() != nullptr)
+            if (CUresult failure = group->crew()->join()) return failure;
     if (segment_.empty()) return kSuccess;
     std::vector<SegmentLaunch> segment = std::move(segment_);
     segment_.clear();
@@ -128,6 +131,12 @@ bool Dispatcher::is_slow() {
     return spent > kSlow * pace_->every();
 }
 
+CUresult Dispatcher::give(Crew* crew, Crew::Make make, Access&& access) {
+    ++counts_->placed;
+    ++counts_->spread;
+    return crew->add(std::move(make), std::move(access));
+}
+
 CUresult Dispatcher::move(const Move& move) {
     const Work work = work_of(move);
     bool rests = false;
@@ -147,6 +156,10 @@ CUresult Dispatcher::move(const Move& move) {
     dirty_ = true;
     Access access;
     move.access(&access);
+    if (group->crew() != nullptr && !capturing) {
+        auto make = [move](CUstream stream) { return work_of(move).make(&move, stream); };
+        return give(group->crew(), make, std::move(access));
+    }
     return group->place(work, std::move(access), id, capturing);
 }
 
@@ -182,6 +195,11 @@ CUresult Dispatcher::launch(const Launch& launch, const Function& function) {
     dirty_ = true;
     Access access;
     entry->access(parameters_.words.data(), &access);
+    if (group->crew() != nullptr && !capturing) {
+        auto copied_launch = std::make_shared<SegmentLaunch>(launch, function, *entry, parameters_, Access{});
+        auto make = [copied_launch](CUstream stream) { return copied_launch->run(stream); };
+        return give(group->crew(), make, std::move(access));
+    }
     if (capturing || options_.mode == Mode::kStreams)
         return group->place(work_of(launch), std::move(access), entry->id, capturing);
     segment_.emplace_back(launch, function, *entry, parameters_, std::move(access));

@@ -24,7 +24,7 @@ class Dispatcher {
     CUresult move(const Move& move);
     // Orders everything before a call that may see it. The first failure, after which the rest is ordered all the same.
     CUresult order(const char* symbol, Meaning meaning);
-    // Makes the launches that wait in the segment.
+    // Makes the launches that wait in the segment or for workers.
     CUresult flush();
     bool has_segment() const { return !segment_.empty(); }
     bool captures() const { return capturing_ > 0; }
@@ -36,6 +36,7 @@ class Dispatcher {
     CUresult enter(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);
     CUresult pace(CUstream stream, bool* rests);
+    CUresult give(Crew* crew, Crew::Make make, Access&& access);
     bool is_slow();
     void report_foreign_table();
 

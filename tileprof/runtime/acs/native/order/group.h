@@ -1,13 +1,15 @@
 // The launches of one stream of the program, spread over that stream and others. Order is kept on the device, by
-// events: no call here waits for the GPU.
+// events: no call here waits for the GPU, unless workers keep it on the host.
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <unordered_set>
 #include <vector>
 
 #include "driver/launch.h"
 #include "options.h"
+#include "order/crew.h"
 #include "order/late.h"
 #include "order/window.h"
 
@@ -19,6 +21,8 @@ class Group {
 
     // Puts work where it begins as soon as what it conflicts with has ended. `id`: of the entry of a launch.
     CUresult place(const Work& work, Access&& access, uint64_t id, bool capturing);
+    // Worker threads, which take what is not captured in place of `place`; nullptr where events keep the order.
+    Crew* crew() { return crew_.get(); }
     // Whether everything that was placed has ended, so far as one look at each stream tells.
     bool idle() const;
     // Orders the program's stream after all that was placed. Afterwards the program may do there what it likes.
@@ -52,6 +56,7 @@ class Group {
     CUresult failure_ = kSuccess;
     Counts* counts_;
     bool usable_ = true;
+    std::unique_ptr<Crew> crew_;
 };
 
 }  // namespace tileprof::acs

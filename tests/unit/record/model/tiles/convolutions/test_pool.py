@@ -14,7 +14,7 @@ AXIS = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2), st.int
 
 
 def windows(source, out_shape, kernel, stride, padding, dilation):
-    """For each output position the set of input positions of its window."""
+    """Return for each output position the set of input positions of its window."""
     at = positions(source)
     matches = {}
     for index in itertools.product(*(range(n) for n in out_shape)):

@@ -84,7 +84,7 @@ def test_nothing_is_launched_without_boxes():
 
 
 def points(start, length, bins, samples):
-    """Where an axis is looked at, by bin."""
+    """Return the positions of an axis that each bin reads."""
     step = length / bins
     return [[start + p * step + (i + 0.5) * step / samples for i in range(samples)] for p in range(bins)]
 

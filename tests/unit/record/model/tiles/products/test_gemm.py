@@ -50,7 +50,7 @@ tiles = st.builds(
 
 
 def splits_of(depth, step, split):
-    """Where the slices of k begin and end: whole iterations of the main loop, as even as they come."""
+    """Return where the slices of k begin and end: whole iterations of the main loop, as even as possible."""
     iterations = math.ceil(depth / step)
     split = max(1, min(split, iterations))
     edges = [min(s * iterations // split * step, depth) for s in range(split + 1)]
@@ -91,7 +91,7 @@ def check(launches, tile, a, b, d, c=None):
 
 
 def depth_of(s, slices, k, tile_k, rate):
-    """Where slice ``s`` lies in k: in one piece, or, without tensor cores, in turns where those are whole."""
+    """Return where slice ``s`` lies in k: in one piece, or, without tensor cores, in turns where those are whole."""
     if rate in {"fp32", "fp64"} and len(slices) > 1 and k % (len(slices) * tile_k) == 0:
         return [j for j in range(k) if j // tile_k % len(slices) == s]
     return range(*slices[s])

@@ -142,11 +142,11 @@ def _measured_sizes():
 
 
 def test_without_trees_the_nearest_entry_counts(monkeypatch):
-    known, near = table(), neighbours.nearest(NEW, table(), 1)[0]
+    products, near = table(), neighbours.nearest(NEW, table(), 1)[0]
     monkeypatch.setattr(gemm_choice.tables, "table", lambda *_: None)
-    choice = gemm_choice.measured(NEW, known, H200)
+    choice = gemm_choice.measured(NEW, products, H200)
     assert choice.source == ShapeSource.NEIGHBOUR
-    nearest = recipe_of(known, int(near[0]))
+    nearest = recipe_of(products, int(near[0]))
     assert shape(choice)[:4] == (nearest.m, nearest.n, *nearest.cluster)
 
 

@@ -1,0 +1,66 @@
+// Worker threads, each with a stream of its own, as in the paper's ACS-SW: one launches what waits for nothing any
+// more, waits for its end, and tells the window. Order is kept on the host: nothing waits on the GPU.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "options.h"
+#include "order/late.h"
+#include "order/window.h"
+
+namespace tileprof::acs {
+
+class Crew {
+  public:
+    using Make = std::function<CUresult(CUstream)>;
+
+    // `stream`: the program's, whose earlier work all that is added waits for.
+    Crew(CUcontext context, CUstream stream, const Options& options);
+    ~Crew();
+    Crew(const Crew&) = delete;
+    Crew& operator=(const Crew&) = delete;
+
+    // Leaves work to the workers; waits while the window is full. One thread at a time.
+    CUresult add(Make make, Access&& access);
+    // Waits until all that was added has ended. What is added later waits for what the program's stream gets first.
+    CUresult join();
+    bool idle() const;
+
+  private:
+    struct Item {
+        Make make;
+        Access access;
+        size_t missing = 0;           // that it waits for
+        std::vector<Item*> children;  // that wait for it
+    };
+
+    CUresult begin();
+    void work(CUstream stream);
+    void end(Item* item, CUresult result);
+    bool wait(std::unique_lock<std::mutex>& lock, size_t most);
+    CUresult take_failure();
+
+    CUcontext context_;
+    CUstream stream_;
+    size_t window_;
+    int workers_, delay_us_;
+    mutable std::mutex mutex_;
+    std::condition_variable work_, ended_;
+    std::list<Item> items_;  // that have not ended
+    std::deque<Item*> ready_;
+    uint64_t ends_ = 0;
+    CUevent fence_ = nullptr;
+    uint64_t fences_ = 0;  // records of `fence_`
+    bool fenced_ = false;  // it is behind all work of the program's stream that is to come first
+    bool stops_ = false;
+    CUresult failure_ = kSuccess;
+    std::vector<std::thread> threads_;
+};
+
+}  // namespace tileprof::acs
