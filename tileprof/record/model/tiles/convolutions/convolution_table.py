@@ -62,8 +62,8 @@ _FARTHEST: Final = 16.0
 _TIMED, _NEAR = 4, 0.2
 """How many entries give a time, and what keeps their weights finite."""
 _MOST_TIMED: Final = 256
-_SIDE_SHARE: Final = 0.2
-"""The time of a copy or fill, where nothing tells it, in parts of that of the kernel that computes."""
+_SIDE_SHARE, _LEAST_NS = 0.2, 900.0
+"""The time of a copy or fill, where nothing tells it, in parts of that of the kernel that computes; of any launch."""
 
 
 class MeasuredLaunch(NamedTuple):
@@ -292,7 +292,7 @@ def _times(
         [sum(scaled_ns(one, key, tuple(table.keys[row].tolist())) for one in launches_of(table, row)) for row in calls]
     ) if calls else 0.0  # fmt: skip
     shares = np.where(roles, 1.0, _SIDE_SHARE)
-    spread: list[float] = (shares / shares.sum() * total).tolist()
+    spread: list[float] = np.maximum(shares / shares.sum() * total, _LEAST_NS).tolist()
     return spread
 
 

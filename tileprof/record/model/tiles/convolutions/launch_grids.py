@@ -334,17 +334,19 @@ def _columns_by(wide: int, other: str) -> Callable[[tuple[int, ...], Key], Grid]
     return count
 
 
-def _strips(shape: tuple[int, ...], key: Key) -> Grid:
+def _strips(_: tuple[int, ...], key: Key) -> Grid:
     """Count runs of threads that compute 3 rows (2 with a stride) of 8 results each; 2 rows of 4 for a single tap."""
+    shape = operand_sizes(key)[2]
     rows, wide = (2, 4) if int(np.prod(key[12:15])) == 1 else (3 if max(key[16:18]) == 1 else 2, _NARROW)
     runs = -(-shape[3] // rows) * -(-shape[4] // wide)
     return -(-shape[0] * shape[1] * runs // _SQUARE_RUN), 1, 1
 
 
-def _shared_tiles(shape: tuple[int, ...], key: Key) -> Grid:
+def _shared_tiles(_: tuple[int, ...], key: Key) -> Grid:
     """Count tiles of results of 8 channels, whose inputs are in shared memory: of 10 x 10 with a stride; without, whole
     images up to 20 x 20, and 10 x 40 of larger ones.
     """
+    shape = operand_sizes(key)[2]
     high, wide = shape[3:]
     if max(key[16:18]) == 1:
         if max(high, wide) <= _WHOLE_IMAGE:
