@@ -75,7 +75,7 @@ docs: $(INSTALLED) typing-links ## the documentation as a site, in build/site; a
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(INSTALLED) ## every measurement under tests/benchmarks; half an hour on two quiet cores
-	@for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
+	@for script in tests/benchmarks/bench_*.py tests/benchmarks/*/bench_*.py; do $(BIN)/python $$script; done
 
 notebooks: $(INSTALLED) ## write the .ipynb form of each notebook from its text form, and run it for its outputs
 	$(BIN)/jupytext --update --to ipynb notebooks/*.py

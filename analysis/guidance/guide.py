@@ -49,7 +49,7 @@ tile).
 
 def guide(report: Report, simulator: Simulator, times: dict[str, float] | None = None) -> Guidance:
     """Return verdict, ladder and actions of the program that ``report`` speaks of; ``simulator`` is of the same graph
-    and machine, and ``times`` what `simulated_times` says of it, where somebody has asked before.
+    and machine, and ``times`` what `simulated_times` says of it, where it has been asked before.
     """
     times = meaningful(simulated_times(simulator) if times is None else times, report)
     options = _Actions(report, simulator, times)

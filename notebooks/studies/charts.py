@@ -214,18 +214,22 @@ def curves(
             figure.update_xaxes(_even_ticks(inside[x]), **at)
         if str(name) in (ranges or {}):
             figure.update_yaxes(range=(ranges or {})[str(name)], **at)
-    figure.update_xaxes(showticklabels=True)
-    if log_x:
-        figure.update_xaxes(
-            type="log", **_log_ticks(float(table[x].min()), float(table[x].max()), sorted(set(table[x].tolist())))
-        )
-    if log_y:
-        figure.update_yaxes(type="log", **_log_ticks(float(table[y].min()) / 1.2, float(table[y].max()) * 1.2))
-    if percent:
-        figure.update_yaxes(tickformat=".0%")
+    _scale_axes(figure, table[x] if log_x else None, table[y] if log_y else None, percent=percent)
     figure.update_xaxes(title=x_title, row=rows)
     figure.update_yaxes(title=y_title, col=1)
     return dressed(figure, title, height=180 + (310 if even_x else 270) * rows, top=78 if panel else 56)
+
+
+def _scale_axes(figure: go.Figure, log_x: pd.Series | None, log_y: pd.Series | None, *, percent: bool) -> None:
+    """Show ticks in every panel; make the axes of given values logarithmic, and those of y percentages."""
+    figure.update_xaxes(showticklabels=True)
+    if log_x is not None:
+        ticks = sorted(set(log_x.tolist()))
+        figure.update_xaxes(type="log", **_log_ticks(float(log_x.min()), float(log_x.max()), ticks))
+    if log_y is not None:
+        figure.update_yaxes(type="log", **_log_ticks(float(log_y.min()) / 1.2, float(log_y.max()) * 1.2))
+    if percent:
+        figure.update_yaxes(tickformat=".0%")
 
 
 def _panel_lines(

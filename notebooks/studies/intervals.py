@@ -1,4 +1,4 @@
-"""Ranges beside single values: what was found under several assumptions, and what somebody published."""
+"""Ranges beside single values: what several assumptions give, and what was published."""
 
 from __future__ import annotations
 

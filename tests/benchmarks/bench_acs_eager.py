@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 
-from measuring import ROOT
+from measuring import ROOT, put
 
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
 
@@ -124,10 +124,7 @@ def main():
     print("\n".join(lines))
     if chosen.write:
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
-        page = ROOT / "docs/acs.md"
-        head, rest = page.read_text().split(f"<!-- {BLOCK} -->\n")
-        tail = rest.split(f"<!-- end of {BLOCK} -->")[1]
-        page.write_text(f"{head}<!-- {BLOCK} -->\n{chr(10).join(lines)}\n<!-- end of {BLOCK} -->{tail}")
+        put(ROOT / "docs/acs.md", BLOCK, lines)
 
 
 if __name__ == "__main__":

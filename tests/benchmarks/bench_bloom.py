@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from measuring import ROOT
+from measuring import ROOT, put
 
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
 
@@ -174,10 +174,7 @@ def main():
     lines = [*table(rows), "", f"Look-ups take {look_ups:.1f} times as long as from one block."]
     print("\n".join(lines))
     if chosen.write:
-        page = ROOT / "docs/bloom.md"
-        head, rest = page.read_text().split(f"<!-- {BLOCK} -->\n")
-        tail = rest.split(f"<!-- end of {BLOCK} -->")[1]
-        page.write_text(f"{head}<!-- {BLOCK} -->\n{chr(10).join(lines)}\n<!-- end of {BLOCK} -->{tail}")
+        put(ROOT / "docs/bloom.md", BLOCK, lines)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def main():
             if not options.names or name in options.names:
                 row, different[name] = result(name, script, options.traces or folder, options.granule)
                 results.append(row)
-                if options.output:  # whoever ends it keeps what is there
+                if options.output:  # the results are kept if this is ended
                     options.output.write_text(json.dumps(results, indent=1) + "\n")
                 sys.stderr.write(f"{name}: {row['share']:.0%}\n")
     columns = (

@@ -1,7 +1,7 @@
 """Bloom filters of recorded blocks of unmodified kernels: how many answers about later blocks are false.
 
-python tests/benchmarks/bench_inserted.py          no GPU; prints the table of docs/bloom.md
-python tests/benchmarks/bench_inserted.py --write  puts it there
+python tests/benchmarks/bench_inserted.py          no GPU; prints rows
+python tests/benchmarks/bench_inserted.py --write  writes results/inserted.json, of which docs/bloom.md has a table
 
 Accesses are those that the CUDA recorder recorded on an H200 (`tests/golden`). Filters are computed from them, with the
 bits that the recorder's patches set, and all bits where patches set all: reads of kernels that load through tensor maps
@@ -9,6 +9,8 @@ bits that the recorder's patches set, and all bits where patches set all: reads 
 """
 
 import argparse
+import json
+from dataclasses import asdict
 
 import numpy as np
 from measuring import ROOT
@@ -21,7 +23,7 @@ GOLDEN = ROOT / "tests/golden"
 TRACES = ("gemm_fp32", "convolution", "gpt2", "gpt2_compiled", "later/bottleneck", "later/lstm", "later/gru")
 SIZES = ((2048, 512), (8192, 512))
 BY_TENSOR_MAPS = "nvjet"
-BLOCK = "filters of recordings"
+RESULTS = ROOT / "tests/benchmarks/results/inserted.json"
 READS, WRITES = 0, 1
 
 
@@ -47,37 +49,26 @@ def words_of(trace, filters, granule):
     return words
 
 
-def table():
-    """Markdown."""
-    yield (
-        "| recording | bits, granule | launches, blocks | filters of all bits | pairs asked | dependent | answered yes "
-        "| false | with ranges of arguments | missed |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+def rows():
     for name in TRACES:
         trace = load(GOLDEN / f"{name}.tileprof")
         for bits, granule in SIZES:
             filters = Filters(bits, 2)
             words = words_of(trace, filters, granule)
-            a = answers(trace, words, filters, granule, WINDOW)
-            numbers = a.pairs, a.dependent, a.answered, a.false, a.declared, a.missed
-            sizes = (
-                f"{bits:,}, {granule} | {len(words):,}, {sum(map(len, words.values())):,} | {a.full / a.filters:.0%}"
-            )
-            yield f"| `{name.rpartition('/')[2]}` | {sizes} | {' | '.join(f'{number:,}' for number in numbers)} |"
+            answer = answers(trace, words, filters, granule, WINDOW)
+            sizes = {"bits": bits, "granule": granule, "launches": len(words), "blocks": sum(map(len, words.values()))}
+            row = {"recording": name.rpartition("/")[2], **sizes, "false": answer.false, **asdict(answer)}
+            print(row, flush=True)
+            yield row
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
-    lines = list(table())
-    print("\n".join(lines))
+    result = list(rows())
     if chosen.write:
-        page = ROOT / "docs/bloom.md"
-        head, rest = page.read_text().split(f"<!-- {BLOCK} -->\n")
-        tail = rest.split(f"<!-- end of {BLOCK} -->")[1]
-        page.write_text(f"{head}<!-- {BLOCK} -->\n" + "\n".join(lines) + f"\n<!-- end of {BLOCK} -->{tail}")
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

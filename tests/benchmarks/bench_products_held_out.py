@@ -1,4 +1,4 @@
-"""How right the model recorder is about products that nobody harvested: tile, cluster, split-k, and time.
+"""How right the model recorder is about products that were not harvested: tile, cluster, split-k, and time.
 
 The held-out products (`tests/gpu/harvest/held_out_products.csv`) were drawn before anything was harvested, from models
 that are in no other list, and run once on the GPU (`tests/gpu/harvest/held_out_products_h200.csv`); no table has them.

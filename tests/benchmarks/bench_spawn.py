@@ -29,7 +29,7 @@ from statistics import geometric_mean, mean, median
 from typing import NamedTuple
 
 import numpy as np
-from measuring import ROOT
+from measuring import ROOT, put
 
 from tileprof.analysis.simulate.spawning import Spawning, spawn
 from tileprof.analysis.workloads.nested import BASE_NS, CHILD_NS, ITEM_NS, spawns
@@ -210,13 +210,11 @@ def main():
         + "."
     )
     lines += textwrap.wrap(sentence, 118)
-    blocks = measured_table(results), spread_table(results), lines
-    for block, text in zip(BLOCKS, map("\n".join, blocks), strict=True):
-        print(text, end="\n\n")
+    blocks = [*measured_table(results)], [*spread_table(results)], lines
+    for block, written in zip(BLOCKS, blocks, strict=True):
+        print("\n".join(written), end="\n\n")
         if arguments.write:
-            begin, end = f"<!-- {block} -->\n", f"<!-- end of {block} -->"
-            head, rest = arguments.write.read_text().split(begin)
-            arguments.write.write_text(f"{head}{begin}{text}\n{end}{rest.split(end)[1]}")
+            put(arguments.write, block, written)
 
 
 def within(pairs):

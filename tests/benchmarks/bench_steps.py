@@ -1,7 +1,7 @@
 """How soon the graph of thread blocks repeats over the steps of a loop, and what a scheduler loses that stores it.
 
-python tests/benchmarks/bench_steps.py          no GPU, two minutes; prints the table of docs/bloom.md
-python tests/benchmarks/bench_steps.py --write  puts it there
+python tests/benchmarks/bench_steps.py          no GPU, two minutes; prints rows
+python tests/benchmarks/bench_steps.py --write  writes results/steps.json, of which docs/bloom.md has a table
 
 Programs under the model recorder (fake tensors, device H200); times are simulated.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from measuring import ROOT
 
-BLOCK = "steps that repeat"
+RESULTS = ROOT / "tests/benchmarks/results/steps.json"
 ADAM = """
 import tileprof, torch
 model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256))
@@ -47,7 +47,7 @@ def tileprof(*words):
 
 
 def rows():
-    """Name, what `report` says of the loop, and microseconds by scheduler."""
+    """Programs, what `report` says of their loops, and simulated microseconds by scheduler."""
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, program) in enumerate(PROGRAMS.items()):
             path = str(Path(folder, f"{number}.tileprof"))
@@ -55,38 +55,19 @@ def rows():
             report = json.loads(tileprof("report", path, "--json"))["step_graphs"]
             chosen = [word for scheduler in SCHEDULERS for word in ("--scheduler", scheduler)]
             schedules = json.loads(tileprof("simulate", path, *chosen, "--json"))["schedules"]
-            yield name, report, [schedule["time_ns"] / 1e3 for schedule in schedules]
-
-
-def table():
-    """Markdown."""
-    yield "| program | steps | same from step | data same from step | reused | `dataflow` | `dataflow:first=1` |"
-    yield "|---|---|---|---|---|---|---|"
-    for name, report, (known, first) in rows():
-        times = f"{known:,.0f} us | {first:,.0f} us ({first / known - 1:+.1%})"
-        if report is None:
-            yield f"| {name} | no loop was found | | | | {times} |"
-            continue
-        settled, renamed = (
-            "never" if report[key] is None else f"{report[key] + 1}" for key in ("settled", "settled_renamed")
-        )
-        yield (
-            f"| {name} | {report['steps']} of {report['launches']} launches | {settled} | {renamed} | "
-            f"{report['reused_share']:.0%} | {times}, {report['first_kinds']} kinds |"
-        )
+            us = {schedule["scheduler"]: schedule["time_ns"] / 1e3 for schedule in schedules}
+            row = {"program": name, "step_graphs": report, "us": us}
+            print(row, flush=True)
+            yield row
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
-    lines = list(table())
-    print("\n".join(lines))
+    result = list(rows())
     if chosen.write:
-        page = ROOT / "docs/bloom.md"
-        head, rest = page.read_text().split(f"<!-- {BLOCK} -->\n")
-        tail = rest.split(f"<!-- end of {BLOCK} -->")[1]
-        page.write_text(f"{head}<!-- {BLOCK} -->\n" + "\n".join(lines) + f"\n<!-- end of {BLOCK} -->{tail}")
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ import bench_bloom
 import bench_spawn
 import numpy as np
 from dealt_plans import Dealt
-from measuring import ROOT, header
+from measuring import ROOT, header, put
 
 sys.path.insert(0, str(ROOT / "tests/gpu/measuring"))  # the chains
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
@@ -162,13 +162,6 @@ def markdown(columns, rows):
     yield "|---" * len(columns) + "|"
     for row in rows:
         yield f"| {' | '.join(row)} |"
-
-
-def put(page, name, lines):
-    """Lines between the comments that name a block of a page."""
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-    head, rest = page.read_text().split(begin)
-    page.write_text(f"{head}{begin}{chr(10).join(lines)}\n{end}{rest.split(end)[1]}")
 
 
 def dealt_us(plan, cut, stages_us, choices):

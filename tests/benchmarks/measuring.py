@@ -34,6 +34,13 @@ def table(names, rows):
     print(flush=True)
 
 
+def put(page, name, lines):
+    """Write lines between the comments that name a block of a page."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    head, rest = page.read_text().split(begin)
+    page.write_text(f"{head}{begin}{chr(10).join(lines)}\n{end}{rest.split(end)[1]}")
+
+
 @dataclass(frozen=True)
 class Cost:
     """What one child process cost."""

@@ -1,7 +1,7 @@
 """Programs as users write them: `python clients.py NAME [DEVICE]`, as `programs.py`.
 
 Real models of transformers, timm, torchvision and torch_geometric, at sizes that a recording takes seconds for. The
-model recorder's rules have been mended on them; `held_out.py` has those that nobody mended anything on. Weights and
+model recorder's rules have been mended on them; `held_out.py` has those with which nothing was corrected. Weights and
 inputs are made on the CPU, so that what depends on values (routing, suppression) is nearly the same on both devices.
 """
 

@@ -121,8 +121,8 @@ STEPS = (
     suite("products", "recorder/test_gpu_persistent.py", "recorder/test_gpu_im2col.py", likely_s=50, limit_s=180),
     suite("clients", "recorder/test_gpu_clients.py", likely_s=150, limit_s=400),
     suite("known", "recorder/test_gpu_known_accesses.py", likely_s=40, limit_s=150),
-    suite("exits", "recorder/test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
-    script("source", "tests/gpu/recorder/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),
+    suite("exits", "source/test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
+    script("source", "tests/gpu/source/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),
     suite("several", "recorder/test_gpu_several.py", likely_s=10, limit_s=500),  # needs two GPUs, and then 250 s
     suite("mps", "recorder/test_gpu_mps.py", likely_s=60, limit_s=180, alone=True),
     script(

@@ -17,21 +17,41 @@ MOST_MS = 200_000
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory):
+def warm(shared_folder):
     """Programs that start at once, for tests that are not about how they start."""
-    with commands(tmp_path_factory.mktemp("warm")) as matches:
-        yield matches
+    folder = shared_folder / "warm"
+    folder.mkdir(exist_ok=True)
+    with commands(folder) as programs:
+        yield programs
 
 
-@pytest.fixture(scope="module")
+_open: list[tuple] = []
+"""The driver of the browser and the browser's `Windows`, while tests need them."""
+
+
+@pytest.fixture
 def chromium():
+    """Windows of a browser that stays for the next test: to start one takes as long as three tests do."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield Windows(browser)
-        browser.close()
+    if not _open:
+        driver = playwright.sync_playwright().start()
+        _open.append((driver, Windows(driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS))))
+    return _open[0][1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """End the browser after the last test in a row that may need it: beside its driver no event loop can run."""
+    try:
+        return (yield)
+    finally:
+        needed = nextitem is not None and (nextitem.path.parent.name == "view" or "chromium" in nextitem.fixturenames)
+        if _open and not needed:
+            driver, windows = _open.pop()
+            windows.browser.close()
+            driver.stop()
 
 
 DRAWN = """async (name) => { const frame = () => new Promise(requestAnimationFrame); await frame();

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -59,45 +60,94 @@ class Commands:
 
 @contextlib.contextmanager
 def commands(folder: Path, libraries: Sequence[str] = HEAVY) -> Iterator[Commands]:
-    """Programs that start with ``libraries`` imported and work as long as the context lasts."""
+    """Programs that start with ``libraries`` imported and work as long as the context lasts.
+
+    Processes that give the same ``folder`` share one process that forks: the first starts it, and it ends with
+    the last.
+    """
+    users = folder / "users"
+    with _locked(users):
+        if not users.exists():
+            _start(folder, users, libraries)
+        user = os.open(users, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        yield Commands(folder / "path", folder / "python")
+    finally:
+        os.close(user)
+
+
+@contextlib.contextmanager
+def _locked(users: Path) -> Iterator[None]:
+    with users.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _start(folder: Path, users: Path, libraries: Sequence[str]) -> None:
+    """Write the programs and start what forks; return when it does."""
     address = folder / "warm.socket"
-    actual = Commands(folder / "path", folder / "python")
-    actual.path.mkdir()
-    for place in (actual.path / "tileprof", actual.python):
+    (folder / "path").mkdir(exist_ok=True)
+    for place in (folder / "path" / "tileprof", folder / "python"):
         text = textwrap.dedent(_STARTER).format(address=str(address), name=place.name)
         place.write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
         place.chmod(0o755)
-    root = Path(__file__).parents[2]
-    command, pipe = [sys.executable, "-m", __name__, str(address), *libraries], subprocess.PIPE
+    address.unlink(missing_ok=True)
+    os.mkfifo(users)
     alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # what forks is to have one thread
-    with subprocess.Popen(command, cwd=root, env=alone, stdin=pipe, stdout=pipe, start_new_session=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        yield actual
+    with os.fdopen(os.open(users, os.O_RDONLY | os.O_NONBLOCK), "rb") as stdin:
+        subprocess.run(
+            [sys.executable, "-m", __name__, str(address), str(users), *libraries],
+            cwd=Path(__file__).parents[2], env=alone, stdin=stdin, stdout=subprocess.DEVNULL, check=True,
+        )  # fmt: skip
 
 
-def serve(address: str, *libraries: str) -> None:
-    """Fork a copy for each who connects, until stdin ends; then all of them end."""
+def serve(address: str, users: str, *libraries: str) -> None:
+    """Fork a copy for each who connects, until no process has the pipe ``users`` open; then all of them end.
+
+    The process that is called ends when it can be connected to; one that it forks serves.
+    """
     for name in libraries:
         with contextlib.suppress(ImportError):  # a program that needs it says so
             __import__(name)
     if "tileprof.record.model.recording" in sys.modules:
         _read_what_recordings_look_up()
+        _load_what_commands_compile()
     gc.collect()
     gc.freeze()  # a copy that collects garbage would copy the pages of everything that is here
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    print("ready", flush=True)  # noqa: T201 - for whom started this
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
-            os.killpg(os.getpid(), signal.SIGKILL)
+            _end_with_the_last(Path(users))
+            continue
         caller, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
             _attend(caller)
         caller.close()
+
+
+def _end_with_the_last(users: Path) -> None:
+    """End this process and its copies, unless another process has begun to use them meanwhile."""
+    with _locked(users):
+        if select.select([sys.stdin], [], [], 0)[0]:
+            users.unlink()
+            os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _load_what_commands_compile() -> None:
+    """Report a small trace: its compiled functions, and what it imports, are here then."""
+    from tests.support import compile_once
+    from tileprof.cli.entry import main
+
+    compile_once.install()
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        main(["report", str(Path(__file__).parents[1] / "golden" / "gemm_pair.tileprof")])
 
 
 def _read_what_recordings_look_up() -> None:

@@ -1,4 +1,4 @@
-r"""Grows the trees that choose launches for convolutions nobody measured.
+r"""Grows the trees that choose launches for convolutions that were not measured.
 
 ``python -m tileprof.harvest.convolution_ranker``. Trees see what a call's near entries in the package's table offer
 (`tileprof.record.model.tiles.convolutions.learned`) and are grown to put what the GPU launched first::

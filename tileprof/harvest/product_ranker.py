@@ -1,4 +1,4 @@
-r"""Grows the trees that choose kernels for products nobody measured: ``python -m tileprof.harvest.product_ranker``.
+r"""Grows the trees that choose kernels for unmeasured products: ``python -m tileprof.harvest.product_ranker``.
 
 Trees see what a problem's near entries in the package's table offer (`tileprof.record.model.tiles.products.learned`)
 and are grown to put the library's own choice first. Near entries of the same layer are left out, so that trees learn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,10 +47,42 @@ def arrow_table(table: Table, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def _array(column: Column, values: Any) -> pa.Array:
+    """Return the Arrow array of a column. It is made of buffers: `pyarrow.array` imports pandas, and each recorded
+    program would wait for that.
+    """
     if column.type == "enum":
-        codes = pa.array(np.asarray(values, dtype=np.int8))
-        return pa.DictionaryArray.from_arrays(codes, pa.array(column.values))
-    return pa.array(values, type=arrow_type(column), from_pandas=column.nullable)
+        return pa.DictionaryArray.from_arrays(_numbers(values, "int8"), _strings(column.values))
+    if column.type == "string":
+        return _strings(values)
+    if column.type == "list<int64>":
+        rows = list(values)
+        return pa.ListArray.from_arrays(_offsets(rows), _numbers([number for row in rows for number in row], "int64"))
+    return _numbers(values, column.type, unknown_is_null=column.nullable)
+
+
+def _numbers(values: Any, name: str, *, unknown_is_null: bool = False) -> pa.Array:
+    """Return an array of the type ``name``; NaN becomes null where ``unknown_is_null``.
+
+    Raises ValueError for an integer that the type does not hold.
+    """
+    plain = np.asarray(values) if len(values) else np.empty(0, name)
+    numbers = np.ascontiguousarray(plain, dtype=name)
+    if numbers is not plain and numbers.dtype.kind == "i" and not np.array_equal(numbers, plain):
+        raise ValueError(f"the range {plain.min()} to {plain.max()} is beyond {name}")
+    unknown = np.isnan(numbers) if unknown_is_null else np.zeros(1, bool)
+    valid = pa.py_buffer(np.packbits(~unknown, bitorder="little")) if unknown.any() else None
+    return pa.Array.from_buffers(_TYPES[name], len(numbers), [valid, pa.py_buffer(numbers)])
+
+
+def _strings(values: Sequence[str]) -> pa.Array:
+    texts = [text.encode() for text in values]
+    offsets = _offsets(texts).buffers()[1]
+    return pa.StringArray.from_buffers(len(texts), offsets, pa.py_buffer(b"".join(texts)))
+
+
+def _offsets(rows: Sequence[Sized]) -> pa.Array:
+    """Return where each row begins, and where the last one ends: ``[rows + 1]``."""
+    return _numbers(np.cumsum([0, *map(len, rows)]), "int32")
 
 
 def write_part(path: Path, table: Table, columns: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 many of 1,000 runs some bit differs from stream order.
 
 python tests/gpu/measuring/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--only KIND,…]
+    [--names NAME …]
 
 Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
 persistent kernel under `PERSISTENT`), ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters,
@@ -181,6 +182,12 @@ def compile_chains() -> None:
             pass
 
 
+def device_name() -> str:
+    """Return the GPU and its driver."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def program_of(kind: str, name: str, programs: dict[str, Path]) -> Path | None:
     """Return the program of a case, if it has one."""
     return programs.get("spawn" if kind == "spawn" else name.partition(", ")[2])
@@ -193,6 +200,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=180)
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--only", default="spawn,bloom,persistent,synchronised")
+    parser.add_argument("--names", nargs="+", help="of the cases, those alone")
     parser.add_argument("--case", nargs=3, help="one case in this process: kind, name, program")
     chosen = parser.parse_args()
     if chosen.case:
@@ -217,11 +225,12 @@ def main() -> None:
                 with lock:
                     rows[kind, name, row["scheduler"]] = row
                     print(f"{time.time() - start_s:.0f} s", row, flush=True)
-                    chosen.output.write_text(json.dumps({"rows": [*rows.values()]}, indent=1))
+                    chosen.output.write_text(json.dumps({"device": device, "rows": [*rows.values()]}, indent=1))
             timer.cancel()
 
     only = chosen.only.split(",")
-    all_cases = cases(only)
+    all_cases = [case for case in cases(only) if not chosen.names or case[1] in chosen.names]
+    device = device_name()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.jobs) as pool, ThreadPoolExecutor(2) as two:
         building = pool.submit(built, Path(folder), only)
         if "persistent" in only:

@@ -16,7 +16,7 @@ from tileprof.analysis import build_graph
 from tileprof.record.cuda.installation import gpu, locate, selftest
 from tileprof.trace import READ, WRITE, load, validate
 
-HERE = Path(__file__).parent
+PROGRAMS = Path(__file__).parent / "programs"
 PARENTS, CHILDREN, BLOCKS, THREADS = 4, 2, 3, 32  # as in children.cu
 BYTES = {"in": 4 * PARENTS * CHILDREN * BLOCKS * THREADS, "count": 4 * PARENTS}
 
@@ -25,7 +25,7 @@ BYTES = {"in": 4 * PARENTS * CHILDREN * BLOCKS * THREADS, "count": 4 * PARENTS}
 def program(tmp_path_factory):
     program_file = tmp_path_factory.mktemp("children") / "children"
     architecture = f"-arch={gpu.gpus()[0].architecture}"
-    words = [locate.nvcc(), architecture, "-rdc=true", HERE / "children.cu", "-lcudadevrt", "-o", program_file]
+    words = [locate.nvcc(), architecture, "-rdc=true", PROGRAMS / "children.cu", "-lcudadevrt", "-o", program_file]
     subprocess.run(words, check=True)
     return program_file
 
@@ -64,10 +64,10 @@ def probe(tmp_path_factory):
     includes = [f"-I{locate.sanitizer().include}", f"-I{locate.cuda_include()}"]
     flags = ["-std=c++17", "-O1", "-fPIC", "-shared"]
     library, patches = folder / "probe.so", folder / "probe.fatbin"
-    source = HERE / "children_probe.cpp"
+    source = PROGRAMS / "children_probe.cpp"
     subprocess.run([locate.host_compiler(), *flags, *includes, source, "-ldl", "-o", library], check=True)
     words = ["-std=c++17", f"-arch={gpu.gpus()[0].architecture}", "--fatbin", "--compile-as-tools-patch", *includes]
-    subprocess.run([locate.nvcc(), *words, HERE / "children_patch.cu", "-o", patches], check=True)
+    subprocess.run([locate.nvcc(), *words, PROGRAMS / "children_patch.cu", "-o", patches], check=True)
     return library, patches
 
 

@@ -23,7 +23,7 @@ LONGEST_S = 60
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    result, source = tmp_path_factory.mktemp("company") / "company", Path(__file__).parent / "company.cu"
+    result, source = tmp_path_factory.mktemp("company") / "company", Path(__file__).parent / "programs" / "company.cu"
     subprocess.run([locate.nvcc(), f"-arch={gpu.gpus()[0].architecture}", source, "-o", result], check=True)
     return result
 

@@ -27,7 +27,7 @@ sys.stdout.write(f"{sum(e.key == 'aten::sin' for e in profile.key_averages())}")
 
 
 def compiled(tmp_path):
-    program, source = tmp_path / "faulty", Path(__file__).parent / "faulty.cu"
+    program, source = tmp_path / "faulty", Path(__file__).parent / "programs" / "faulty.cu"
     subprocess.run([locate.nvcc(), f"-arch={gpu.gpus()[0].architecture}", source, "-o", program], check=True)
     return program
 

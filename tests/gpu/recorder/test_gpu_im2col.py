@@ -13,7 +13,7 @@ from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.tensor_maps import im2col, tensormap
 from tileprof.trace import READ, load, validate
 
-SOURCE = Path(__file__).parent / "im2col_loads.cu"
+SOURCE = Path(__file__).parent / "programs" / "im2col_loads.cu"
 ELEMENT = 4
 
 

@@ -88,7 +88,7 @@ def test_a_program_without_a_matching_range_is_told_which_it_has(record, tmp_pat
 def test_a_program_in_cxx_marks_ranges_through_the_headers(record, tmp_path, pattern, grids):
     if not (locate.cuda_include() / "nvtx3" / "nvtx3.hpp").is_file():
         pytest.skip("needs nvtx3/nvtx3.hpp")
-    program, source = tmp_path / "marks", Path(__file__).parent / "nvtx_marks.cu"
+    program, source = tmp_path / "marks", Path(__file__).parent / "programs" / "nvtx_marks.cu"
     architecture = f"-arch={gpu.gpus()[0].architecture}"
     subprocess.run([locate.nvcc(), "-std=c++17", architecture, source, "-ldl", "-o", program], check=True)
     result = record(program, nvtx=pattern, passes=("accesses",))

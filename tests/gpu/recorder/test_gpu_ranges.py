@@ -110,7 +110,7 @@ def in_turns(script, environments):
 def subscriber(tmp_path, sanitizer):
     library = tmp_path / "libsubscriber.so"
     includes = [f"-I{sanitizer.include}", f"-I{locate.cuda_include()}"]
-    source = Path(__file__).parent / "subscriber.cpp"
+    source = Path(__file__).parent / "programs" / "subscriber.cpp"
     subprocess.run([locate.host_compiler(), *build.HOST_FLAGS, *includes, source, "-ldl", "-o", library], check=True)
     return {recorded_run.INJECTION: str(library), "TILEPROF_SANITIZER": str(sanitizer.library)}
 

@@ -12,7 +12,7 @@ import pytest
 from tileprof.record.cuda.installation import gpu, locate
 from tileprof.trace import load, validate
 
-SOURCE = Path(__file__).parent / "spinning.cu"
+SOURCE = Path(__file__).parent / "programs" / "spinning.cu"
 LONGEST_S = "60"
 OURS = 70
 

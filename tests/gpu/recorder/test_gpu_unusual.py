@@ -19,7 +19,7 @@ def binaries(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unusual")
 
     def build(name):
-        out, source = folder / name, Path(__file__).parent / f"{name}.cu"
+        out, source = folder / name, Path(__file__).parent / "programs" / f"{name}.cu"
         subprocess.run([locate.nvcc(), f"-arch={gpu.gpus()[0].architecture}", source, "-o", out], check=True)
         return out
 

@@ -84,11 +84,11 @@ with torch.no_grad(), tileprof.capture():
 
 
 @pytest.fixture(scope="module")
-def perceptron(tmp_path_factory):
+def perceptron(tmp_path_factory, warm):
     folder = tmp_path_factory.mktemp("perceptron")
     (folder / "net.py").write_text(PERCEPTRON)
     words = ["record", "--fake", "-o", folder / "net.tileprof", "--", sys.executable, folder / "net.py"]
-    subprocess.run([sys.executable, "-m", "tileprof", *words], check=True)
+    subprocess.run([warm.path / "tileprof", *words], check=True)
     return folder / "net.tileprof"
 
 

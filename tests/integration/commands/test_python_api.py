@@ -138,9 +138,9 @@ with tileprof.record("inner.tileprof"):
 """
 
 
-def test_inside_a_recorded_program_a_block_limits_that_recording(tmp_path):
+def test_inside_a_recorded_program_a_block_limits_that_recording(tmp_path, warm):
     (tmp_path / "program.py").write_text(NESTED)
-    command = [sys.executable, "-m", "tileprof", "record", "--recorder", "model", "--", sys.executable, "program.py"]
+    command = [warm.path / "tileprof", "record", "--recorder", "model", "--", sys.executable, "program.py"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert [p.name for p in tmp_path.glob("*.tileprof")] == ["program.tileprof"]
     operators = set(tileprof.load(tmp_path / "program.tileprof").launches["op"].astype(str))
@@ -185,19 +185,10 @@ def test_unmarked():
 """
 
 
-def test_the_marker_fails_a_test_whose_trace_breaks_a_limit(tmp_path):
+def test_the_marker_fails_a_test_whose_trace_breaks_a_limit(tmp_path, warm):
     (tmp_path / "test_marked.py").write_text(MARKED)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tileprof.pytest_plugin",
-        "-p",
-        "no:cacheprovider",
-        "test_marked.py",
-    ]
+    plugins = ["-p", "tileprof.pytest_plugin", "-p", "no:cacheprovider"]
+    command = [warm.python, "-m", "pytest", "-q", *plugins, "test_marked.py"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "2 passed" in result.stdout, result.stdout + result.stderr
     assert "3 failed" in result.stdout

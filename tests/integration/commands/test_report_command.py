@@ -19,16 +19,16 @@ from tileprof.trace import filters, load
 
 
 def report(*arguments, cwd=None, environment=None):
-    """A finished `tileprof report`; in a process of its own only where its folder or its environment matters."""
-    if cwd is None and environment is None:
-        return in_process(["report", *map(str, arguments)])
+    """A finished `tileprof report`; in a process of its own only where its environment matters."""
+    if environment is None:
+        with contextlib.chdir(cwd or Path.cwd()):
+            return in_process(["report", *map(str, arguments)])
     return subprocess.run(
         [sys.executable, "-m", "tileprof.cli", "report", *map(str, arguments)],
         capture_output=True,
         text=True,
-        cwd=cwd,
         check=False,
-        env=os.environ | (environment or {}),
+        env=os.environ | environment,
     )
 
 
@@ -148,7 +148,7 @@ def test_the_gpu_is_drawn_over_time_and_pairs_as_they_become_ready(mlp):
     assert re.search(r"edges .*[▁▂▃▄▅▆▇]█ ", text)
 
 
-@pytest.mark.parametrize(("options", "environment"), [(["--plain"], {}), ([], {"PYTHONIOENCODING": "ascii"})])
+@pytest.mark.parametrize(("options", "environment"), [(["--plain"], None), ([], {"PYTHONIOENCODING": "ascii"})])
 def test_a_plain_report_is_ascii_and_its_tables_stay_straight(mlp, options, environment):
     fancy = report(mlp).stdout.splitlines()
     plain = report(mlp, *options, environment=environment).stdout
@@ -193,13 +193,14 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize(
     ("end", "last"), [("program.writer.close()", "3 with 24 tiles"), ("import os; os._exit(3)", "PARTIAL")]
 )
-def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path, end, last):
+def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path, end, last, warm):
     root = Path(__file__).parents[3]
     code = LAYER.format(root=str(root), path=str(tmp_path / "t"), end=end)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as recording:
         recording.stdout.readline()
-        command = [sys.executable, "-c", WATCH, "report", "--watch", str(tmp_path / "t.tileprof")]
+        (tmp_path / "watch.py").write_text(WATCH)
+        command = [warm.python, tmp_path / "watch.py", "report", "--watch", tmp_path / "t.tileprof"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
             actual, reports = [], 0
             for line in watching.stdout:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tileprof.analysis import build_graph
+from tileprof.cli.entry import main
 from tileprof.policy.assessment import assess
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.synthesis.epilogue_fusion import fuse
@@ -25,10 +26,10 @@ NETWORKS = {"resnet38": ("stage1.0.conv1", "stage1.0.conv2"), "vgg19": ("stage1.
 
 
 @pytest.fixture(scope="module", params=NETWORKS)
-def recording(request, tmp_path_factory):
+def recording(request, tmp_path_factory, warm):
     path = tmp_path_factory.mktemp("halo") / f"{request.param}.tileprof"
     program = [sys.executable, "-m", f"tileprof.examples.{request.param}", "--channels-last"]
-    command = [sys.executable, "-m", "tileprof.cli", "record", "-o", path, "--tile", TILE, "--", *program]
+    command = [warm.path / "tileprof", "record", "-o", path, "--tile", TILE, "--", *program]
     subprocess.run(command, check=True, capture_output=True)
     launches = load(path).launches
     convolutions = launches[launches["kernel"].str.startswith("implicit_gemm")].set_index("module")["launch"]
@@ -74,25 +75,14 @@ def test_the_corrected_policy_waits_for_the_halo_and_costs_next_to_nothing(recor
     assert assessment.policy_us < assessment.stream_us
 
 
-def test_the_command_names_the_tiles(recording):
+def test_the_command_names_the_tiles(recording, capsys):
     path, (producer, consumer) = recording
     if load(path).launches["module"].iloc[producer] != "stage1.0":
         pytest.skip("one network is enough for the command line")
-    command = [
-        sys.executable,
-        "-m",
-        "tileprof.cli",
-        "verify",
-        "cusync:conv2dtile",
-        path,
-        "--pair",
-        f"{producer}:{consumer}",
-        "--fuse",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1, result.stderr
+    assert main(["verify", "cusync:conv2dtile", str(path), "--pair", f"{producer}:{consumer}", "--fuse"]) == 1
+    printed_text = capsys.readouterr().out
     expected = halo(PIXELS * PIXELS // int(load(path).launches["grid_x"].iloc[producer]))
     missing = sum(p != c for p, c in expected)
-    assert f"UNSOUND: {missing} of {len(expected)} dependencies are not waited for." in result.stdout
-    assert f"… and {missing - 10} more" in result.stdout
-    assert "A sound policy for these launches" in result.stdout
+    assert f"UNSOUND: {missing} of {len(expected)} dependencies are not waited for." in printed_text
+    assert f"… and {missing - 10} more" in printed_text
+    assert "A sound policy for these launches" in printed_text

@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from tests.gpu.measuring import measure_models, measure_starts
-from tests.integration.docs import acs_results
+from tests.integration.docs import acs_results, bloom_results
 from tileprof.runtime.measuring import summary
 
 ROOT = Path(__file__).parents[3]
@@ -168,29 +168,28 @@ def acs_eager() -> list[str]:
 
 def bloom() -> list[str]:
     """Return the runs of the program that finds its dependencies by filters."""
-    rows = []
-    for row in results("bloom")["rows"]:
-        runs = {run["mode"]: run for run in row["runs"]}
-        filters = runs["filters"]
-        costs = [f"{row['insert_ns']} ns", f"{row['look_up_ns']:,} ns"]
-        answers = f"{filters['found']:,} of {filters['asked']:,}"
-        times = [f"{runs[mode]['us']:,.0f}" for mode in ("kernels", "exact", "filters")]
-        rows.append([f"{row['bits']:,}", row["seed"], *costs, answers, *times])
-    head = ["bits per filter", "program", "inserted", "looked up", "answered yes"]
-    return markdown([*head, "kernel after kernel", "exact graph", "filters"], rows)
+    return markdown(bloom_results.RANGES_HEAD, bloom_results.ranges_rows(results("bloom")))
 
 
 def filters() -> list[str]:
     """Return what the filters of instrumented kernels answered."""
-    sizes = {"recurrent": ((2048, 512), (8192, 512), (8192, 128), (32768, 128))}
-    sizes["chain"] = sizes["recurrent"]
-    rows = []
-    for row in results("filters"):
-        if (row["bits"], row["granule"]) in sizes[row["program"]]:
-            numbers = [f"{row[key]:,}" for key in ("pairs", "dependent", "answered", "false", "granular", "missed")]
-            rows.append([row["program"], f"{row['bits']:,}, {row['granule']}", *numbers])
-    head = ["program", "bits, granule", "pairs asked", "dependent", "answered yes", "false", "of one granule", "missed"]
-    return markdown(head, rows)
+    return markdown(bloom_results.KERNELS_HEAD, bloom_results.kernels_rows(results("filters")))
+
+
+def filters_of_recordings() -> list[str]:
+    """Return what filters with the bits of recorded accesses answer."""
+    return markdown(bloom_results.RECORDINGS_HEAD, bloom_results.recordings_rows(results("inserted", BENCHMARKS)))
+
+
+def filters_by_patches() -> list[str]:
+    """Return what filters that patches filled in unmodified kernels answered."""
+    head = ["program", *bloom_results.RECORDINGS_HEAD[1:]]
+    return markdown(head, bloom_results.patched_rows(results("inserted")))
+
+
+def steps_that_repeat() -> list[str]:
+    """Return how soon the graphs of loops repeat."""
+    return markdown(bloom_results.STEPS_HEAD, bloom_results.steps_rows(results("steps", BENCHMARKS)))
 
 
 DEALT = ("persistent", "persistent-dynamic", "ccks", "ccks-ready")
@@ -338,7 +337,13 @@ def bytes_written() -> list[str]:
 
 TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "acs": {"programs that gain": acs, "eager measured": acs_eager, "simulated": acs_simulated},
-    "bloom": {"found by filters": bloom, "filters in kernels": filters},
+    "bloom": {
+        "found by filters": bloom,
+        "filters in kernels": filters,
+        "filters by patches": filters_by_patches,
+        "filters of recordings": filters_of_recordings,
+        "steps that repeat": steps_that_repeat,
+    },
     "ccks": {"dealt": dealers_table, "ways over the link": link_ways, "deadlines": deadlines},
     "exported-headers": {"kernels with exported headers": exported_headers},
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,16 @@ def test_importing_tileprof_imports_few_modules(tmp_path):
 def test_everything_but_the_recorders_imports_without_torch(tmp_path, statement):
     preamble = "import sys; sys.modules.update(dict.fromkeys(['torch', 'triton', 'transformers', 'cupti']));"
     assert python(f"{preamble} {statement}; print('imported')", tmp_path) == "imported\n"
+
+
+def test_writing_a_trace_imports_no_pandas(tmp_path):
+    """Each recorded program would wait for it."""
+    source = (
+        "import sys; from tests.support.small_programs import recurrent; recurrent('t.tileprof')\n"
+        "print(sorted({'pandas', 'pyarrow'} & set(sys.modules)))"
+    )
+    root = Path(__file__).parents[3]
+    assert python(f"import sys; sys.path.append({str(root)!r}); {source}", tmp_path) == "['pyarrow']\n"
 
 
 def test_an_unknown_name_is_an_attribute_error(tmp_path):

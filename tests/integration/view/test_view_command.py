@@ -1,7 +1,6 @@
 """`tileprof view` as a user types it."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,18 @@ def trace(tmp_path_factory):
     return transformer(tmp_path_factory.mktemp("view") / "small", layers=2)
 
 
-def view(*arguments, cwd=None):
-    command = [sys.executable, "-m", "tileprof.cli", "view", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+@pytest.fixture
+def view(warm):
+    """Run the command in a folder."""
+
+    def run(*arguments, cwd=None):
+        command = [warm.path / "tileprof", "view", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+    return run
 
 
-def test_the_page_is_written_beside_the_user_and_its_path_said(trace, tmp_path):
+def test_the_page_is_written_beside_the_user_and_its_path_said(view, trace, tmp_path):
     result = view(trace, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (0, "")
     assert "small.html" in result.stderr
@@ -27,7 +32,7 @@ def test_the_page_is_written_beside_the_user_and_its_path_said(trace, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_nothing_is_overwritten_without_force(trace, tmp_path):
+def test_nothing_is_overwritten_without_force(view, trace, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("mine")
     refusal = view(trace, "-o", page, "--quick")
@@ -39,7 +44,7 @@ def test_nothing_is_overwritten_without_force(trace, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["no/such/folder/page.html", "."])
-def test_a_place_that_takes_no_page_is_named(trace, tmp_path, place):
+def test_a_place_that_takes_no_page_is_named(view, trace, tmp_path, place):
     result = view(trace, "-o", place, cwd=tmp_path)
     assert result.returncode == 2
     assert "folder" in result.stderr
@@ -54,7 +59,7 @@ def test_a_place_that_takes_no_page_is_named(trace, tmp_path, place):
         ("TRACE/manifest.json", "lies in the trace"),
     ],
 )
-def test_even_force_replaces_plain_files_only_and_nothing_of_a_trace(trace, tmp_path, place, says):
+def test_even_force_replaces_plain_files_only_and_nothing_of_a_trace(view, trace, tmp_path, place, says):
     content = (trace / "manifest.json").read_bytes()
     result = view("--force", "-o", place.replace("TRACE", str(trace)), trace, cwd=tmp_path)
     assert result.returncode == 2
@@ -64,21 +69,21 @@ def test_even_force_replaces_plain_files_only_and_nothing_of_a_trace(trace, tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_options_may_stand_between_the_trace_and_the_policy(trace, tmp_path):
+def test_options_may_stand_between_the_trace_and_the_policy(view, trace, tmp_path):
     result = view(trace, "--quick", "-o", "page.html", "no-such-policy.json", cwd=tmp_path)
     assert result.returncode == 2
     assert "no-such-policy.json" in result.stderr
     assert "unrecognized" not in result.stderr
 
 
-def test_a_path_that_is_no_trace_is_refused_before_anything_is_written(tmp_path):
+def test_a_path_that_is_no_trace_is_refused_before_anything_is_written(view, tmp_path):
     result = view(tmp_path / "nothing.tileprof", cwd=tmp_path)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_stages_are_bound_only_where_there_is_a_policy(trace, tmp_path):
+def test_stages_are_bound_only_where_there_is_a_policy(view, trace, tmp_path):
     result = view(trace, "--pair", "1:2", cwd=tmp_path)
     assert result.returncode == 2
     assert "name the policy" in result.stderr

@@ -203,8 +203,8 @@ def test_the_command_says_its_address_and_ends_with_ctrl_c(trace, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_served_page_is_not_written_too(trace, tmp_path):
-    command = [sys.executable, "-m", "tileprof.cli", "view", str(trace), "--serve", "-o", str(tmp_path / "page.html")]
+def test_a_served_page_is_not_written_too(trace, tmp_path, warm):
+    command = [warm.path / "tileprof", "view", trace, "--serve", "-o", tmp_path / "page.html"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert "--serve writes no file" in result.stderr

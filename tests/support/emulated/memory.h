@@ -105,7 +105,7 @@ void collective(const char* name, Work&& work) {
     if (one_in(options.yield_odds)) yield();
 }
 
-// Somebody reads a word until it changes: with a nap between, or nothing.
+// A thread reads a word until it changes, with or without a pause between reads.
 void poll(const void* address, u32 value, u32 name) {
     Fiber& self = *now;
     const bool same = self.polled == address && self.seen == value;

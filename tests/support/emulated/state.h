@@ -35,7 +35,7 @@ constexpr u64 STACK_BYTES = 64 * 1024;
 constexpr u32 MOST_REPEATS = 256;  // of one word by one thread, of which more are taken for polling
 constexpr int MOST_IDLE = 64;  // times in a row that all who poll may find nothing new
 
-// How many of each thread's stores somebody knows of.
+// How many of each thread's stores another thread knows of.
 struct Clock {
     u16 known[THREADS] = {};
 

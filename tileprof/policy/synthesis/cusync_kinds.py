@@ -43,10 +43,10 @@ costs less than the 0.01 us that the table resolves: neighbours end together.
 alone, with ``--tile conv=32x64x32,split=1``; the tiles are those of the model's rule when the table was made.
 
 The omission makes wrong numbers: executed tile by tile on the CPU with the middle tile of the first convolution held
-back (``tests/benchmarks/bench_halo.py``; both 56 x 56 pairs in fp16, 49 tiles of 64 pixels), 114 of 3,136 pixels are
-wrong under each of ``conv2dtile``, ``rowsync`` and ``tilesync``, and none under the synthesised policy. On an H200,
-under cuSync itself, one tile that begins 10 us late makes the result wrong in 99 and 100 of 100 rounds (Conv2DTileSync,
-RowSync), 1 us in none; with the halo awaited it never is (``tests/gpu/results/halo.json``).
+back (``tests/benchmarks/policies/bench_halo.py``; both 56 x 56 pairs in fp16, 49 tiles of 64 pixels), 114 of 3,136
+pixels are wrong under each of ``conv2dtile``, ``rowsync`` and ``tilesync``, and none under the synthesised policy. On
+an H200, under cuSync itself, one tile that begins 10 us late makes the result wrong in 99 and 100 of 100 rounds
+(Conv2DTileSync, RowSync), 1 us in none; with the halo awaited it never is (``tests/gpu/results/halo.json``).
 """
 
 from __future__ import annotations

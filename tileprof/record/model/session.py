@@ -308,29 +308,44 @@ class Session:
         if not self.window.covers(path) or self._initialises(operator, places, inputs):
             return
         cached = tuple(key)
-        by_value = operator.entry is not None and operator.entry.data_dependent and not _any_fake(tensors)
-        kernel_plans = self._plans_by_value.find(cached, tensors, values) if by_value else self._plans.get(cached)
-        texts: list[str] | None = None
-        if kernel_plans is None:
-            read: set[int] = set()
-            call = self._call(operator, arguments, result, tensors, values, read)
-            kernel_plans = launch_plans.plan(
-                operator if strided else operator.opaque(), call, self.device, cached, self._notes
-            )
-            if by_value:
-                self._plans_by_value.keep(cached, read, tensors, values, kernel_plans)
-            else:
-                self._plans[cached] = kernel_plans
-        elif numbers and any(one.call for one in kernel_plans):
-            call = self._call(operator, arguments, result, tensors, values)
-            texts = [call_description(call, one.kernel) for one in kernel_plans]
+        call_of = partial(self._call, operator, arguments, result, tensors, values)
+        kernel_plans, texts = self._planned(operator, cached, call_of, tensors, values, numbers, strided=strided)
         if operator.mutates:
             outputs: list[torch.Tensor] = []
             flatten([v for a, v in zip(operator.arguments, arguments, strict=True) if a.written], outputs, [])
             buffers.wrote(outputs)
         parts = len(kernel_plans) > 1 and operator.name in IN_PARTS and all(one.call for one in kernel_plans)
-        whole = self._call(operator, arguments, result, tensors, values) if parts else None
+        whole = call_of() if parts else None
         self._launch(operator.name, kernel_plans, tensors, places, inputs, path, texts, whole)
+
+    def _planned(
+        self,
+        operator: Operator,
+        key: tuple[Any, ...],
+        call_of: Callable[..., Call],
+        tensors: list[torch.Tensor],
+        values: dict[int, Any],
+        numbers: list[float] | None,
+        *,
+        strided: bool,
+    ) -> tuple[list[launch_plans.KernelPlan], list[str] | None]:
+        """Return the plans of a call's kernels, made now if no earlier call has the key, and the descriptions of its
+        arguments if they differ from those of the plans. ``numbers``: arguments that ``key`` does not contain.
+        """
+        by_value = operator.entry is not None and operator.entry.data_dependent and not _any_fake(tensors)
+        kernel_plans = self._plans_by_value.find(key, tensors, values) if by_value else self._plans.get(key)
+        if kernel_plans is None:
+            read: set[int] = set()
+            planned = operator if strided else operator.opaque()
+            kernel_plans = launch_plans.plan(planned, call_of(read), self.device, key, self._notes)
+            if by_value:
+                self._plans_by_value.keep(key, read, tensors, values, kernel_plans)
+            else:
+                self._plans[key] = kernel_plans
+        elif numbers and any(one.call for one in kernel_plans):
+            call = call_of()
+            return kernel_plans, [call_description(call, one.kernel) for one in kernel_plans]
+        return kernel_plans, None
 
     def _initialises(self, operator: Operator, places: list[Buffer | None], inputs: int) -> bool:
         """Return whether an operator initialises a parameter, a module or its tensors before any module ran.

@@ -1,4 +1,4 @@
-"""Policies that somebody else wrote, as `tileprof verify` and `tileprof export --policy` show and rewrite them."""
+"""Policies of other authors, as `tileprof verify` and `tileprof export --policy` show and rewrite them."""
 
 from __future__ import annotations
 

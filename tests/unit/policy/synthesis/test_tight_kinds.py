@@ -18,7 +18,7 @@ WANTED = {
     ("resnet-38(cusync)", "v100", "C64", 4),
     ("vgg-19(cusync)", "v100", "C256", 4),
 }
-"""All 152 pairs: tests/benchmarks/bench_policy_kinds.py."""
+"""All 152 pairs: tests/benchmarks/policies/bench_policy_kinds.py."""
 
 
 @pytest.mark.parametrize("key", sorted(WANTED))

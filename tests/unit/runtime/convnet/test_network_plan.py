@@ -82,7 +82,7 @@ def test_a_plan_that_lacks_something_is_refused(kind: str) -> None:
 
 
 def test_rows_whose_tiles_post_two_semaphores_are_awaited_on_both() -> None:
-    """One of the tiles of a row posts a semaphore of its own, which nobody awaits; the others' counts are right."""
+    """One of the tiles of a row posts a semaphore of its own, which no tile awaits; the others' counts are right."""
     plan = plan_network(small(1), 5)
     tasks, waits = plan.tasks.copy(), plan.waits.copy()
     shared = next(s for s in waits[:, 0].tolist() if (tasks[:, 7] == s).sum() > 1)

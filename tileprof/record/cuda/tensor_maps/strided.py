@@ -6,7 +6,7 @@ mode, whose bounding box has one position ``(i, j)`` for each pixel of a phase, 
 not looked at: it is taken to write the pixels of all phases at its positions, of the channels of its filters. This is
 believed only if the positions fill the result, and if for each phase, which has a map of its own, the runs of positions
 and of channels that tiles load cut it into rectangles that do not overlap, each loaded by some tile. A phase without
-taps, as in a 1x1 convolution with a stride of 2, is loaded by nobody, and a tile that loads nothing may write its
+taps, as in a 1x1 convolution with a stride of 2, is loaded by no tile, and a tile that loads nothing may write its
 zeros: then nothing is said.
 """
 

@@ -137,7 +137,7 @@ def initialisation() -> Iterator[None]:
 def conversions() -> Iterator[None]:
     """Lets ``module.half()``, ``.to()`` and the like convert fake parameters.
 
-    PyTorch exchanges their contents, which it refuses to do for a tensor that somebody refers to weakly, and its own
+    PyTorch exchanges their contents, which it refuses to do for a tensor that has weak references, and its own
     fake mode does so for every tensor that it makes. What refers to a parameter is to refer to the converted one, which
     is what the exchange gives.
     """

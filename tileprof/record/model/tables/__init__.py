@@ -2,7 +2,7 @@
 
 How a tile model uses a table::
 
-    table = tables.table("products", device)          # None where nobody measured this GPU
+    table = tables.table("products", device)          # None where this GPU was not measured
     row = table.row((op, dtype, m, n, k)) if table else None
     if row is not None:                               # this very problem was measured
         kernels = ...                                 # built from table.columns["..."][row]

@@ -6,7 +6,7 @@
 //
 //     ROUTE  eight tokens: scores, the best experts, copies of the row
 //     UP     a tile of rows, 64 columns of the gated inner layer
-//     DOWN   a tile of rows, 64 columns of the result; whoever is the last of a token's experts adds them up
+//     DOWN   a tile of rows, 64 columns of the result; the last of a token's experts adds them up
 #pragma once
 
 #include "config.h"

@@ -146,7 +146,7 @@ def test_a_graph_returns_to_the_tensors_it_was_captured_with_in_turn():
         assert owner(lifetimes, 600)[1] == 512
         assert owner(lifetimes, 600)[0] not in {buffer for buffer, _ in first}, "another tensor in the same place"
     lifetimes.return_to(((0, 1024),), np.array([100]), frozenset())
-    assert owner(lifetimes, 100) == (0, 0), "a tensor that lives now is nobody else's"
+    assert owner(lifetimes, 100) == (0, 0), "a living tensor has no other owner"
     lifetimes.return_to(((0, 1024),), np.array([100]), frozenset({(0, 512)}))
     assert writer.buffers[owner(lifetimes, 100)[0]]["bytes"] == 1024, "but of a node of the graph that made it"
 

@@ -2,7 +2,7 @@
 
 `nvidia-matmul-heuristics` (proprietary; never part of tileprof) runs without a GPU. One of its targets proposes what
 cuBLAS launches on Hopper for 16-bit types: of the nvjet kernels of an H200 it names 97 to 99% right, tile, cluster and
-split-k (`docs/harvest.md`), and it knows GPUs that nobody has measured. It is asked as cuBLAS sees the problem,
+split-k (`docs/harvest.md`), and it knows GPUs that were not measured. It is asked as cuBLAS sees the problem,
 transposed. Its destructor frees a cut-off pointer, so it is never called. It divides by zero, and ends the process, for
 some tall products of 24, 40, 56, 72 or 88 columns (version 0.1.0.27; 14 of 14,000 drawn at random): it is not asked
 about those and their like.

@@ -25,7 +25,7 @@ from tileprof.trace.footprint import READ, WRITE
 
 H200 = get("H200")
 H100 = get("H100")
-"""A GPU that nobody measured: rules alone."""
+"""A GPU without tables, for which only rules apply."""
 
 
 @st.composite

@@ -19,6 +19,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import folder_bytes, header, run, table
 
 PARENTS = 10

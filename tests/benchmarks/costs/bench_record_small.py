@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import header, run, table, tileprof
 
 STEPS = str(Path(__file__).with_name("small_steps.py"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-from tests.gpu.recorder.known_kernels import CASES, GPU_CASES, need_a_gpu, true_sets
+from tests.gpu.source.known_kernels import CASES, GPU_CASES, need_a_gpu, true_sets
 from tileprof.trace import load
 
 # Its wrapper names what a kernel is said to touch, which is less than it does.

@@ -1,7 +1,7 @@
 """Kernels whose every access is known: what the source recorder writes down equals it, byte for byte.
 
 The same kernels run on the CPU, through the header's emulation, and on a GPU. As a script it writes the results of a
-run on a GPU: ``python tests/gpu/recorder/test_source_known_bytes.py tests/gpu/results/source.json``.
+run on a GPU: ``python tests/gpu/source/test_source_known_bytes.py tests/gpu/results/source.json``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.gpu.recorder.known_kernels import (
+from tests.gpu.source.known_kernels import (
     CASES,
     GPU_CASES,
     SOURCE,
@@ -178,7 +178,7 @@ def results(folder: Path) -> dict[str, object]:
     small = recorded_sets(record(matmul(), "gpu", folder, Settings(log_bytes=1024)))
     least = record(matmul(), "gpu", folder, Settings(log_bytes=1024, largest_log_bytes=1024))
     return {
-        "what": "source recorder: recorded bytes against true ones, kernels of tests/gpu/recorder/source_kernels.cu",
+        "what": "source recorder: recorded bytes against true ones, kernels of tests/gpu/source/source_kernels.cu",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "device": gpus()[0].name,
         "driver_cuda": gpus()[0].driver,

@@ -1,18 +1,22 @@
 """Policies of whole models: seconds to verify GPT-2's and LLaMA-1B's, and what becomes of mutants.
 
-python tests/benchmarks/bench_whole_policies.py [MUTANTS OF GPT-2, default 400] [OF TWO LAYERS OF LLAMA-1B, default 80]
+python tests/benchmarks/policies/bench_whole_policies.py [GPT2 [LLAMA]]     numbers of mutants: of GPT-2 (default 400)
+and of two layers of LLaMA-1B (default 80)
 """
 
 import sys
 import time
-
-from measuring import ROOT, header
+from pathlib import Path
 
 from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.decode.handover import Handover
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.programs.whole_policy import of_blocks, of_decoder, of_network
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, header
 
 sys.path.insert(0, str(ROOT))
 

@@ -1,7 +1,7 @@
 """Synthesis and verification of a whole program's policy: GPT-2's forward pass, and a layer of LLaMA-2-70B.
 
-python tests/benchmarks/bench_policy.py     CPU seconds of this process, compiled code warm, and their share of what
-each may take
+python tests/benchmarks/costs/bench_policy.py     CPU seconds of this process, compiled code warm, and their share of
+what each may take
 """
 
 import sys
@@ -9,12 +9,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import header, table, tileprof
-
 from tileprof.analysis import build_graph
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace import load
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import header, table, tileprof
 
 LLAMA = ("--fake", "--module", r"layers\.0\b")
 PROGRAMS = {

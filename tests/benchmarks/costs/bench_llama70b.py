@@ -1,9 +1,12 @@
 """LLaMA-2-70B, 2048 tokens, on fake tensors: recorded, analysed and reported, with time and memory of each."""
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 from sys import executable
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 
 from measuring import folder_bytes, header, table, tileprof
 

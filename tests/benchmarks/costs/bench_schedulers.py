@@ -5,16 +5,19 @@ Give a trace; without one, GPT-2 small (12 layers, 128 tokens) is recorded first
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
-
-from measuring import header, table, tileprof
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import MODELS, SCHEDULERS, Simulator
 from tileprof.errors import UserError
 from tileprof.trace import load
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import header, table, tileprof
 
 
 def main():

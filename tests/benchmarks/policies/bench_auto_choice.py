@@ -1,20 +1,23 @@
 """What ``--scheduler auto`` would have gained and lost on the chains that were measured on an H200: its choice by the
 model, the time by measurement.
 
-python tests/benchmarks/bench_auto_choice.py     no GPU; the rows are those of ``tests/gpu/results/runtime.json``
+python tests/benchmarks/policies/bench_auto_choice.py     no GPU; rows: ``tests/gpu/results/runtime.json``
 """
 
 import json
+import sys
 from pathlib import Path
-
-from measuring import header, table
 
 from tileprof.runtime.measuring.cases import cases
 from tileprof.runtime.measuring.summary import by_chain, gain, mean
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.scheduler_choice import choose
 
-RESULTS = Path(__file__).parents[1] / "gpu" / "results" / "runtime.json"
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, header, table
+
+RESULTS = ROOT / "tests/gpu/results/runtime.json"
 H200 = (9, 0), clusters_on(132)
 """Compute capability, and the clusters that 132 SMs hold."""
 

@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measuring import header, table
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the builders of the unit tests
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, header, table
+
+sys.path.insert(0, str(ROOT))  # the builders of the unit tests
 
 from tests.support.synthetic_graphs import block, durations, graph
 from tileprof.analysis.bounds.list_schedule import list_schedule

@@ -1,14 +1,16 @@
 """Which kinds of policies synthesis finds for the chains that cuSync's authors tuned by hand, beside the kinds that
 cuSync ships.
 
-python tests/benchmarks/bench_policy_kinds.py [MODEL...]     one row per pair of kernels; times are modelled, waits at
-the begin of a tile
+python tests/benchmarks/policies/bench_policy_kinds.py [MODEL...]     one row per pair of kernels; times are modelled,
+waits at the begin of a tile
 """
 
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 
 from measuring import ROOT, header, table
 

@@ -4,6 +4,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import folder_bytes, header, run, spread, table, tileprof
 
 REPETITIONS = 3

@@ -1,4 +1,4 @@
-"""Measure the trace format: ``python tests/benchmarks/bench_trace.py [tiles]`` writes, loads and checks a trace.
+"""Measure the trace format: ``python tests/benchmarks/costs/bench_trace.py [tiles]`` writes, loads and checks a trace.
 
 Two shapes of program: matrix products (regular boxes, few patterns) and gathers (every tile's boxes differ, the
 worst case for counting distinct bytes). Prints a table; the folder is removed afterwards.

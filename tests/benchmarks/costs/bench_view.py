@@ -13,9 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 import bench_graph
 from measuring import header, table, tileprof
-from playwright.sync_api import sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRAWN = "await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));"

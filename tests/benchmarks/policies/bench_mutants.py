@@ -1,7 +1,7 @@
 """Mutants of policies that the verifier must object to: over random graphs, of what residency relies on, and over
 recorded programs.
 
-    python tests/benchmarks/bench_mutants.py KIND FIRST SLICES [FILE]
+    python tests/benchmarks/policies/bench_mutants.py KIND FIRST SLICES [FILE]
 
 KIND is ``random``, ``residency`` or ``programs``. A slice is `MUTANTS` mutants drawn from a seed, its number; its
 counts are appended to FILE as one line of JSON as soon as it has ended, so that a run goes on where another was
@@ -17,8 +17,6 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-from measuring import ROOT, tileprof
-
 from tileprof.analysis import build_graph
 from tileprof.analysis.dependencies.blocks import merge_blocks
 from tileprof.analysis.dependencies.relations import graph_of_relations, relation
@@ -28,12 +26,16 @@ from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.overtaken import overtaken_launches
 from tileprof.trace import load
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, tileprof
+
 sys.path.insert(0, str(ROOT))
 
 from tests.support.policies.mutants import Tally, exact_policy, mutants
 from tests.support.policies.random_graphs import random_graph, residency_tally
 
-RESULTS = Path(__file__).parent / "results" / "mutants.json"
+RESULTS = ROOT / "tests/benchmarks/results" / "mutants.json"
 FILE = Path("mutants.jsonl")
 
 MUTANTS = 1000

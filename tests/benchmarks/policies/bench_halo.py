@@ -1,7 +1,7 @@
 """What a convolution computes that does not wait for its halo: cuSync's policies executed on the CPU with one tile held
 back.
 
-python tests/benchmarks/bench_halo.py     ResNet-38 and VGG-19, two 3 x 3 convolutions of 56 x 56 pixels and 64
+python tests/benchmarks/policies/bench_halo.py     ResNet-38 and VGG-19, two 3 x 3 convolutions of 56 x 56 pixels and 64
 channels, a ReLU between
 
 Stages run tile by tile by the waits of the policy alone (`tileprof.runtime.executor`); memory that no tile has written
@@ -13,8 +13,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from measuring import header, table, tileprof
-
 from tileprof.analysis import build_graph
 from tileprof.policy.operators import describe
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
@@ -25,6 +23,10 @@ from tileprof.policy.verification.verifier import verify
 from tileprof.runtime import Pipeline
 from tileprof.runtime.executor import Program, delaying, stream
 from tileprof.trace import load
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import header, table, tileprof
 
 PAIRS = {"resnet38": ("stage1.0.conv1", "stage1.0.conv2"), "vgg19": ("stage1.0", "stage1.2")}
 """Modules of the examples."""

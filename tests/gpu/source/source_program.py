@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-from tests.gpu.recorder.known_kernels import CASES, GPU_CASES, SOURCE, on_the_gpu
+from tests.gpu.source.known_kernels import CASES, GPU_CASES, SOURCE, on_the_gpu
 from tileprof.record.source.gpu import Gpu
 from tileprof.record.source.machine import Place, Program, scalar
 

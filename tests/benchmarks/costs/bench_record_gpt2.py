@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import folder_bytes, header, run, spread, table, tileprof
 
 PROGRAM = (sys.executable, "-m", "tileprof.examples.gpt2", "--layers", "12", "--tokens", "128")
