@@ -16,15 +16,18 @@
 # start from that observation: kernels of recurrent networks and convolutions leave much of a GPU empty, and blocks of
 # the next kernel could fill it if their dependencies were known.
 #
-# The notebook has two kinds of data, and every figure names its kind:
+# The notebook has three kinds of data, and every figure names its kind:
 #
-# * **recorded**: the kernels that ran on an H200, from the traces in `tests/golden`. Grids, resident blocks and times
-#   are the GPU's. There is no recurrent network among them.
+# * **recorded**: the kernels that ran on an H200, from the traces in `tests/golden`, an LSTM and a GRU among them.
+#   Grids, resident blocks and times are the GPU's.
 # * **modelled**: every layer size of DeepBench, the product of one step of its recurrent layers and its forward
 #   convolutions, in fp16, recorded without a GPU. Tile shapes, split-k and times follow tileprof's rules for the
 #   device, which a library need not share.
+# * **measured**: how much of its peak arithmetic an H200 reaches for these layers
+#   (`tests/gpu/measuring/measure_arithmetic.py`).
 
 # %%
+import json
 import subprocess
 import sys
 import tempfile
@@ -40,9 +43,8 @@ from tileprof.analysis.bounds import Machine
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
 
-from studies.charts import level_bars, wave_points
+from studies.charts import level_bars, share_points, wave_points
 
-places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 clone = next(place for place in places if (place / "notebooks" / "data").is_dir())
 data = clone / "notebooks" / "data"
 
@@ -127,7 +129,8 @@ modelled.groupby("group", sort=False)[["waves", "share", "sms"]].median().round(
 
 # %%
 recorded = []
-for path in sorted((clone / "tests" / "golden").glob("*.tileprof")):
+golden = clone / "tests" / "golden"
+for path in [*sorted(golden.glob("*.tileprof")), golden / "later" / "lstm.tileprof", golden / "later" / "gru.tileprof"]:
     trace = tileprof.load(path)
     table = kernels(trace, "recorded")
     recorded.append(table[table["timing"] == "measured"].assign(program=path.stem, device=trace.device.name))
@@ -139,7 +142,7 @@ recorded.groupby("program")[["waves", "share", "sms"]].median().round(2).assign(
 )
 
 # %%
-shown = recorded[recorded["program"].isin(["convolution", "gpt2", "gpt2_compiled"])]
+shown = recorded[recorded["program"].isin(["convolution", "gpt2", "gpt2_compiled", "lstm", "gru"])]
 order = ["RNN product, training", "RNN product, inference", "convolution, training", "convolution, inference"]
 bars = pd.concat([*(modelled[modelled["group"].str.startswith(name)] for name in order), shown], ignore_index=True)
 
@@ -165,6 +168,23 @@ level_bars(bars, title=title, what="slots filled")
 points = pd.concat([modelled[modelled["device"] == "H200"], recorded.assign(family="any kernel")], ignore_index=True)
 under = float((points["waves"] < 1).mean())
 wave_points(points, title=f"On an H200, {under:.0%} of these kernels have less than one wave of blocks")
+
+# %% [markdown]
+# Slots that hold a block are not yet arithmetic units that work. The share of peak arithmetic counts what a layer has to
+# multiply and add, over its measured time times the peak of the tensor cores.
+
+# %%
+of_h200 = modelled[modelled["device"] == "H200"].reset_index(drop=True)
+cells = names.str.replace(" x ", ", batch ").str.replace(", batch ", " ", n=1)
+shape = names.where(of_h200["family"] == "convolution", cells) + " (" + suites + ")"
+reached = pd.DataFrame(json.loads((clone / "tests" / "gpu" / "results" / "arithmetic.json").read_text())["rows"])
+reached = reached.drop_duplicates("shape").set_index("shape")["share"]
+units = of_h200.assign(arithmetic=shape.map(reached).to_numpy())
+full, busy = (float(units[column].median()) for column in ("share", "arithmetic"))
+share_points(
+    units,
+    title=f"Half of the layers fill more than {full:.0%} of the slots (modelled) and reach more than {busy:.0%} of the arithmetic (measured)",
+)
 
 # %% [markdown]
 # Slots count resident blocks. A kernel of small blocks may reach every SM and still leave most slots empty, as kernels
@@ -199,7 +219,8 @@ Markdown(
 **Answer.** Of the {len(recorded)} kernels recorded on an H200, {below(recorded):.0%} fill less than half of their slots, and they take {time:.0%} of the
 time. Of DeepBench's layers, modelled, it is {"; ".join(sentences)}: how full a product is hangs on how many of its blocks fit an SM, which the
 library's tiles decide. Less than one wave of blocks have {(modelled["waves"] < 1).mean():.0%} of the modelled kernels and
-{(recorded["waves"] < 1).mean():.0%} of the recorded ones. What is empty is room for blocks of later kernels, if these need not wait for all blocks of the one before.
+{(recorded["waves"] < 1).mean():.0%} of the recorded ones. Measured, half of DeepBench's layers reach less than {busy:.0%} of an H200's
+peak arithmetic. What is empty is room for blocks of later kernels, if these need not wait for all blocks of the one before.
 
 """
     + "\n".join(lines)

@@ -25,6 +25,10 @@ os.environ["TILEPROF_PROGRESS_S"] = "0"
 for _library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
+# Inductor compiles a handful of small functions: to try which vectors the machine has, and to compile PyTorch's headers
+# in front, takes longer than that.
+os.environ |= {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+
 # Each program that a test starts, and each worker, would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -32,7 +32,7 @@ def register(shell: Any) -> None:
         operators.
         """
         from tileprof.api import load  # noqa: PLC0415 - heavy
-        from tileprof.record.model.inline import recording  # noqa: PLC0415 - heavy
+        from tileprof.record.model.recording_context import recording  # noqa: PLC0415 - heavy
 
         options = vars(_parser().parse_args(shlex.split(line)))
         path = options.pop("path")

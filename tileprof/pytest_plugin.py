@@ -37,7 +37,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     unknown = set(limits) - {*_LIMITS, *_RECORDING, "no_conservative", "fail_if"}
     if marker.args or unknown:
         pytest.fail(f"tileprof marker: unknown arguments {sorted(unknown) or list(marker.args)}", pytrace=False)
-    from tileprof.record.model.inline import recording  # noqa: PLC0415 - heavy, and only for marked tests
+    from tileprof.record.model.recording_context import recording  # noqa: PLC0415 - heavy, and only for marked tests
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "test.tileprof"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.guidance import Guidance
     from tileprof.analysis.reporting.report import Report
-    from tileprof.viz.overlay import Overlay
-    from tileprof.viz.study import Study
+    from tileprof.viz.comparisons import Study
+    from tileprof.viz.policy_overlay import Overlay
     from tileprof.viz.variants import Variant
 
 # The drawing is our own, on canvas: plotly's script alone is 4.5 MB, more than the whole page of a GPT-2 may have, and

@@ -9,14 +9,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.timeline import Lanes, busy_share
+from tileprof.viz.comparisons import finite, plain
 from tileprof.viz.page_values import pack, packed_bytes, printable
-from tileprof.viz.study import finite, plain
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.reporting.report import Report
     from tileprof.analysis.simulate import Schedule
-    from tileprof.viz.study import Study
+    from tileprof.viz.comparisons import Study
 
 _TOO_MANY = 400_000
 """Tiles of a schedule that are not drawn one by one: the browser places each in its SM."""

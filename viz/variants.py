@@ -18,8 +18,8 @@ import numpy as np
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler
 from tileprof.errors import UserError
+from tileprof.viz.comparisons import OCCUPANCIES, SIZES, cost, finite
 from tileprof.viz.page_values import printable
-from tileprof.viz.study import OCCUPANCIES, SIZES, cost, finite
 
 if TYPE_CHECKING:
     from dataclasses import Field

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.machine import Machine
 from tileprof.analysis.bounds.problem import Links, Problem
+from tileprof.analysis.simulate.address_ranges import range_hazards
 from tileprof.analysis.simulate.plan import Draft
-from tileprof.analysis.simulate.ranges import range_hazards
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:

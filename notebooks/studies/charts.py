@@ -143,6 +143,31 @@ def wave_points(table: pd.DataFrame, *, title: str) -> go.Figure:
     return dressed(figure, title, height=560, top=64)
 
 
+def share_points(table: pd.DataFrame, *, title: str) -> go.Figure:
+    """Return layers as points: share of the slots that tiles fill across, share of peak arithmetic (0 to 1) up.
+
+    ``table`` has columns ``share``, ``arithmetic``, ``family`` (a colour and a mark each) and ``name`` (shown on
+    hover).
+    """
+    figure = go.Figure()
+    for number, (family, rows) in enumerate(table.groupby("family", sort=False)):
+        look = {"color": PALETTE[number % len(PALETTE)], "symbol": _MARKERS[number % len(_MARKERS)], "size": 8}
+        figure.add_trace(
+            go.Scatter(
+                x=rows["share"],
+                y=rows["arithmetic"],
+                mode="markers",
+                name=str(family),
+                text=rows["name"],
+                hovertemplate="%{text}<br>%{x:.0%} of the slots, %{y:.1%} of the arithmetic<extra></extra>",
+                marker={**look, "opacity": 0.7, "line": {"width": 1, "color": "white"}},
+            )
+        )
+    figure.update_xaxes(title="slots filled, mean over the waves (modelled)", tickformat=".0%", range=[0, 1.04])
+    figure.update_yaxes(title="of peak arithmetic (measured)", tickformat=".0%", rangemode="tozero")
+    return dressed(figure, title, height=480, top=64)
+
+
 def _saw(low: float, high: float) -> NDArray[np.float64]:
     """Return where w / ceil(w) turns, and points between for the log axis."""
     turns = np.arange(1, min(ceil(high), 400) + 1, dtype=np.float64)

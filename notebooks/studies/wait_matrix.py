@@ -9,7 +9,7 @@ from studies.charts import areas
 
 from tileprof.analysis import EdgeBlock, TileGraph
 from tileprof.errors import UserError
-from tileprof.viz.overlay import PairOverlay
+from tileprof.viz.policy_overlay import PairOverlay
 from tileprof.viz.tile_figures import launch_title
 
 

@@ -23,7 +23,7 @@ from tileprof.record.command import parse
 from tileprof.trace.schema import SUFFIX
 
 if TYPE_CHECKING:
-    from tileprof.record.model.inline import Recording
+    from tileprof.record.model.recording_context import Recording
 
 RECORDERS: Final = {"model": "tileprof.record.model", "cuda": "tileprof.record.cuda"}
 """Recorder name to the module that holds it."""
@@ -124,8 +124,10 @@ class _CallableModule(ModuleType):
     """
 
     def __call__(self, path: str | os.PathLike[str], **options: Any) -> AbstractContextManager[Recording]:
-        """Record the PyTorch operators that run inside the context: see `tileprof.record.model.inline.recording`."""
-        from tileprof.record.model.inline import recording  # noqa: PLC0415 - imports this module
+        """Record the PyTorch operators that run inside the context; see
+        `tileprof.record.model.recording_context.recording`.
+        """
+        from tileprof.record.model.recording_context import recording  # noqa: PLC0415 - imports this module
 
         return recording(path, **options)
 

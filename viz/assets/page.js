@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 14dc03fa65e094faf7d7fc6da216a37d1ae4360816ad33e4b511d03bed262f19
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: fa9f81593f45d4bbfae435c682a68cd9cffbae46d06d674d5c74856b4e95af58
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -1052,7 +1052,7 @@ function noGain() {
   if (doc.summary.dependencies_known === false) {
     return "The trace holds no accesses: dependencies between launches and gains are unknown.";
   }
-  return timed ? "This page was made without bounds." : "This trace holds no times, so no gain can be worked out.";
+  return timed ? "This page was made without bounds." : "This trace holds no times, so gains cannot be computed.";
 }
 function bracketPicture(g, ran2) {
   const [left, middle, line] = [1, 44, 12];
@@ -1700,7 +1700,7 @@ function moveByMapOf(view, drawing2, sx, sy) {
   return true;
 }
 
-// viz/scripts/ranking.js
+// viz/scripts/pair_ranking.js
 var MOST_RANKED = 100;
 var order = { column: "", down: true };
 function rankedEdges() {
@@ -1805,11 +1805,10 @@ function earlyTitle(i) {
 }
 function noPairs() {
   if (launchCount < 2)
-    return launchCount ? "One launch: there is nothing that it could depend on." : "The trace holds no launches.";
-  if (!doc.summary.accesses)
-    return "The trace holds no accesses, so nothing is known about dependencies between its launches.";
+    return launchCount ? "The trace holds one launch, which depends on nothing." : "The trace holds no launches.";
+  if (!doc.summary.accesses) return "The trace holds no accesses, so dependencies between its launches are unknown.";
   if (!pairCount) return "No launch depends on another one.";
-  if (state.search) return "No pair of the launches found.";
+  if (state.search) return "None of the launches found has a pair.";
   return "No pair is shown; patterns may be hidden in the legend.";
 }
 function rankRow(edge) {
@@ -2780,7 +2779,7 @@ function selectChain(next, tile) {
   if (pair) select({ pair, chain: next.length > 2 ? next : null, tile });
 }
 
-// viz/scripts/simulated.js
+// viz/scripts/simulated_lanes.js
 var scheduleLanes = doc.schedules.map((s) => s.lanes);
 var simulatedTables = keeper(scheduleLanes);
 var scheduleAt = () => doc.schedules.findIndex((s) => s.name === state.beside);
@@ -3832,7 +3831,7 @@ function describeTensor() {
   document.getElementById("tensor-axes").replaceChildren(...tensor && picture.cells ? otherAxes() : []);
   if (!tensor) {
     says.textContent = "";
-    return box.replaceChildren(document.createTextNode("No bytes are known of this launch."));
+    return box.replaceChildren(document.createTextNode("The bytes of this launch are unknown."));
   }
   const verb = { 1: "reads", 2: "writes", 3: "updates" };
   const words = (u) => [
@@ -4587,7 +4586,7 @@ function commonModule(begin, end) {
   return (common ?? []).join(".");
 }
 
-// viz/scripts/served.js
+// viz/scripts/server_requests.js
 var numbersOfBlocks;
 async function askServer(what, of) {
   const answer = await fetch(`${what}?of=${encodeURIComponent(of)}`).catch(() => {
@@ -4718,11 +4717,10 @@ function verdict(p) {
 }
 function showNotes(s) {
   const warnings = [];
-  if (!s.complete) warnings.push("Partial trace: recording ended early, and what is shown ends with it.");
+  if (!s.complete) warnings.push("Partial trace: the recording ended early, and the page shows what was recorded.");
   if (!s.launches) warnings.push("The trace holds no launches: there is nothing to draw.");
   else if (!s.accesses) warnings.push("The trace holds no accesses: dependencies are unknown, not absent.");
-  if (s.launches && !timed)
-    warnings.push("The trace holds no times: dependencies are right, but nothing is known of gains.");
+  if (s.launches && !timed) warnings.push("The trace holds no times: dependencies are right, but gains are unknown.");
   if (s.coverage.conservative)
     warnings.push(
       `${plural(s.coverage.conservative, "launch is", "launches are")} conservative: what they really touch is unknown, so they depend on more than they need.`
@@ -4779,7 +4777,7 @@ function addButtons() {
       button("M3 7h8", "Zoom out (-)", () => view.zoom(1 / 1.5)),
       button("M3 7h8M7 3v8", "Zoom in (+)", () => view.zoom(1.5)),
       button("M2 7h10M4 5L2 7l2 2M10 5l2 2-2 2", "Show all (0)", () => view.fit()),
-      button("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9", "This view alone (f)", () => showOnly(name))
+      button("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9", "Show only this view (f)", () => showOnly(name))
     );
     panel.addEventListener("pointerdown", () => active = name);
     panel.addEventListener("focusin", () => active = name);
@@ -4787,8 +4785,8 @@ function addButtons() {
   for (const name of ["gain", "sizes"]) {
     const made = make("button", [icon("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9")], {
       type: "button",
-      title: "This view alone (f)",
-      "aria-label": "This view alone"
+      title: "Show only this view (f)",
+      "aria-label": "Show only this view"
     });
     made.addEventListener("click", () => showOnly(name));
     document.querySelector(`#${name} .buttons`).append(made);

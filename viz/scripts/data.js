@@ -85,7 +85,7 @@ async function unpackRelation({ bytes, last, first, ...shape }) {
   return block;
 }
 
-export const served = {}; // what a served page can do beyond one in a file: filled by served.js
+export const served = {}; // what a served page can do beyond one in a file: filled by server_requests.js
 export const blocks = keeper(doc.blocks, (i) => (doc.blocks[i].parent ? null : served.block?.(i)), unpackRelation);
 export const laneTables = keeper(doc.lanes, (i) => (doc.lanes[i].sm ? null : served.lanes?.(i)));
 export const grids = keeper(doc.grids, (i) => (doc.grids[i].x ? null : served.grid?.(i)));

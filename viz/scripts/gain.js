@@ -123,7 +123,7 @@ function noGain() {
   if (doc.summary.dependencies_known === false) {
     return "The trace holds no accesses: dependencies between launches and gains are unknown.";
   }
-  return timed ? "This page was made without bounds." : "This trace holds no times, so no gain can be worked out.";
+  return timed ? "This page was made without bounds." : "This trace holds no times, so gains cannot be computed.";
 }
 
 // One line of time: what no schedule reaches, where the best one must lie, and where each scheduler stands.

@@ -34,10 +34,10 @@ import {
   walkGraph,
 } from "./launches.js";
 import { mapOf } from "./minimap.js";
+import { rankPairs } from "./pair_ranking.js";
 import { describePair, matrix, matrixView, showMatrix } from "./pairs.js";
-import { rankPairs } from "./ranking.js";
-import { serve } from "./served.js";
-import { fillBeside, simulated } from "./simulated.js";
+import { serve } from "./server_requests.js";
+import { fillBeside, simulated } from "./simulated_lanes.js";
 import { changed, findLaunches, found, readHash, select, state, TABS, watch } from "./state.js";
 import { describeTensor, picture, showTensor, tensorView } from "./tensor.js";
 import { chain, chainNow, nodeY, showTiles, tilesView } from "./tile_graph.js";
@@ -104,11 +104,10 @@ function verdict(p) {
 // What makes the picture wrong or partial is a warning; what merely explains it waits behind a button.
 function showNotes(s) {
   const warnings = [];
-  if (!s.complete) warnings.push("Partial trace: recording ended early, and what is shown ends with it.");
+  if (!s.complete) warnings.push("Partial trace: the recording ended early, and the page shows what was recorded.");
   if (!s.launches) warnings.push("The trace holds no launches: there is nothing to draw.");
   else if (!s.accesses) warnings.push("The trace holds no accesses: dependencies are unknown, not absent.");
-  if (s.launches && !timed)
-    warnings.push("The trace holds no times: dependencies are right, but nothing is known of gains.");
+  if (s.launches && !timed) warnings.push("The trace holds no times: dependencies are right, but gains are unknown.");
   if (s.coverage.conservative)
     warnings.push(
       `${plural(s.coverage.conservative, "launch is", "launches are")} conservative: ` +
@@ -168,7 +167,7 @@ function addButtons() {
       button("M3 7h8", "Zoom out (-)", () => view.zoom(1 / 1.5)),
       button("M3 7h8M7 3v8", "Zoom in (+)", () => view.zoom(1.5)),
       button("M2 7h10M4 5L2 7l2 2M10 5l2 2-2 2", "Show all (0)", () => view.fit()),
-      button("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9", "This view alone (f)", () => showOnly(name)),
+      button("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9", "Show only this view (f)", () => showOnly(name)),
     );
     panel.addEventListener("pointerdown", () => (active = name));
     panel.addEventListener("focusin", () => (active = name));
@@ -176,8 +175,8 @@ function addButtons() {
   for (const name of ["gain", "sizes"]) {
     const made = make("button", [icon("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9")], {
       type: "button",
-      title: "This view alone (f)",
-      "aria-label": "This view alone",
+      title: "Show only this view (f)",
+      "aria-label": "Show only this view",
     });
     made.addEventListener("click", () => showOnly(name));
     document.querySelector(`#${name} .buttons`).append(made);

@@ -27,7 +27,7 @@ import {
 import { shownEdges, shownLink } from "./fold.js";
 import { info } from "./glossary.js";
 import { sayCentre } from "./launches.js";
-import { earlyTitle, earlyWords, rankPairs } from "./ranking.js";
+import { earlyTitle, earlyWords, rankPairs } from "./pair_ranking.js";
 import { select, state } from "./state.js";
 
 export const matrix = { key: "", parts: [], hidden: new Set(), order: "dispatch", awaited: null, missing: null };

@@ -24,7 +24,7 @@ import {
 import { shownLinks } from "./fold.js";
 import { svgOf } from "./gain.js";
 import { sayCentre, showReuse } from "./launches.js";
-import { rankedEdges } from "./ranking.js";
+import { rankedEdges } from "./pair_ranking.js";
 import { select, state } from "./state.js";
 import { cellsOf, hull, rangesOfBox } from "./tensor_ranges.js";
 import { setsWith } from "./timeline.js";
@@ -229,7 +229,7 @@ export function describeTensor() {
   document.getElementById("tensor-axes").replaceChildren(...(tensor && picture.cells ? otherAxes() : []));
   if (!tensor) {
     says.textContent = "";
-    return box.replaceChildren(document.createTextNode("No bytes are known of this launch."));
+    return box.replaceChildren(document.createTextNode("The bytes of this launch are unknown."));
   }
   const verb = { 1: "reads", 2: "writes", 3: "updates" };
   const words = (u) =>

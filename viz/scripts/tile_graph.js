@@ -28,8 +28,8 @@ import {
 } from "./data.js";
 import { shownLinks } from "./fold.js";
 import { heaviestPair, sayCentre, showReuse } from "./launches.js";
-import { noPairs, rankedEdges } from "./ranking.js";
-import { simulated, simulatedLife, simulatedShift } from "./simulated.js";
+import { noPairs, rankedEdges } from "./pair_ranking.js";
+import { simulated, simulatedLife, simulatedShift } from "./simulated_lanes.js";
 import { select, state } from "./state.js";
 import { besideWords, kernelColour, startOf, TENTH_NS } from "./timeline.js";
 

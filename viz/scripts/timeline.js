@@ -33,7 +33,7 @@ import {
   simulatedBox,
   simulatedLife,
   simulatedShift,
-} from "./simulated.js";
+} from "./simulated_lanes.js";
 import { select, state, writeHash } from "./state.js";
 import { tilesView } from "./tile_graph.js";
 import { drawLaneAxes } from "./timeline_axes.js";

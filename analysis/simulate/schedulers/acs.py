@@ -56,11 +56,12 @@ class AcsSoftware(Options):
     ``events=1`` is what ``tileprof run --scheduler acs`` does: one host thread issues, and order is kept on the GPU by
     events, so that nothing waits for the host. A launch follows on a stream that ends with one that it waits for, else
     takes a stream whose work is over for it; each event that is recorded and awaited costs the host ``record_ns`` and
-    ``wait_ns``, and where one is awaited ``hop_ns`` pass. ``sync_ns`` and ``threads`` then mean nothing.
+    ``wait_ns``, and where one is awaited ``hop_ns`` pass. The check costs the issuing thread as much as above.
+    ``sync_ns`` and ``threads`` then mean nothing.
 
     ``queued=1``, as ``tileprof run`` does by default: a thread beside the program's issues. Of ``issue_ns``, the
     program's own thread keeps what is not the driver's (the device's figure) and ``queue_ns``; the other thread takes
-    the driver's time for each launch, and that for events.
+    the driver's time for each launch, and that for the check and for events.
 
     ``captured=1`` is the same for launches that the program captures into a CUDA graph of its own: the streams become
     branches of the graph, the host's costs and the events are gone, ``gap_ns`` is the device's gap inside a graph, and
@@ -140,11 +141,13 @@ class AcsSoftware(Options):
         driver = min(each, device.issue_ns()) if self.queued else each
         own = each - driver + self.queue_ns if self.queued else 0.0  # of the program's thread
         issued = 0.0
-        for launch, placement in enumerate(self._placements(program, draft)):
+        compared = pairs_compared(program, self.window)
+        for launch, (placement, pairs) in enumerate(zip(self._placements(program, draft), compared, strict=True)):
             draft.after[launch] = {*placement.awaited, *({placement.before} if placement.before >= 0 else ())}
             if launch:
                 events = placement.recorded * self.record_ns + len(placement.awaited) * self.wait_ns
-                issued = max(issued, launch * own) + driver + events
+                decided = self.check_ns + self.segment_ns * pairs
+                issued = max(issued, launch * own) + driver + events + decided
             draft.issue_ns[launch] = issued
             draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (hop if placement.awaited else 0.0)
         return draft

@@ -1,14 +1,13 @@
 """Programs that issue their launches themselves, under ACS with a thread that issues, each alone on the machine.
 
     python tests/gpu/measuring/measure_acs_eager.py OUT [--phase record|time] [--only N,…]
-        [--modes plain,thread,spread,workers,graph,log] [--pairs N] [--rounds N] [--folder DIR]
+        [--modes plain,thread,spread,workers,graph] [--pairs N] [--rounds N] [--folder DIR]
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; they do so ``--pairs`` times in turn (``time``).
 ``OUT/eager.json`` gets the rows of a turn when all have measured. Run it again to go on: tables that are there are not
 made again, and more turns follow. No turn begins after ``--seconds``. Programs from number 9 on are some of the first
-ones as frozen TorchScript and from AOTInductor. In mode ``log`` the library only notes when each launch was made, which
-tells what the driver takes of the program's time (``driver_us`` per launch).
+ones as frozen TorchScript and from AOTInductor.
 """
 
 from __future__ import annotations
@@ -62,8 +61,6 @@ START_S, TURN_S = 90, 30
 EACH = 8
 """Steps of a round."""
 WORKERS = 8
-LOGGED_TURNS = 2
-"""After which mode ``log`` measures no more: a line per launch is written."""
 
 
 def command(words: str, folder: Path, *step: str) -> tuple[str, ...]:
@@ -113,25 +110,11 @@ def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | N
         return None
     own = folder / name_of(words) / f"{mode}-{pair}"
     own.mkdir(parents=True, exist_ok=True)
-    if mode == "log":
-        return acs.Settings("log", own)
     kind: acs.Mode = "graph" if mode == "graph" else "streams"
     chosen = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
     if mode == "workers":
         return replace(chosen, rest=0, workers=WORKERS)
     return replace(chosen, rest=0) if mode == "spread" else chosen
-
-
-def driver_us(place: Path) -> float | None:
-    """Return what a launch takes in the driver, of the last third of those in a log: the mean without the hundredth
-    that took longest, in which the thread was interrupted. None where there is no log.
-    """
-    logs = sorted(place.glob("launches-*"), key=lambda path: path.stat().st_size)
-    if not logs:
-        return None
-    launches = acs.read_log(logs[-1])
-    times = sorted(launch.end - launch.begin for launch in launches[-len(launches) // 3 :])
-    return statistics.mean(times[: len(times) * 99 // 100]) / 1e3
 
 
 class Running:
@@ -220,8 +203,6 @@ class Running:
                 self.process.communicate()
             if self.process.returncode != 0:
                 print(f"{self.words} {self.mode}: {self.errors.read_text()[-600:]}", flush=True)
-        if self.mode == "log" and self.chosen is not None:
-            return {"said": "", "counts": {}, "driver_us": driver_us(self.chosen.folder)}
         counts = acs.results(self.chosen.folder) if self.chosen else []
         return {
             "said": self.said.strip()[:64],
@@ -251,9 +232,7 @@ def measured(
     for pair in pairs:
         if time.monotonic() > limit:
             break
-        warm = [each for each in running if each.is_warm()]
-        of_turn = [each for each in warm if each.mode != "log" or pair < pairs.start + LOGGED_TURNS]
-        turn = [each.measure(pair, time.monotonic() + TURN_S) for each in of_turn]
+        turn = [each.measure(pair, time.monotonic() + TURN_S) for each in running if each.is_warm()]
         rows += turn
         yield turn
     for each in running:
@@ -288,7 +267,7 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
             continue
         plain = statistics.median(times["plain"].values())
         line = f"{words:50s} {plain:9.0f}  "
-        said = {r["said"] for r in rows if r["program"] == words and r["us"] and r["mode"] != "log"}
+        said = {r["said"] for r in rows if r["program"] == words and r["us"]}
         for mode in modes:
             if mode == "plain" or not times[mode]:
                 continue

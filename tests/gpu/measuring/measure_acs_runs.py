@@ -76,7 +76,7 @@ class Limits:
 
 
 def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
-    """A program with so many steps, without ``--digest``."""
+    """A program with so many steps, without ``--digest``, which changes what padding of parameters holds."""
     if name == "islands":
         return str(folder / "islands" / "program"), str(steps)
     words = (
@@ -219,7 +219,7 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Po
         running = [pools.runs.submit(run_plain)] if row.get("plain", [-1])[0] != 0 else []
         if not table.exists():
             began = time.time()
-            pools.recordings.submit(recorded, command(name, 3, folder), place, library).result()
+            pools.recordings.submit(recorded, command(name, 3, folder) + digest, place, library).result()
             keep(table_s=time.time() - began)
         if row.get("delayed", [-1])[0] != 0:
             running.append(pools.runs.submit(run_delayed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,27 +14,41 @@ PUSH_US = 0.15
 Row = Mapping[str, Any]
 
 
+FEWEST = 10
+"""Pairs of runs of which an interval is stated, and the fastest compared."""
+
+
 @dataclass(frozen=True)
 class Eager:
-    """A program in eager mode, in several calls of the machine: launches and median microseconds of a step, and ratios
-    of steps in stream order to those under ACS, by mode, one for each pair of runs.
+    """A program in eager mode, in the last call of the machine that measured it: launches and median microseconds of a
+    step, and ratios of steps in stream order to those under ACS, by mode, one for each pair of runs.
 
     ``most``: the same for a scheduler that costs nothing, whose step is what the program itself takes to issue it.
-    Where it reads results back, it may have waited while kernels ran, so that their time is not counted. Empty where
-    the time until a step was issued was not measured. ``foretold``: without the driver's time for each launch, where
-    the GPU is busy for less than half of a step.
+    Where it reads results back, it may have waited while kernels ran, so that their time is not counted. ``fastest``:
+    the fastest steps, us: in stream order, with a thread that issues, and what is foretold of the latter from the
+    former; None where there were few pairs, or where launch costs were not measured on the same machine.
     """
 
     program: str
+    date: str
     launches: int
     plain_us: float
     ratios: Mapping[str, Sequence[float]]
-    foretold: Sequence[float]
+    fastest: tuple[float, float, float] | None
     most: Sequence[float]
 
     def gain(self, mode: str) -> float | None:
         """Return the geometric mean of the pairs of runs; None where it was not measured."""
         return mean(self.ratios.get(mode, ()))
+
+    def interval(self, mode: str) -> tuple[float, float] | None:
+        """Return the 95% interval of that mean; None where there are few pairs."""
+        ratios = self.ratios.get(mode, ())
+        if len(ratios) < FEWEST:
+            return None
+        logs = [math.log(ratio) for ratio in ratios]
+        half = 1.96 * statistics.stdev(logs) / math.sqrt(len(logs))
+        return math.exp(statistics.mean(logs) - half), math.exp(statistics.mean(logs) + half)
 
 
 def mean(ratios: Sequence[float]) -> float | None:
@@ -42,30 +57,47 @@ def mean(ratios: Sequence[float]) -> float | None:
 
 
 def eager(document: Row) -> Iterator[Eager]:
-    """Yield the programs of ``acs_eager.json``, whose ``issue_us`` is what the driver takes to issue a launch."""
-    calls = [document["rows"], *(call["rows"] for call in document["earlier"])]
-    rows = [{**row, "call": number} for number, of_call in enumerate(calls) for row in of_call]
-    for program in dict.fromkeys(row["program"] for row in rows):
-        mine = [row for row in rows if row["program"] == program]
-        plain = {(row["call"], row["pair"]): row["us"] for row in mine if row["mode"] == "plain"}
-        ratios: dict[str, list[float]] = {}
-        for row in mine:
-            if row["mode"] != "plain" and (row["call"], row["pair"]) in plain:
-                ratios.setdefault(row["mode"], []).append(plain[row["call"], row["pair"]] / row["us"])
-        of_step = next((row for row in mine if "launches_of_step" in row), None)
-        launches = of_step["launches_of_step"] if of_step else document["launches"][program]
-        foretold: list[float] = []
-        most: list[float] = []
-        if of_step is not None:
-            taken = launches * (document["issue_us"] - PUSH_US)
-            foretold = [us / (us - taken) for us in plain.values() if of_step["kernels_us"] < us / 2]
-            hidden = PUSH_US * launches + (of_step["kernels_us"] if of_step["reads"] else 0)
+    """Yield the programs of ``acs_eager.json``, whose calls of the machine are in order of time, the last one first."""
+    programs = dict.fromkeys(row["program"] for call in document["calls"] for row in call["rows"])
+    for program in programs:
+        calls = [call for call in document["calls"] if any(row["program"] == program for row in call["rows"])]
+        of_modes = [_by_mode(call, program) for call in calls]
+        last = of_modes[0]
+        facts = next((row for modes in of_modes for row in modes["plain"].values() if "launches_of_step" in row), {})
+        launches = facts.get("launches_of_step", document["launches"].get(program))
+        ratios = {
+            mode: _ratios(modes, mode) for modes in reversed(of_modes) for mode in modes if mode != "plain"
+        }  # of the last call that has the mode
+        most = []
+        if facts:
+            hidden = PUSH_US * launches + (facts["kernels_us"] if facts["reads"] else 0)
             most = [
-                plain[row["call"], row["pair"]] / max(row["issue_us"] - hidden, of_step["longest_us"])
-                for row in mine
-                if row["mode"] == "thread" and "issue_us" in row and (row["call"], row["pair"]) in plain
+                last["plain"][pair]["us"] / max(row["issue_us"] - hidden, facts["longest_us"])
+                for pair, row in last.get("thread", {}).items()
+                if "issue_us" in row and pair in last["plain"]
             ]
-        yield Eager(program, launches, statistics.median(plain.values()), ratios, foretold, most)
+        plain = [row["us"] for row in last["plain"].values()]
+        fastest = None
+        if facts and "costs" in calls[0] and len(ratios["thread"]) >= FEWEST:
+            least = min(plain)
+            taken_us = calls[0]["costs"]["host_issue_one_stream_ns"] / 1e3 - PUSH_US
+            foretold = least - (launches - facts["reads"]) * taken_us
+            fastest = least, min(row["us"] for row in last["thread"].values()), foretold
+        yield Eager(program, calls[0]["date"], launches, statistics.median(plain), ratios, fastest, most)
+
+
+def _by_mode(call: Row, program: str) -> dict[str, dict[int, Row]]:
+    """Return rows of a program in a call, by mode and pair."""
+    out: dict[str, dict[int, Row]] = {}
+    for row in call["rows"]:
+        if row["program"] == program and row.get("us"):
+            out.setdefault(row["mode"], {})[row["pair"]] = row
+    return out
+
+
+def _ratios(modes: Mapping[str, Mapping[int, Row]], mode: str) -> list[float]:
+    plain = modes["plain"]
+    return [plain[pair]["us"] / row["us"] for pair, row in modes[mode].items() if pair in plain]
 
 
 LIKE_THE_PAPERS = (
@@ -89,27 +121,40 @@ def gains(document: Row, mode: str, programs: Sequence[str] = ()) -> list[float]
     return [gain for p in chosen if (gain := p.gain(mode)) is not None]
 
 
-EAGER_HEAD = ("program", "launches", "us", "pairs", "gain", "least and most", "`acs-graph`", "foretold", "at most")
+EAGER_HEAD = ("program", "launches", "us", "pairs", "gain", "95% interval", "`acs-graph`", "at most")
 
 
 def eager_rows(document: Row) -> Iterator[Sequence[str]]:
-    """Yield the cells of the table, and geometric means."""
+    """Yield the cells of the table of gains."""
 
     def cell(gain: float | None) -> str:
         return f"{gain:.2f}x" if gain else ""
 
     for p in eager(document):
         pairs = p.ratios["thread"]
-        means = [cell(gain) for gain in (p.gain("graph"), mean(p.foretold), mean(p.most))]
+        low, high = p.interval("thread") or (min(pairs), max(pairs))
         yield (
             TITLES.get(p.program, f"`{p.program}`"),
             f"{p.launches}",
             f"{p.plain_us:,.0f}",
             f"{len(pairs)}",
             cell(p.gain("thread")),
-            f"{min(pairs):.2f} to {max(pairs):.2f}",
-            *means,
+            f"{low:.2f} to {high:.2f}" + ("" if p.interval("thread") else " (all)"),
+            cell(p.gain("graph")),
+            cell(mean(p.most)),
         )
+
+
+FASTEST_HEAD = ("program", "stream order", "measured", "foretold", "error")
+
+
+def fastest_rows(document: Row) -> Iterator[Sequence[str]]:
+    """Yield the cells of the fastest steps, us, with what was foretold of them."""
+    for p in eager(document):
+        if p.fastest:
+            _, measured, foretold = p.fastest
+            title = TITLES.get(p.program, f"`{p.program}`")
+            yield (title, *(f"{us:,.0f}" for us in p.fastest), f"{foretold / measured - 1:+.1%}")
 
 
 SIMULATED_HEAD = ("program", "stream order", "measured", "simulated", "error")
@@ -123,14 +168,19 @@ def simulated_rows(document: Row) -> Iterator[Sequence[str]]:
             yield (f"`{row['program']}`", *times, f"{row['acs'] / row['acs_us'] - 1:+.0%}")
 
 
-RUNS_HEAD = ("program", "launches", "on other streams", "results", "checked", "differ", "deleted write noticed")
+RUNS_HEAD = ("program", "GPU", "launches", "on other streams", "bits", "checked", "differ", "deleted write noticed")
 
 
 def runs_rows(document: Row) -> Iterator[Sequence[str]]:
     """Yield the cells of programs that ran with delays, and were checked."""
     for row in document["rows"]:
-        checked = row.get("differing", -1) >= 0
-        check = [f"{row['checked']:,}", f"{row['differing']:,}"] if checked else ["", ""]
-        noticed = ("yes" if row["noticed"] else "no") if "noticed" in row else ""
-        same = "those of stream order" if row["same"] else "OTHERS"
-        yield (f"`{row['program']}`", f"{row['launches']:,}", f"{row['spread']:,}", same, *check, noticed)
+        yield (
+            f"`{row['program']}`",
+            row["gpu"],
+            f"{row['launches']:,}",
+            f"{row['spread']:,}",
+            "same" if row["same"] else "OTHER",
+            f"{row['checked']:,}",
+            f"{row['differing']:,}",
+            "yes" if row["noticed"] else "no",
+        )

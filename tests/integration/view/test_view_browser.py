@@ -312,8 +312,8 @@ def _measures(program):
     ("build", "says"),
     [
         (_empty, "The trace holds no launches"),
-        (_one_tile, "One launch: there is nothing that it could depend on."),
-        (_one_launch, "One launch: there is nothing that it could depend on."),
+        (_one_tile, "The trace holds one launch, which depends on nothing."),
+        (_one_launch, "The trace holds one launch, which depends on nothing."),
         (_no_times, "modelled"),
         (_no_accesses, "The trace holds no accesses"),
         (_hostile, "2 launches are conservative"),

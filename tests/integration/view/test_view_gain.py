@@ -177,7 +177,7 @@ def test_views_without_anything_to_show_say_so(tab, tmp_path, name):
     path.write_text(page(graph, build_report(graph), study(graph)), encoding="utf-8")
     view = tab(f"#view={name}", path=path)
     if name == "tiles":
-        assert view.ask("() => tileprof.chain.problem") == "One launch: there is nothing that it could depend on."
+        assert view.ask("() => tileprof.chain.problem") == "The trace holds one launch, which depends on nothing."
     else:
         assert "holds no launches" in view.page.inner_text(f"#{name}")
 

@@ -46,7 +46,7 @@ def centres(columns, rows):
 def pair_tab(tab, pair, **options):
     view = tab(f"#pair={pair[0]},{pair[1]}", color_scheme="light", viewport={"width": 1600, "height": 1000}, **options)
     view.until("(pair) => tileprof.matrix.parts.length > 0 && tileprof.matrix.key === pair.join(',')", list(pair))
-    view.page.click("#matrix button[title^='This view alone']")
+    view.page.click("#matrix button[title^='Show only this view']")
     view.until("() => tileprof.views.matrix.plotHeight > 600")
     return view
 
@@ -110,7 +110,7 @@ def test_cells_that_stand_for_many_tiles_are_as_dark_as_their_share_of_dependenc
 
 def test_lanes_are_full_where_a_tile_runs_and_shaded_where_none_does(tab, graph):
     view = tab(f"#launch={GEMM}", color_scheme="light", viewport={"width": 1600, "height": 1000})
-    view.page.click("#lanes button[title^='This view alone']")
+    view.page.click("#lanes button[title^='Show only this view']")
     view.until("(i) => tileprof.views.lanes.plotHeight > 700 && tileprof.laneTables.ready(tileprof.laneOf[i])", GEMM)
     lives = graph.footprint(int(graph.launches["footprint"][GEMM])).duration_ns
     lanes = dispatch(lives, sms=132, blocks_per_sm=1)

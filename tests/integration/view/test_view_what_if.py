@@ -9,7 +9,7 @@ from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.trace import load
 from tileprof.viz import page, study, variants
-from tileprof.viz.study import cost
+from tileprof.viz.comparisons import cost
 
 READY = "() => document.querySelector('#what-comes svg.plot') !== null"
 

@@ -22,6 +22,11 @@ enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 
 namespace emulated {
 
+inline const int fault = std::getenv("BLOOM_FAULT") ? std::atoi(std::getenv("BLOOM_FAULT")) : -1;
+
+// Whether a fault that a test has planted in the header is on in this run.
+inline bool planted(int number) { return fault == number; }
+
 inline thread_local int block, grid;
 inline thread_local std::uint64_t dice;
 

@@ -9,9 +9,9 @@ from tileprof.analysis.simulate import SCHEDULERS
 from tileprof.errors import UserError
 from tileprof.trace import load
 from tileprof.viz import study as run_study
+from tileprof.viz.comparisons import OCCUPANCIES, SIZES, Study, cost
 from tileprof.viz.document import document
 from tileprof.viz.schedules import gain_tables
-from tileprof.viz.study import OCCUPANCIES, SIZES, Study, cost
 
 
 @pytest.fixture(scope="module")

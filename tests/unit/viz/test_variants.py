@@ -10,7 +10,7 @@ from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler
 from tileprof.errors import UserError
 from tileprof.trace import load
 from tileprof.viz import variants
-from tileprof.viz.study import cost
+from tileprof.viz.comparisons import cost
 from tileprof.viz.variants import knobs, variant_value
 
 

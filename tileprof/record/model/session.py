@@ -34,10 +34,10 @@ from tileprof.record.model.compiled.target import capability
 from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers
 from tileprof.record.model.observation import attention_choice, fake, unfused
 from tileprof.record.model.observation.dispatch import Mode, each_thread
+from tileprof.record.model.observation.launch_selection import Window
 from tileprof.record.model.observation.modules import Modules, Names
 from tileprof.record.model.observation.nvtx import Ranges
 from tileprof.record.model.observation.progress import Progress
-from tileprof.record.model.observation.window import Window
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.writer import TraceWriter

@@ -51,11 +51,15 @@ def test_launches_that_share_a_parent_await_one_event_of_it():
 
 def test_events_leave_the_host_out_of_the_order_but_not_out_of_the_bill():
     g = with_trace(graph([1, 1, 1], [(0, 2, all_to_all(1, 1))]), [[10.0]] * 3)
-    free = "acs-sw:events=1,gap_ns=0,hop_ns=0,issue_ns=0,record_ns=0,wait_ns=0"
-    assert time_of(g, free) == 20
-    assert time_of(g, free + ",streams=1") == 30
-    assert time_of(g, "acs-sw:events=1,gap_ns=3,hop_ns=0,issue_ns=0,record_ns=0,wait_ns=0") == 23
-    assert time_of(g, "acs-sw:events=1,gap_ns=0,hop_ns=0,issue_ns=50,record_ns=0,wait_ns=0") == 110
+    costs = dict.fromkeys(("gap_ns", "hop_ns", "issue_ns", "record_ns", "wait_ns", "check_ns", "segment_ns"), 0)
+
+    def time_with(**more):
+        return time_of(g, "acs-sw:events=1," + ",".join(f"{key}={value}" for key, value in (costs | more).items()))
+
+    assert time_with() == 20
+    assert time_with(streams=1) == 30
+    assert time_with(gap_ns=3) == 23
+    assert time_with(issue_ns=50) == time_with(check_ns=50) == 110
 
 
 def test_a_thread_beside_the_program_takes_the_drivers_time_over():
@@ -64,7 +68,7 @@ def test_a_thread_beside_the_program_takes_the_drivers_time_over():
     driver = machine.device.issue_ns()
 
     def time_with(more):
-        free = "acs-sw:events=1,gap_ns=0,hop_ns=0,record_ns=0,wait_ns=0"
+        free = "acs-sw:events=1,gap_ns=0,hop_ns=0,record_ns=0,wait_ns=0,check_ns=0,segment_ns=0"
         return Simulator(g, machine).run(scheduler(f"{free},{more}")).time_ns
 
     assert driver > 1100
@@ -120,7 +124,8 @@ def test_a_barrier_comes_behind_everything_and_before_everything():
 
 def test_a_launch_that_the_recorder_guesses_at_stands_for_all_memory():
     g = with_trace(graph([1, 1], []), [[10.0]] * 2)
-    for form in ("captured=1,gap_ns=0,hop_ns=0", "events=1,gap_ns=0,hop_ns=0,issue_ns=0,record_ns=0,wait_ns=0"):
+    free = "gap_ns=0,hop_ns=0,issue_ns=0,record_ns=0,wait_ns=0,check_ns=0"
+    for form in ("captured=1,gap_ns=0,hop_ns=0", f"events=1,{free}"):
         g.launches["coverage"] = "exact"
         assert time_of(g, f"acs-sw:{form}") == 10
         g.launches.loc[1, "coverage"] = "conservative"

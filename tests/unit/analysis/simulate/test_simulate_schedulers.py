@@ -291,7 +291,7 @@ def test_what_acs_has_a_table_of_reads_whole_buffers_unless_it_is_fine():
         operands=[{"launch": i, "operand": 0, "buffer": 0} for i in (0, 1)],
         buffers=[{"buffer": 0, "base": 1 << 20, "bytes": 64}],
     )
-    for form in ("captured=1,gap_ns=0,hop_ns=0", "events=1,gap_ns=0,hop_ns=0,issue_ns=0"):
+    for form in ("captured=1,gap_ns=0,hop_ns=0", "events=1,gap_ns=0,hop_ns=0,issue_ns=0,check_ns=0,segment_ns=0"):
         assert time_of(g, f"acs-sw:{form}") == 20
         assert time_of(g, f"acs-sw:{form},fine=1") == 10
     assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=0") == 10

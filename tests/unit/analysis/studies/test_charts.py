@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from studies.charts import areas, bars, curves, heat, level_bars, level_shares, wave_points
+from studies.charts import areas, bars, curves, heat, level_bars, level_shares, share_points, wave_points
 from studies.wait_matrix import wait_matrix
 
 from tests.support.policies.graphs import graph_of
@@ -15,7 +15,7 @@ from tileprof.errors import UserError
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.verification.pair_waits import pair_waits
 from tileprof.policy.verification.verifier import verify
-from tileprof.viz.overlay import PairOverlay
+from tileprof.viz.policy_overlay import PairOverlay
 
 
 def test_values_at_equal_distances_stand_in_order_each_with_its_tick() -> None:
@@ -170,3 +170,13 @@ def test_bars_carry_their_numbers() -> None:
     actual = {trace.name: (list(trace.x), list(trace.y), list(trace.text)) for trace in figure.data}
     assert actual == {"one": (["s1", "s2"], [0.5, 0.25], ["50%", "25%"]), "two": (["s1"], [1.0], ["100%"])}
     assert figure.data[0].marker.pattern.shape != figure.data[1].marker.pattern.shape
+
+
+def test_points_of_shares_have_one_colour_and_mark_per_family() -> None:
+    rows = [(0.5, 0.1, "a", "x"), (1.0, 0.2, "a", "y"), (0.25, 0.05, "b", "z")]
+    figure = share_points(pd.DataFrame(rows, columns=["share", "arithmetic", "family", "name"]), title="")
+    assert [(t.name, list(t.x), list(t.y)) for t in figure.data] == [
+        ("a", [0.5, 1.0], [0.1, 0.2]),
+        ("b", [0.25], [0.05]),
+    ]
+    assert len({(t.marker.color, t.marker.symbol) for t in figure.data}) == 2

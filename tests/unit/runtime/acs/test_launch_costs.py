@@ -17,12 +17,15 @@ FOUND = {"name": "NVIDIA H200", "host_issue_ns": 3000.0, "host_issue_shared_ns":
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_costs_are_measured_through_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_are_measured_through_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(compiled().folder))
     monkeypatch.setenv("FAKE_DELAY", "0")
     monkeypatch.setattr(costs, "_PATIENCE_S", 250)
     out = tmp_path / "here.json"
     assert costs.main(["-o", str(out)]) == 0
+    assert {"launch_and_wait_ns", "launch_and_wait_shared_ns"} < json.loads(capsys.readouterr().out).keys()
     device = devices.get(out)
     assert device.sms == devices.get("H200").sms
     assert device.host_issue_ns > 0

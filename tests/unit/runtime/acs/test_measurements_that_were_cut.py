@@ -131,11 +131,3 @@ def test_a_recorded_program_is_not_recorded_again(monkeypatch, tmp_path):
     (place / "recorded.tileprof").mkdir()
     assert simulated.tabulate("moe", place) == "moe: its table is there"
     assert machine.recorded == 2
-
-
-def test_what_the_driver_takes_is_of_the_last_third_of_a_log_without_interruptions(tmp_path):
-    assert eager.driver_us(tmp_path) is None
-    times = [9000] * 200 + [3000] * 99 + [1_000_000]
-    lines = [f"1000 {1000 + ns} kernel 1 1 1 32 1 1 0 1 8 {'00' * 8}." for ns in times]
-    (tmp_path / "launches-1").write_text("stack 1\n" + "\n".join(lines) + "\n")
-    assert eager.driver_us(tmp_path) == pytest.approx(3.0)

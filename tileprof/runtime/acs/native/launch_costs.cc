@@ -28,6 +28,8 @@ struct KernelNode {
 };
 
 constexpr int kStreams = 32, kLaunches = 512, kRounds = 9, kNodes = 2048, kThreads = 8;
+constexpr int kAwaited = 64;  // kernels that a thread waits for, one after another
+constexpr uint64_t kKernelNs = 10000;  // that these take
 
 constexpr char kSpin[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -76,6 +78,7 @@ int main() {
     auto launch = symbol<int (*)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle,
                                  void**, void**)>("cuLaunchKernel");
     auto synchronize = symbol<int (*)()>("cuCtxSynchronize");
+    auto wait_for = symbol<int (*)(Handle)>("cuStreamSynchronize");
     auto set_current = symbol<int (*)(Handle)>("cuCtxSetCurrent");
     auto event_record = symbol<int (*)(Handle, Handle)>("cuEventRecord");
     auto stream_wait = symbol<int (*)(Handle, Handle, unsigned)>("cuStreamWaitEvent");
@@ -114,27 +117,46 @@ int main() {
         CHECK(synchronize());
         return host / kLaunches;
     });
-    const double together = median([&] {
+    // Runs `work(t)` on so many threads at once; nanoseconds until all have done it.
+    auto at_once = [&](int count, const std::function<void(int)>& work) {
         CHECK(synchronize());
         std::atomic<int> ready{0};
         std::atomic<bool> go{false};
         std::vector<std::thread> threads;
-        for (int t = 0; t < kThreads; ++t)
+        for (int t = 0; t < count; ++t)
             threads.emplace_back([&, t] {
                 CHECK(set_current(context));
                 ++ready;
                 while (!go) std::this_thread::yield();
-                for (int i = 0; i < kLaunches; ++i)
-                    one(streams[t * (kStreams / kThreads) + i % (kStreams / kThreads)], 0);
+                work(t);
             });
-        while (ready < kThreads) std::this_thread::yield();  // where cores are few, the last of them is to start, too
+        while (ready < count) std::this_thread::yield();  // where cores are few, the last of them is to start, too
         double begin = now_ns();
         go = true;
         for (std::thread& thread : threads) thread.join();
         double host = now_ns() - begin;
         CHECK(synchronize());
-        return host / (kThreads * kLaunches);
+        return host;
+    };
+    const double together = median([&] {
+        auto work = [&](int t) {
+            for (int i = 0; i < kLaunches; ++i) one(streams[t * (kStreams / kThreads) + i % (kStreams / kThreads)], 0);
+        };
+        return at_once(kThreads, work) / (kThreads * kLaunches);
     });
+    // Beyond the kernel's own time, for a thread that launches a kernel and waits for its end.
+    auto launch_and_wait = [&](int threads) {
+        return median([&] {
+            auto work = [&](int t) {
+                for (int i = 0; i < kAwaited; ++i) {
+                    one(streams[t], kKernelNs);
+                    CHECK(wait_for(streams[t]));
+                }
+            };
+            return at_once(threads, work) / kAwaited - static_cast<double>(kKernelNs);
+        });
+    };
+    const double awaited = launch_and_wait(1), awaited_together = launch_and_wait(kThreads);
     const double record = median([&] {
         CHECK(synchronize());
         double begin = now_ns();
@@ -176,8 +198,9 @@ int main() {
     printf(
         "{\"name\": \"%s\", \"host_issue_ns\": %.1f, \"host_issue_one_stream_ns\": %.1f, "
         "\"host_issue_shared_ns\": %.1f, "
+        "\"launch_and_wait_ns\": %.1f, \"launch_and_wait_shared_ns\": %.1f, "
         "\"event_record_ns\": %.1f, "
         "\"event_wait_ns\": %.1f, \"graph_issue_ns\": %.1f}\n",
-        name, alone, in_one_stream, together, record, wait, in_graph);
+        name, alone, in_one_stream, together, awaited, awaited_together, record, wait, in_graph);
     return 0;
 }

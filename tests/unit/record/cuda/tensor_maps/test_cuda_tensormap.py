@@ -118,7 +118,7 @@ def encoder(change=lambda words: words):
 
 def test_calibration_accepts_this_layout_and_refuses_any_other():
     tensormap._compare(encoder())
-    with pytest.raises(UserError, match="another way than Hopper"):
+    with pytest.raises(UserError, match="lays out tensor maps differently than Hopper"):
         tensormap._compare(encoder(lambda words: np.roll(words, 1)))
     with pytest.raises(UserError, match="error 1"):
         tensormap._compare(lambda *_: 1)

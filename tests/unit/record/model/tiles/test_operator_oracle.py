@@ -143,5 +143,6 @@ def test_every_tile_model_is_checked_against_pytorch_or_has_a_reason():
 
 
 def test_the_page_lists_the_models_that_are_checked_against_pytorch():
+    load_all()
     page = (checked_operators.ROOT / checked_operators.PAGE).read_text()
     assert checked_operators.table() in page, checked_operators.HOW

@@ -288,6 +288,6 @@ def test_what_a_library_cannot_do_with_fake_tensors_names_its_line_and_the_users
     with pytest.raises(RuntimeError) as error:
         trace_of(program, fake=True)
     message = obstacle(error.value)
-    assert "test_windows.py, line" in message
+    assert "test_launch_selection.py, line" in message
     assert "rnn.py, line" in message
     assert "pack_padded_sequence(torch.nn.Linear" in message

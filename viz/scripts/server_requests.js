@@ -4,7 +4,7 @@
 import { make } from "./canvas.js";
 import { boxOf, doc, gridOf, laneOf, launchCount, launches, served, unpack } from "./data.js";
 import { chooseBeside } from "./gain.js";
-import { fillBeside, scheduleLanes } from "./simulated.js";
+import { fillBeside, scheduleLanes } from "./simulated_lanes.js";
 import { changed, state } from "./state.js";
 import { runKey, whatIf } from "./what_if.js";
 

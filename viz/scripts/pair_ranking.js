@@ -167,11 +167,10 @@ export function earlyTitle(i) {
 
 export function noPairs() {
   if (launchCount < 2)
-    return launchCount ? "One launch: there is nothing that it could depend on." : "The trace holds no launches.";
-  if (!doc.summary.accesses)
-    return "The trace holds no accesses, so nothing is known about dependencies between its launches.";
+    return launchCount ? "The trace holds one launch, which depends on nothing." : "The trace holds no launches.";
+  if (!doc.summary.accesses) return "The trace holds no accesses, so dependencies between its launches are unknown.";
   if (!pairCount) return "No launch depends on another one.";
-  if (state.search) return "No pair of the launches found.";
+  if (state.search) return "None of the launches found has a pair.";
   return "No pair is shown; patterns may be hidden in the legend.";
 }
 
