@@ -132,8 +132,8 @@ def all_twins(off):
             errors += bench_acs_eager.captured_errors()
             programs += " and `measure_acs_simulated.py`"
         yield twin(f"`{way}`, steps of PyTorch", programs, errors)
-    foretold = json.loads((ROOT / "tests/gpu/results/acs_simulated.json").read_text())["rows"]
-    errors = [row["acs"] / row["acs_us"] - 1 for row in foretold]
+    predicted = json.loads((ROOT / "tests/gpu/results/acs_simulated.json").read_text())["rows"]
+    errors = [row["acs"] / row["acs_us"] - 1 for row in predicted]
     yield twin("`acs-sw:captured=1`, graphs over streams", "programs of `measure_acs_simulated.py`", errors)
     blooms, _ = bench_bloom.comparison()
     for name, mode in (("`dataflow`, the exact graph", "exact"), ("`dataflow-bloom`, filters in software", "filters")):

@@ -19,7 +19,7 @@ SUSTAINED_FLOPS: Final = 0.8
 measured: what an H200 reaches (4.3 of 4.8 TB/s, 790 of 989 bf16 TFLOP/s)."""
 
 LINK_WAYS: Final = ("ring", "host", "relay", "copy", "write", "batch")
-"""Ways in which a CPU thread answers blocks of a running kernel (`tests/gpu/measuring/link_ways.cu`): words in
+"""Ways in which a CPU thread answers blocks of a running kernel (`tests/gpu/measuring/programs/link_ways.cu`): words in
 page-locked memory of the CPU, which blocks read with pauses between (``ring``, as the runtime's co-pilot does), without
 (``host``), or which one block reads and passes on (``relay``); words in the GPU's memory, which a copy engine brings
 (``copy``), or streams write one by one (``write``) or in batches (``batch``).

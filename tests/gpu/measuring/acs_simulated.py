@@ -88,7 +88,7 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def foretold(
+def predicted(
     path: Path, kernels: list[dict[str, Any]], plain_us: float, *, captured: bool, barriers: list[int], join_ns: float
 ) -> dict[str, Any]:
     """Microseconds of a step in stream order and under ACS, as simulated."""
@@ -135,7 +135,7 @@ def main() -> None:
     join = max(0.0, gaps["two crossed: per kernel"] - gaps["two: per kernel"]) * 1e3
     print(f"a join costs {join:.0f} ns")
     print(
-        "program                                                 order us   ACS us  simulated    error   gain  foretold"
+        "program                                                 order us   ACS us  simulated    error   gain predicted"
     )
     with tempfile.TemporaryDirectory() as place:
         for path in options.folder.glob("*.tar.xz"):
@@ -156,7 +156,7 @@ def main() -> None:
             captured = "--graph" in words
             barriers = next((unknown(each["counts"], len(kernels)) for each in mine if each["mode"] == "streams"), [])
             barriers = barriers if captured else []
-            row |= foretold(path, kernels, plain, captured=captured, barriers=barriers, join_ns=join)
+            row |= predicted(path, kernels, plain, captured=captured, barriers=barriers, join_ns=join)
             rows.append(row)
             if "error" in row:
                 print(f"{words:54s} {plain:9.1f} {acs:8.1f}  {row['error']}")

@@ -1,4 +1,4 @@
-"""What `tileprof simulate` needs to foretell a step under ACS, and what the step takes there.
+"""What `tileprof simulate` needs to predict a step under ACS, and what the step takes there.
 
     python tests/gpu/measuring/measure_acs_simulated.py OUT [--budget S] [--only N,…] [--phase record|time]
 

@@ -1,10 +1,10 @@
 """Gains predicted from a recorded trace alone, beside measured ones: ``python
 tests/gpu/measuring/measure_predictions.py OUT.json --folder DIR --budget 420``.
 
-Programs of `SIZES` go the road of `one_road`: recorded, exported, verified, run. What `tileprof export` prints before
-anything ran is the prediction, what `tileprof run` prints is the measurement; stages are not timed alone. Rows are
-written after each program, so that a walk that is ended has what it measured; a folder of an earlier walk is gone on
-with, or only read (``--read``).
+Programs of `SIZES` are recorded, exported, verified and run as in `five_programs`. The prediction is what `tileprof
+export` prints before anything runs, the measurement what `tileprof run` prints; stages are not timed alone. Rows are
+written after each program, so that an interrupted run keeps what it measured. A folder of an earlier run is continued,
+or only read (``--read``).
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import one_road
+import five_programs
 
 AT_ONCE = 6
 """Programs that are recorded at the same time; each compiles and holds a CUDA context."""
@@ -30,7 +30,7 @@ net = torch.nn.Sequential(*layers).half().cuda().eval().to(memory_format=torch.c
 x = torch.randn(1, {c}, {n}, {n}, dtype=torch.float16, device="cuda").to(memory_format=torch.channels_last)
 """
 SIZES = {
-    **one_road.PROGRAMS,
+    **five_programs.PROGRAMS,
     **{
         f"mlp_{width}_{hidden}_{tokens}": MLP.format(width=width, hidden=hidden, tokens=tokens)
         for width, hidden in ((768, 3072), (2048, 8192), (4096, 11008))
@@ -54,7 +54,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 net = BertLayer(BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096)).half().cuda().eval()
 x = torch.randn(1, 64, 1024, dtype=torch.float16, device="cuda")
 """,
-    "gated_1024_2816_32": one_road.PROGRAMS["gated"]
+    "gated_1024_2816_32": five_programs.PROGRAMS["gated"]
     .replace("width=2048, hidden=5504", "width=1024, hidden=2816")
     .replace("torch.randn(64, 2048", "torch.randn(32, 1024"),
     "conv_192_28": CONVOLUTIONS.format(c=192, n=28),
@@ -103,16 +103,16 @@ def main():
     parser.add_argument("--read", action="store_true", help="only read what --folder has")
     options = parser.parse_args()
     start_s = time.monotonic()
-    one_road.PROGRAMS.update(SIZES | HELD_OUT)
+    five_programs.PROGRAMS.update(SIZES | HELD_OUT)
     names = options.only or list(HELD_OUT if options.held_out else SIZES)
     if not options.read:
-        walks = [one_road.Walk(name, options.folder) for name in names]
+        walks = [five_programs.Walk(name, options.folder) for name in names]
         for first in range(0, len(walks), AT_ONCE):
             some = walks[first : first + AT_ONCE]
             if time.monotonic() - start_s > options.budget:
                 break
             with ThreadPoolExecutor(len(some)) as pool:
-                list(pool.map(one_road.Walk.prepare, some))
+                list(pool.map(five_programs.Walk.prepare, some))
             for walk in some:
                 if walk.codes.get("verify") == 0 and time.monotonic() - start_s < options.budget:
                     walk.do("run")

@@ -16,7 +16,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
 import replays
-from one_road import BEGIN, END, PROGRAMS
+from five_programs import BEGIN, END, PROGRAMS
 
 from tileprof.policy.format.symbolic import load_symbolic
 from tileprof.runtime.compile.racing.report import reports
@@ -71,7 +71,7 @@ def policy_of(folder, program, kernel=None):
 
 
 @pytest.fixture(scope="module", params=["perceptron", "convolutions"])
-def road(request, tmp_path_factory):
+def recorded_program(request, tmp_path_factory):
     """The name of a program, and the folder of its recording and policy."""
     folder = tmp_path_factory.mktemp(request.param)
     return request.param, policy_of(folder, BEGIN + PROGRAMS[request.param] + END)
@@ -88,15 +88,15 @@ def close(value, expected):
     return bool((value.double() - expected.double()).norm() < 3e-3 * expected.double().norm())
 
 
-def test_the_verb_runs_it(road):
-    result = tileprof(road[1], "run", "infer-json/policy.json")
+def test_the_verb_runs_it(recorded_program):
+    result = tileprof(recorded_program[1], "run", "infer-json/policy.json")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "under persistent" in result.stdout
     assert "20 runs, the same bits in each" in result.stdout
 
 
-def test_pipelines_compute_what_pytorch_does(road):
-    file = road[1] / "infer-json/policy.json"
+def test_pipelines_compute_what_pytorch_does(recorded_program):
+    file = recorded_program[1] / "infer-json/policy.json"
     pipeline = GpuPipeline.from_policy(file, schedule="auto")
     inputs = pipeline.example()
     out, expected = pipeline(**inputs), pipeline.reference(inputs)[next(iter(pipeline.outputs))]
@@ -107,18 +107,18 @@ def test_pipelines_compute_what_pytorch_does(road):
     assert close(on_cpu.cuda(), expected)
 
 
-def test_torch_compile_takes_the_file(road):
+def test_torch_compile_takes_the_file(recorded_program):
     torch._dynamo.reset()
-    net, x = network(road[0])
-    options = {"use": "always", "policies": [road[1] / "infer-json/policy.json"]}
+    net, x = network(recorded_program[0])
+    options = {"use": "always", "policies": [recorded_program[1] / "infer-json/policy.json"]}
     with torch.no_grad(), reports() as matches:
         out = torch.compile(net, backend="tileprof", options=options)(x)
         assert close(out, net(x))
     assert [name for report in matches for name in report.region_counts] == ["a chain of 2 stages by a policy file"]
 
 
-def test_one_file_serves_a_range_of_sizes(road):
-    name, folder = road
+def test_one_file_serves_a_range_of_sizes(recorded_program):
+    name, folder = recorded_program
     word, sizes = {"perceptron": ("tokens=1..512", (1, 77, 200, 512)), "convolutions": ("images=1..8", (1, 3, 8))}[name]
     result = tileprof(folder, "export", "-o", "sized", "--for", word, "infer.tileprof")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -139,8 +139,8 @@ def test_one_file_serves_a_range_of_sizes(road):
         pipeline(**beyond)
 
 
-def test_bad_input_is_a_sentence_and_nothing_runs(road, tmp_path):
-    text = (road[1] / "infer-json/policy.json").read_text()
+def test_bad_input_is_a_sentence_and_nothing_runs(recorded_program, tmp_path):
+    text = (recorded_program[1] / "infer-json/policy.json").read_text()
     other = json.loads(text)
     other["guard"]["architecture"] = "sm_80"
     (tmp_path / "device.json").write_text(json.dumps(other))
@@ -150,7 +150,9 @@ def test_bad_input_is_a_sentence_and_nothing_runs(road, tmp_path):
         assert result.returncode == 2, result.stdout + result.stderr
         assert message in result.stderr
         assert not result.stdout
-    exported = tileprof(road[1], "export", "--format", "cusync", "--force", "-o", str(tmp_path / "h"), "infer.tileprof")
+    exported = tileprof(
+        recorded_program[1], "export", "--format", "cusync", "--force", "-o", str(tmp_path / "h"), "infer.tileprof"
+    )
     assert exported.returncode == 0, exported.stderr
     outcome = tileprof(tmp_path, "run", "h/policy.h")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr

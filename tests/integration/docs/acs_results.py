@@ -25,7 +25,7 @@ class Eager:
 
     ``most``: the same for a scheduler that costs nothing, whose step is what the program itself takes to issue it.
     Where it reads results back, it may have waited while kernels ran, so that their time is not counted. ``fastest``:
-    the fastest steps, us: in stream order, with a thread that issues, and what is foretold of the latter from the
+    the fastest steps, us: in stream order, with a thread that issues, and what is predicted of the latter from the
     former; None where there were few pairs, or where launch costs were not measured on the same machine.
     """
 
@@ -81,8 +81,8 @@ def eager(document: Row) -> Iterator[Eager]:
         if facts and "costs" in calls[0] and len(ratios["thread"]) >= FEWEST:
             least = min(plain)
             taken_us = calls[0]["costs"]["host_issue_one_stream_ns"] / 1e3 - PUSH_US
-            foretold = least - (launches - facts["reads"]) * taken_us
-            fastest = least, min(row["us"] for row in last["thread"].values()), foretold
+            predicted = least - (launches - facts["reads"]) * taken_us
+            fastest = least, min(row["us"] for row in last["thread"].values()), predicted
         yield Eager(program, calls[0]["date"], launches, statistics.median(plain), ratios, fastest, most)
 
 
@@ -145,16 +145,16 @@ def eager_rows(document: Row) -> Iterator[Sequence[str]]:
         )
 
 
-FASTEST_HEAD = ("program", "stream order", "measured", "foretold", "error")
+FASTEST_HEAD = ("program", "stream order", "measured", "predicted", "error")
 
 
 def fastest_rows(document: Row) -> Iterator[Sequence[str]]:
-    """Yield the cells of the fastest steps, us, with what was foretold of them."""
+    """Yield the cells of the fastest steps, us, with what was predicted of them."""
     for p in eager(document):
         if p.fastest:
-            _, measured, foretold = p.fastest
+            _, measured, predicted = p.fastest
             title = TITLES.get(p.program, f"`{p.program}`")
-            yield (title, *(f"{us:,.0f}" for us in p.fastest), f"{foretold / measured - 1:+.1%}")
+            yield (title, *(f"{us:,.0f}" for us in p.fastest), f"{predicted / measured - 1:+.1%}")
 
 
 SIMULATED_HEAD = ("program", "stream order", "measured", "simulated", "error")

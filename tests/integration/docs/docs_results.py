@@ -1,4 +1,4 @@
-"""Numbers in Markdown pages that come from committed results files: tables made anew, figures in sentences compared.
+"""Tables in Markdown pages that come from committed results files; `docs_figures` has the figures in sentences.
 
     python -m tests.integration.docs.docs_results              checks all pages
     python -m tests.integration.docs.docs_results --write      writes tables and figures anew
@@ -11,13 +11,11 @@ that a script of ``tests/benchmarks`` writes between such marks, are not listed.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -167,7 +165,7 @@ def acs_eager() -> list[str]:
 
 
 def acs_fastest() -> list[str]:
-    """Return the fastest steps of these programs, measured and foretold."""
+    """Return the fastest steps of these programs, measured and predicted."""
     return markdown(acs_results.FASTEST_HEAD, acs_results.fastest_rows(results("acs_eager")), left=1)
 
 
@@ -385,252 +383,15 @@ def with_tables(text: str, tables: Mapping[str, Callable[[], list[str]]]) -> str
     return text
 
 
-# ---- figures in sentences
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure that sentences give: every match of ``sentence`` in any page has the ``values`` in its groups."""
-
-    sentence: str
-    values: tuple[str, ...]
-
-
-def figures() -> list[Figure]:
-    """Return the figures of all pages with the values that results files give them."""
-    return [*_of_mutants(), *_of_chains(), *_of_models(), *_of_programs(), *_of_acs(), *_of_dealing()]
-
-
-def _of_mutants() -> Iterator[Figure]:
-    rewrites, harmful, harmless = (f"{sum_of_mutants(kind):,}" for kind in ("made", "harmful", "harmless"))
-    yield Figure(r"([\d,]+) harmful(?:,| mutants| ones)", (harmful,))
-    yield Figure(r"([\d,]+) harmless(?:,| mutants)", (harmless,))
-    yield Figure(r"\[([\d,]+)\]\((?:docs/)?verify\.md#limits\)", (rewrites,))
-    late = {
-        (row["policy"], row["late_us"]): row for row in results("halo")["rows"] if row["synchronised_by"] == "cuSync"
-    }
-    row = late["Conv2DTileSync", 10.0]
-    yield Figure(r"wrong in (\d+) of (\d+) runs", (str(row["wrong_rounds"]), str(row["rounds"])))
-
-
-def gains(*words: str) -> list[float]:
-    """Return stream order over synchronised for chains of the persistent kernel whose names have one of the words."""
-    of = summary.by_chain(results("runtime")["rows"])
-    some = [rows for name, rows in of.items() if "persistent" in rows and any(word in name for word in words)]
-    return [rows["persistent-stages"]["us"] / rows["persistent"]["us"] for rows in some]
-
-
-def over_pytorch() -> list[float]:
-    """Return PyTorch in a graph over synchronised, for pairs of convolutions."""
-    of = summary.by_chain(results("runtime")["rows"])
-    some = [rows for name, rows in of.items() if "persistent" in rows and "convolutions" in name]
-    return [rows["PyTorch in a graph"]["us"] / rows["persistent"]["us"] for rows in some]
-
-
-def _of_chains() -> Iterator[Figure]:
-    pairs, products = gains("convolutions"), gains("MLP")
-    resnet, vgg = gains("ResNet-38"), gains("VGG-19")
-    counts = str(len(pairs)), str(len(products))
-    few = f"{100 * (mean(pairs) - 1):.0f}", f"{100 * (mean(products) - 1):.0f}"
-    ends = [f"{100 * (gain - 1):{sign}}" for gain, sign in ((min(products), ".1f"), (max(products), "+.0f"))]
-    whole_pairs = counts[0], few[0], f"{100 * (max(pairs) - 1):.0f}", f"{mean(over_pytorch()):.1f}"
-    sentence = r"(\d+) sizes, H200 \| (\d+)% faster than stream order \(mean; 0 to (\d+)%\), ([\d.]+)x as fast"
-    yield Figure(sentence, whole_pairs)
-    sentence = r"(\d+) sizes \| (\d+)% faster than stream order \(([-\d.]+) to ([+\d.]+)%\)"
-    yield Figure(sentence, (counts[1], few[1], *ends))
-    whole = f"{mean(pairs):.3f}", counts[0], f"{mean(resnet):.2f}", f"{mean(vgg):.2f}"
-    yield Figure(r"([\d.]+)x(?: in the mean)? \((\d+) sizes; ResNet-38 ([\d.]+)x, VGG-19 ([\d.]+)x\)", whole)
-    yield Figure(r"MLPs ([\d.]+)x \((\d+) sizes\)", (f"{mean(products):.3f}", counts[1]))
-    yield Figure(r"Convolution pairs gain (\d+)%", few[:1])
-    predicted = [row for row in results("runtime")["rows"] if row["row"] == "persistent" and "predicted_gain" in row]
-    near = sum(abs(row["predicted_gain"] - row["gain"]) <= 0.05 for row in predicted)
-    yield Figure(r"(\d+) of the (\d+) (?:gains|rows of)", (str(near), str(len(predicted))))
-
-
-def faster(model: str) -> float:
-    """Return how many times as fast as Inductor's program a model of ``models.json`` is."""
-    us = results("models")["rows"][model]["us"]
-    return float(us["inductor"][0] / us["tileprof"][0])
-
-
-def _of_models() -> Iterator[Figure]:
-    rows = results("models")["rows"]
-    yield Figure(r"BERT ([\d.]+)x as fast", (f"{faster('BERT base, 128 tokens'):.1f}",))
-    yield Figure(r"a token of LLaMA-1B ([\d.]+)x", (f"{faster('LLaMA-1B, 1 token'):.1f}",))
-    (shared,) = {f"{faster(name):.1f}" for name in ("ResNet-50", "GPT-2, 128 tokens")}
-    yield Figure(r"ResNet-50 and GPT-2 ([\d.]+)x", (shared,))
-    yield Figure(r"VGG-16 ([\d.]+)x", (f"{faster('VGG-16'):.1f}",))
-    held_out = [faster(name) for name in list(rows)[-12:]]
-    ends = f"{min(held_out):.2f}", f"{max(held_out):.1f}"
-    yield Figure(r"12 held-out models ([\d.]+)x to ([\d.]+)x", ends)
-    peaks = [row["peak_mb"]["tileprof"] / row["peak_mb"]["inductor"] - 1 for row in rows.values()]
-    sentence = r"peaks of all (\d+) measured models are at most (\d+)% above"
-    yield Figure(sentence, (str(len(rows)), f"{100 * max(peaks):.0f}"))
-
-
-def share_of_pairs(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share of pairs of launches in either graph that both have with the same pattern."""
-    return sum(row["same_pattern"] for row in rows) / sum(sum(row["pairs"]) - row["both"] for row in rows)
-
-
-def _of_programs() -> Iterator[Figure]:
-    words = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
-    users, held_out = (results(name, BENCHMARKS) for name in ("clients", "held_out"))
-    shares = [f"{share_of_pairs(rows):.0%}" for rows in (users, held_out)]
-    counts = [words.get(len(rows), str(len(rows))) for rows in (users, held_out)]
-    cells = (shares[0], counts[0], shares[1], counts[1])
-    yield Figure(r"the same in (\d+%) over (\w+) programs of users, in (\d+%) over (\w+) that", cells)
-
-
-def _of_acs() -> Iterator[Figure]:
-    ratios = {name: one / two for name, (one, two) in acs_gains().items()}
-    captured = [ratio for name, ratio in ratios.items() if "islands" not in name]
-    yield Figure(r"\(captured programs ([\d.]+)x\)", (f"{mean(captured):.1f}",))
-    six = captured[:6]
-    cells = f"{mean(six):.2f}", f"{mean(captured):.2f}"
-    yield Figure(r"first six captured programs gain ([\d.]+)x and all ten ([\d.]+)x", cells)
-    errors = [abs(row["acs"] / row["acs_us"] - 1) for row in results("acs_simulated")["rows"]]
-    yield Figure(
-        r"(\d+) of (\d+) programs are within 10%, the other", (f"{sum(e <= 0.1 for e in errors)}", f"{len(errors)}")
-    )
-    yield from _of_eager()
-    models = [
-        row for row in results("acs")["models with delays of up to 20 us, 2026-11-24"] if "train" not in row["program"]
-    ]
-    spread, launches = (f"{sum(row[key] for row in models):,}" for key in ("spread", "launches"))
-    yield Figure(r"([\d,]+) of ([\d,]+) launches (?:went to|ran on) other streams", (spread, launches))
-    sums = (f"{sum(row[key] for row in results('acs_runs')['rows']):,}" for key in ("spread", "launches", "checked"))
-    yield Figure(
-        r"([\d,]+) of ([\d,]+) delayed launches ran on other streams; `--check` compared ([\d,]+)", tuple(sums)
-    )
-
-
-def _of_eager() -> Iterator[Figure]:
-    document = results("acs_eager")
-    four_pairs = {**document, "calls": [next(call for call in document["calls"] if call["date"] == "2026-11-24")]}
-    alike = acs_results.LIKE_THE_PAPERS
-    yield Figure(
-        r"eight programs like the paper's(?: \([^)]*\))?\s+gain ([\d.]+)x",
-        (f"{mean(acs_results.gains(document, 'thread', alike)):.2f}",),
-    )
-    best = [f"{mean(acs_results.gains(document, mode, ('islands',))):.2f}" for mode in ("thread", "graph", "workers")]
-    yield Figure(
-        r"`islands` gains ([\d.]+)x with `acs`, ([\d.]+)x with `acs-graph` and ([\d.]+)x with `--workers 8`",
-        tuple(best),
-    )
-    errors = [p.fastest[2] / p.fastest[1] - 1 for p in acs_results.eager(document) if p.fastest]
-    near = sum(abs(error) <= 0.1 for error in errors)
-    yield Figure(r"eager mode (\d+) of (\d+) are within 10%", (f"{near}", f"{len(errors)}"))
-    rests = [f"{mean(acs_results.gains(four_pairs, mode, alike)):.2f}" for mode in ("spread", "thread")]
-    yield Figure(r"a thread that never rests gave ([\d.]+)x\s+instead of ([\d.]+)x", tuple(rests))
-
-
-def _of_dealing() -> Iterator[Figure]:
-    us = list(results("dealers")["us"].values())
-    for sentence, way, other in (
-        (r"`ccks` takes ([\d.]+) to ([\d.]+) times as long as `persistent-dynamic`", "ccks", "persistent-dynamic"),
-        (r"`ccks` takes ([\d.]+) to ([\d.]+) times as long as static lists", "ccks", "persistent"),
-    ):
-        yield Figure(sentence, ends(row[way] / row[other] for row in us))
-    layers = [row for row in results("experts")["us"].values() if "persistent-dynamic" in row]
-    dynamic = [row for row in layers if min(row[way] for way in DEALT) == row["persistent-dynamic"]]
-    for sentence, other in (
-        (r"([\d.]+) to ([\d.]+) of the time of a graph of worst-case grids", "graph"),
-        (r"([\d.]+) to ([\d.]+) of PyTorch's grouped products", "PyTorch, grouped products"),
-    ):
-        yield Figure(sentence, ends(row["persistent-dynamic"] / row[other] for row in layers))
-    words = dict(enumerate(("five", "six", "seven", "eight"), 5))
-    cells = words[len(dynamic)], words[len(layers)]
-    yield Figure(r"queue on the GPU is the fastest in (\w+) of (\w+) layers", cells)
-
-
-def ends(ratios: Iterable[float]) -> tuple[str, str]:
-    """Return the least and the greatest, with two digits behind the point."""
-    values = sorted(ratios)
-    return f"{values[0]:.2f}", f"{values[-1]:.2f}"
-
-
-def matches(figure: Figure, text: str) -> list[re.Match[str]]:
-    """Return where a page gives the figure; spaces in its sentence stand for any space."""
-    return list(re.finditer(figure.sentence.replace(" ", r"\s+"), text))
-
-
-def disagreements(texts: Mapping[str, str]) -> list[str]:
-    """Return where a page gives a figure other than its results file, and figures that no page gives."""
-    wrong: list[str] = []
-    for figure in figures():
-        occurrences = [(name, match) for name, text in texts.items() for match in matches(figure, text)]
-        wrong += [
-            f"{name}: {' '.join(match.group().split())!r} should have {figure.values}"
-            for name, match in occurrences
-            if match.groups() != figure.values
-        ]
-        if not occurrences:
-            wrong.append(f"no page has {figure.sentence!r}, which is {figure.values}")
-    return wrong
-
-
-def with_figures(text: str) -> str:
-    """Return a page with its figures written anew."""
-    for figure in figures():
-        for match in reversed(matches(figure, text)):
-            for group in range(len(figure.values), 0, -1):
-                text = text[: match.start(group)] + figure.values[group - 1] + text[match.end(group) :]
-    return text
-
-
-# ---- the other numbers
-
-_UNITS = r"us|ms|ns|s|min|x|%|[kMG]B|TFLOP/s|times|points"
-_NUMBER = re.compile(
-    rf"(?<![\w.#/-])[-+]?\d[\d,.]*(?: to \d[\d,.]*)?(?:\s?(?:{_UNITS})\b|%)|(?<![\w.#/-])\d{{1,3}}(?:,\d{{3}})+"
-)
-_SOURCE = re.compile(
-    r"\w+\.(?:py|cu|cc|cpp|h|cuh|json|csv|npz|toml|md)\b|2026-\d\d-\d\d|"
-    r"arXiv|`make bench`|\]\(#|(?i:table|paper)"
-)
-"""Scripts, results files, days of measurements, publications, and links to pages that name these."""
-
-
-def other_numbers(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line, number and whether its section names a script, a results file or a day.
-
-    Measured quantities in prose and in tables that nothing writes.
-    """
-    covered = [range(m.start(), m.end()) for m in re.finditer(r"<!-- (.+?) -->.*?<!-- end of \1 -->", text, re.DOTALL)]
-    covered += [range(m.start(), m.end()) for m in re.finditer(r"^```.*?^```", text, re.DOTALL | re.MULTILINE)]
-    covered += [range(m.start(), m.end()) for figure in figures() for m in matches(figure, text)]
-    covered += [range(m.start(), m.end()) for m in re.finditer(r"`[^`\n]*`", text)]
-    starts = [0, *(m.start() for m in re.finditer(r"^##? ", text, re.MULTILINE)), len(text)]
-    for begin, end in itertools.pairwise(starts):
-        sourced = _SOURCE.search(text, begin, end) is not None
-        for match in _NUMBER.finditer(text, begin, end):
-            if not any(match.start() in span for span in covered):
-                yield text.count("\n", 0, match.start()) + 1, " ".join(match.group().split()), sourced
-
-
 def main() -> int:
-    """Check, write or list."""
+    """Check, write or list; see `docs_figures.run`."""
+    from tests.integration.docs import docs_figures
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write tables and figures anew")
     parser.add_argument("--list", action="store_true", help="list the other numbers; ! where no source is near")
     options = parser.parse_args()
-    texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
-    if options.list:
-        for name, text in texts.items():
-            for line, number, sourced in other_numbers(text):
-                sys.stdout.write(f"{' ' if sourced else '!'} {name}:{line}: {number}\n")
-        return 0
-    rewrites = {name: with_figures(with_tables(text, TABLES.get(Path(name).stem, {}))) for name, text in texts.items()}
-    wrong = disagreements(texts) + [
-        f"{name}: a table is not up to date" for name in texts if texts[name] != rewrites[name]
-    ]
-    if options.write:
-        for name in texts:
-            (ROOT / name).write_text(rewrites[name], encoding="utf-8")
-        wrong = disagreements(rewrites)
-    sys.stdout.write("".join(f"{line}\n" for line in wrong))
-    return int(bool(wrong))
+    return docs_figures.run(write=options.write, other=options.list)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.integration.docs import docs_results
+from tests.integration.docs import docs_figures, docs_results
 from tests.integration.docs.docs_results import PAGES, ROOT, TABLES
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
@@ -27,15 +27,15 @@ def test_tables_of_a_page_are_what_the_results_files_make(page):
 
 
 def test_every_figure_in_a_sentence_is_that_of_its_results_file():
-    assert docs_results.disagreements(TEXTS) == [], "python -m tests.integration.docs.docs_results --write"
+    assert docs_figures.disagreements(TEXTS) == [], "python -m tests.integration.docs.docs_results --write"
 
 
 def test_a_figure_that_differs_is_noticed_and_written_anew():
     page = "README.md"
     changed = re.sub(r"[\d,]+ harmful", "1,234 harmful", TEXTS[page])
-    (wrong,) = docs_results.disagreements(TEXTS | {page: changed})
+    (wrong,) = docs_figures.disagreements(TEXTS | {page: changed})
     assert "1,234 harmful" in wrong
-    assert docs_results.with_figures(changed) == TEXTS[page]
+    assert docs_figures.with_figures(changed) == TEXTS[page]
 
 
 def test_every_measured_number_has_a_source_in_its_section():
@@ -43,7 +43,7 @@ def test_every_measured_number_has_a_source_in_its_section():
         f"{name}:{line}: {number}"
         for name, text in TEXTS.items()
         if name not in LIMITS_AND_HISTORY
-        for line, number, sourced in docs_results.other_numbers(text)
+        for line, number, sourced in docs_figures.other_numbers(text)
         if not sourced and number not in RULES_AND_EXAMPLES.get(name, ())
     ]
     assert without_source == []

@@ -92,3 +92,12 @@ def test_a_conservative_launch_moves_an_operand_once_not_once_a_tile():
     assert (
         duration.model(replace(rough, coverage="exact"), H200).launch_ns > 100 * duration.model(exact, H200).launch_ns
     )
+
+
+def test_a_block_without_work_beside_others_takes_no_time():
+    kernel = _kernel(264)
+    boxes = kernel.footprint.boxes
+    half = replace(kernel, footprint=replace(kernel.footprint, boxes=boxes.take(boxes.tile < 132)))
+    lives = duration.model(half, H200)
+    assert lives.tile_ns[:132].min() >= duration.BLOCK_NS
+    assert (lives.tile_ns[132:] == duration.IDLE_NS).all()

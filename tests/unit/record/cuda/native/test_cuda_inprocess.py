@@ -47,9 +47,11 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python_with_torch(tmp_path_factory):
-    """An interpreter that has imported PyTorch; the hooks run in it as if it had just done so."""
+    """An interpreter that has imported PyTorch, and what that imports at the first operator under a dispatch mode; the
+    hooks run in it as if it had just done so.
+    """
     pytest.importorskip("torch")
-    with commands(tmp_path_factory.mktemp("warm"), ["torch"]) as programs:
+    with commands(tmp_path_factory.mktemp("warm"), ["torch", "torch._dynamo"]) as programs:
         yield programs.python
 
 

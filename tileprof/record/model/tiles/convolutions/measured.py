@@ -33,7 +33,7 @@ from tileprof.record.model.tiles.convolutions.library_kernels import (
     adds_bias_itself,
     named,
 )
-from tileprof.record.model.tiles.convolutions.problem import Problem, copy_order, operand_sizes
+from tileprof.record.model.tiles.convolutions.problem import Placement, Problem, copy_order, operand_sizes
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
 from tileprof.record.model.tiles.products import gemm_tile_choice
@@ -241,6 +241,8 @@ def _product(
         gradient = replace(problem.shape, weight=target, small=call.inputs[0], large=call.inputs[1])
         tile = replace(tile, split=max(1, min(split, gradient.small.shape[0] * gradient.small.shape[2])))
         main = conv_weight_kernels.main_kernel(gradient, tile, launch.name, rate, partial=bool(reductions))
+    images = problem.key[6] if placement.per_image else 1
+    main = _placed(main, placement, launch, images)
     main = _by_work_items(
         replace(main, grid=launch.grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred")
     )
@@ -250,6 +252,23 @@ def _product(
     elements = -(-target.numel // max(1, blocks))
     reduced = replace(reduce_kernel(target, tile.split, elements=elements), grid=reductions[0].grid)
     return [main, replace(reduced, coverage="inferred")]
+
+
+def _placed(kernel: Kernel, placement: Placement, launch: MeasuredLaunch, images: int) -> Kernel:
+    """Return a kernel with its tiles where they lie in the launch's grid, of which some blocks may have none."""
+    across, down, deep = launch.grid
+    row, column, slices = kernel.footprint.block.astype(np.int64).T
+    count = int(row.max()) + 1
+    if not placement.aside or max(launch.cluster) > 1 or count % images or deep != images * (int(slices.max()) + 1):
+        return kernel
+    image, row = np.divmod(row, count // images)
+    first, second = (column, row) if placement.turned else (row, column)
+    x, y, z = first * placement.aside + second % placement.aside, second // placement.aside, slices * images + image
+    number = x + across * (y + down * z)
+    boxes = replace(kernel.footprint.boxes, tile=number[kernel.footprint.boxes.tile].astype(np.int32))
+    work = np.zeros(across * down * deep)
+    work[number] = kernel.flops / len(number)
+    return replace(kernel, footprint=Footprint(grid_blocks(launch.grid), regions.by_tile(boxes)), tile_flops=work)
 
 
 def _by_work_items(kernel: Kernel) -> Kernel:

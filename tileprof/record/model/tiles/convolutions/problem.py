@@ -27,6 +27,9 @@ _SWIZZLES: Final = (1, 2, 4, 8)
 class Placement:
     """The placing of tiles: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has
     tiles of its own. ``certain``: the launch's grid is that of these tiles.
+
+    ``aside``: along x of the grid, so many tiles of the other axis lie beside each of the axis that comes first, which
+    are rows, or columns if ``turned``; 0 where the grid does not tell.
     """
 
     rows: int
@@ -34,6 +37,8 @@ class Placement:
     split: int
     per_image: bool
     certain: bool
+    aside: int = 0
+    turned: bool = False
 
 
 def _tiles_along(rows: int, columns: int, high: int, wide: int) -> tuple[int, int]:
@@ -78,8 +83,14 @@ class Problem:
                 total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
                 if total in (counted[0] * counted[1], counted[0] * counted[1] * images):
                     return Placement(high, wide, split, alone, certain=True)
-            elif _counts(launch.grid, counted):
-                return Placement(high, wide, split, alone, certain=True)
+                continue
+            columns_first = key[0] != Pass.WEIGHT_GRADIENT and (
+                key[2] == Layout.CONTIGUOUS if "Kernel2" in launch.name else "xmma" in launch.name
+            )
+            for turned in (columns_first, not columns_first):
+                aside = _aside(launch.grid, counted[::-1] if turned else counted)
+                if aside:
+                    return Placement(high, wide, split, alone, certain=True, aside=aside, turned=turned)
         return Placement(*ways[0], split, alone, certain=False)
 
 
@@ -95,13 +106,10 @@ def _slices(launch: MeasuredLaunch, images: int, *, alone: bool) -> int:
     return max(1, launch.grid[2] // (images if alone else 1))
 
 
-def _counts(grid: tuple[int, int, int], tiles: tuple[int, int]) -> bool:
-    """Return whether a grid counts tiles, in either order of axes, some side by side."""
-    return any(
-        grid[:2] == (one * at_once, -(-other // at_once))
-        for one, other in (tiles, tiles[::-1])
-        for at_once in _SWIZZLES
-    )
+def _aside(grid: tuple[int, int, int], tiles: tuple[int, int]) -> int:
+    """Return how many tiles of the second axis a grid has beside each of the first; 0 where it does not count them."""
+    one, other = tiles
+    return next((some for some in _SWIZZLES if grid[:2] == (one * some, -(-other // some))), 0)
 
 
 def _product_sizes(key: tuple[int, ...]) -> tuple[int, int, int]:

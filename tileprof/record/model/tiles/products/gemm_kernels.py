@@ -246,9 +246,12 @@ def _main_kernel(
         slots.append(operand)
     boxes = Boxes.concat(parts)
     boxes = replace(boxes, tile=order.tiles[boxes.tile].astype(boxes.tile.dtype))
+    work = flops(product.a.dtype, batch * m * n * k)
+    shares = np.zeros(len(order.places))
+    shares[order.tiles] = work / len(order.tiles)
     return Kernel(
         name, Footprint(order.places, boxes), tuple(slots), order.grid, (tile.threads, 1, 1), (together, 1, 1),
-        registers=tile.registers, shared_bytes=tile.shared_bytes, flops=flops(product.a.dtype, batch * m * n * k),
+        registers=tile.registers, shared_bytes=tile.shared_bytes, flops=work, tile_flops=shares,
         rate=rate,
     )  # fmt: skip
 

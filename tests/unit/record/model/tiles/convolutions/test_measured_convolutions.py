@@ -24,6 +24,7 @@ H200 = get("H200")
 TO_NHWC = "cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half>"
 TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half>"
 GATHER = "cutlass_tensorop_f16_s16816fprop_optimized_f16_8x4_32x5_nhwc_align8"
+BESIDE = "cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_8x4_32x5_nn_align8>"
 WEIGHTS = "sm80_xmma_wgrad_implicit_gemm_indexed_f16_nhwckrsc_nhwc_tilesize8x16x32_stage4"
 
 
@@ -119,6 +120,7 @@ CALLS = {
                 launch(TO_NCHW, 1, 1, 2)],
     ),
     "channels last, one kernel": (key(layout=Layout.CHANNELS_LAST), [launch(GATHER, 6, 2, 1)]),
+    "rows of tiles beside each other, with idle blocks": (key(), [launch(BESIDE, 8, 1, 2)]),
     "slices and a reduction": (
         key(layout=Layout.CHANNELS_LAST, inside=34),
         [launch(GATHER, 6, 2, 2), launch("cublasLt::splitKreduce_kernel<32, 16, int>", 3, 1, 1)],
@@ -188,6 +190,20 @@ def test_tiles_of_known_kernels_share_no_result(name):
             written = [b for t in range(kernel.footprint.tiles) for run in runs_of(kernel.footprint, t, slot, WRITE)
                        for b in run]  # fmt: skip
             assert len(written) == len(set(written))
+
+
+def test_tiles_lie_where_the_grid_of_a_launch_counts_them():
+    of, launches = CALLS["rows of tiles beside each other, with idle blocks"]
+    (kernel,) = measured.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    assert kernel.footprint.block.tolist() == [[x, 0, z] for z in range(2) for x in range(8)]
+    channels, pixels = 6, 3 * 7
+    for x, _, image in kernel.footprint.block.tolist():
+        column, row = divmod(x, 4)
+        written = {b // 2 for run in runs_of(kernel.footprint, x + 8 * image, 2, WRITE) for b in run}
+        of_tile = itertools.product(
+            range(4 * column, min(4 * column + 4, channels)), range(8 * row, min(8 * row + 8, pixels))
+        )
+        assert written == {(image * channels + c) * pixels + p for c, p in of_tile}, "a fourth tile of a row is idle"
 
 
 def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_shows():

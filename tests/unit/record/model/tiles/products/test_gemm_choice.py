@@ -128,7 +128,7 @@ def test_times_of_the_table_are_those_of_the_launches():
     launches = kernels(product(*_measured_sizes()), H200, op=problems.PLAIN)
     total = sum(duration.model(kernel, H200).launch_ns for kernel in launches)
     expected = sum(time_ns(int(known_table.columns[name][row])) for name in ("main_time", "rest_time"))
-    assert total == pytest.approx(expected, rel=0.01)
+    assert total == pytest.approx(expected * duration.AMONG_OTHERS, rel=0.01)
     assert {kernel.time_source for kernel in launches} == {TimeSource.CALIBRATED}
 
 

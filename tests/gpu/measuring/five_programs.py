@@ -1,10 +1,10 @@
 """From ``tileprof record`` to a measured gain in five commands without an option: ``python
-tests/gpu/measuring/one_road.py DIR``.
+tests/gpu/measuring/five_programs.py DIR``.
 
-Walks programs of PyTorch through record, report, export, verify and run. All programs are recorded, exported and
-verified at the same time; what is timed runs alone. Every command has a limit, and none ends the walk; ``--budget``
-ends it between two commands. ``--part prepare`` stops before the timed command, and ``--part run`` goes on from there.
-What each command printed is kept in ``DIR/PROGRAM/walk.txt``, and its exit code and seconds in ``walk.json``.
+Programs of PyTorch are recorded, reported, exported, verified and run. All are recorded, exported and verified at the
+same time; the timed command runs alone. Every command has a time limit, after which the next one starts; ``--budget``
+ends the script between two commands. ``--part prepare`` stops before the timed command, ``--part run`` continues there.
+``DIR/PROGRAM/walk.txt`` keeps what each command printed, and ``walk.json`` its exit code and seconds.
 """
 
 import argparse
