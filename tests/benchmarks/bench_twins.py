@@ -141,7 +141,8 @@ def all_twins(off):
     *_, spawned = bench_spawn.comparison(json.loads(bench_spawn.RESULTS.read_text()))
     for rule, pairs in spawned.items():
         errors = [us / real.us - 1 for us, real in pairs]
-        yield twin(f"launches from kernels, {rule}", "programs at scale 16", errors)
+        varying = sum(real.varies for _, real in pairs)
+        yield twin(f"launches from kernels, {rule}", f"programs at scale 16, {varying} varying", errors)
 
 
 def twin(name, workloads, errors):

@@ -11,7 +11,7 @@ child tiles have ended.
 Children may launch, too (``first_child``): an item is then a thread with items of its own, which are asked about where
 it runs. A thread that keeps such items does them one after the other, depth first, and decides about each when it comes
 there; launches from among them cost it the whole overhead, since its warp's other threads stand elsewhere. A warp
-decides ``base_ns`` after its tile's start, or after its own items.
+decides when the last of its threads with sites has come there, ``base_ns`` or ``own_ns`` after its tile's start.
 
 Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14
 (SPAWN). Its rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of a child
@@ -29,13 +29,16 @@ value that was read last.
 
 ``ended=1`` reads windows as spawn.cuh does: throughput and time of a child tile are those of the last whole window in
 which any ended, of six, else of all of time since the first began. `Spawns.together`: threads of a warp that do their
-items inline slow each other.
+items inline slow each other. ``issue_ns``: the GPU does at most one item inline in this time (items without sites);
+where more threads keep theirs, all come forward alike, as much slower as that takes. ``told_ns``, ``told_another_ns``:
+what rules take for the costs of launches.
 
 The rule ``warp`` is ours. Threads of a warp wait for the slowest of them, so that to launch one thread's items gains
 nothing while another keeps as many; and a child warp's time is more than an item's. It launches the largest of a warp's
 sites, as many of them as make the later of the warp and its children end first, with an item's own time.
 
-Left out: memory bandwidth (a tile lasts as long on a full GPU as alone).
+Left out: memory bandwidth of children (a child tile lasts as long on a full GPU as alone), and that threads of a warp
+do items with sites in step.
 
 | rule | source | here | worth |
 |---|---|---|---|

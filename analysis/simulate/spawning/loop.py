@@ -19,6 +19,7 @@ from tileprof.analysis.simulate.spawning.state import (
     ENTERED,
     FRONT,
     HELD,
+    KEEPING,
     LIVED,
     OWN_ITEMS,
     OWN_NS,
@@ -33,7 +34,14 @@ from tileprof.analysis.simulate.spawning.state import (
     State,
     Work,
 )
-from tileprof.analysis.simulate.spawning.tiles import comes_to_site, schedule, warp_decides
+from tileprof.analysis.simulate.spawning.tiles import (
+    begins_keeping,
+    comes_to_site,
+    ends_keeping,
+    next_end,
+    schedule,
+    warp_decides,
+)
 
 
 @compiled
@@ -41,7 +49,8 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
     """Run event by event. Of n threads, in the order in which events of one instant happen: the tile of slot s ends
     (s); the threads of the warp that begins with thread t have done the items without sites that they keep (slots + t);
     grid g arrives (slots + n + g); the next round or parent tile may begin (slots + 2 n); the warp of thread t decides
-    (slots + 2 n + 1 + t); thread t comes to a site among its items, or to their end (slots + 3 n + 1 + t).
+    (slots + 2 n + 1 + t); thread t comes to a site among its items, or to their end (slots + 3 n + 1 + t); the warp of
+    thread t begins with the items that it keeps (slots + 4 n + 1 + t).
     """
     c, n = z.c, len(w.items)
     now = 0.0
@@ -56,7 +65,7 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
             first, last = c[PARENT], min(c[PARENT] + o.parent, stop)
             c[PARENT] = last
             c[RUNNING] += 1
-            _begin_warps(z, o, n, _start(z, -1, o.parent, now), first, last, now + w.base_ns)
+            _begin_warps(w, z, o, _start(z, -1, o.parent, now), first, last, now)
             if o.stagger_ns > 0 and c[PARENT] < stop:
                 z.ns[REACHES] = now + o.stagger_ns
                 schedule(z, z.ns[REACHES], o.slots + 2 * n)
@@ -66,8 +75,12 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
             c[CURRENT] += 1
             if c[CURRENT] + 1 < len(round_at):
                 schedule(z, now + o.gap_ns, o.slots + 2 * n)
-        if c[SIZE] == 0:
+        if c[SIZE] == 0 and c[KEEPING] == 0:
             break
+        if c[KEEPING] > 0 and (c[SIZE] == 0 or next_end(z, o) < z.keys[0]):
+            now = next_end(z, o)
+            ends_keeping(z, o, now)
+            continue
         now = z.keys[0]
         while c[SIZE] > 0 and z.keys[0] == now:
             _happens(z, o, w, now)
@@ -92,7 +105,10 @@ def _happens(z: State, o: Costs, w: Work, now: float) -> None:
         z.c[ARRIVED] += 1
     elif 2 * n < item <= 3 * n:
         warp_decides(w, o, z, now, item - 2 * n - 1)
+    elif item > 4 * n:
+        begins_keeping(z, o, now, item - 4 * n - 1)
     elif item > 3 * n and not comes_to_site(w, o, z, now, item - 3 * n - 1):
+        z.deep[z.warp[item - 3 * n - 1]] -= 1
         _part_ends(z, o, z.warp[item - 3 * n - 1], now)
 
 
@@ -144,12 +160,18 @@ def _start(z: State, what: int, threads: int, now: float) -> int:
 
 
 @internal
-def _begin_warps(z: State, o: Costs, n: int, slot: int, first: int, last: int, when: float) -> None:
-    """Let the warps of a tile's threads decide at a time."""
+def _begin_warps(w: Work, z: State, o: Costs, slot: int, first: int, last: int, begin: float) -> None:
+    """Let the warps of a tile's threads decide when the last thread of each that has a site has come to it."""
     z.warps[slot] = (last - first + o.warp - 1) // o.warp
     for t in range(first, last, o.warp):
         z.slot[t], z.stop[t] = slot, min(t + o.warp, last)
-        schedule(z, when, o.slots + 2 * n + 1 + t)
+        longest = to_site = 0.0
+        for u in range(t, z.stop[t]):
+            longest = max(longest, w.own_ns[u])
+            if w.items[u] > 0:
+                to_site = max(to_site, w.own_ns[u])
+        z.others_end[t] = begin + longest
+        schedule(z, begin + (to_site if to_site > 0 else longest), o.slots + 2 * len(w.items) + 1 + t)
 
 
 @internal
@@ -166,9 +188,8 @@ def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
     tick(z, o, now)
     z.c[CHILDREN] += 1
     slot = _start(z, grid, o.child, now)
-    end = now + (w.child_ns + w.item_ns[grid])
     if w.first_child[grid] >= 0:
         first, last = tile * o.child, min((tile + 1) * o.child, w.items[grid])
-        _begin_warps(z, o, len(w.items), slot, w.first_child[grid] + first, w.first_child[grid] + last, end)
+        _begin_warps(w, z, o, slot, w.first_child[grid] + first, w.first_child[grid] + last, now + w.child_ns)
     else:
-        schedule(z, end, slot)
+        schedule(z, now + w.child_ns + w.longest_ns[grid], slot)

@@ -27,6 +27,9 @@ class Spawning:
     launch_ns: float = field(default=28_300.0, metadata={"meaning": "for a warp to launch at all", "least": 0})
     told_ns: float = field(default=0.0, metadata={"meaning": "launch_ns as rules know it, 0: as it is", "least": 0})
     another_ns: float = field(default=2_400.0, metadata={"meaning": "more for each of its launches", "least": 0})
+    told_another_ns: float = field(
+        default=0.0, metadata={"meaning": "another_ns as rules know it, 0: as it is", "least": 0}
+    )
     serve_ns: float = field(
         default=0.0, metadata={"meaning": "for each launch of the whole GPU, one after the other", "least": 0}
     )
@@ -42,6 +45,10 @@ class Spawning:
         },
     )
     queues: int = field(default=32, metadata={"meaning": "child grids in execution at a time", "least": 1})
+    issue_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "of the whole GPU for one more item that threads do inline, 0: no limit", "least": 0},
+    )
     gap_ns: float = field(default=7_000.0, metadata={"meaning": "between rounds", "least": 0})
     prior: int = field(
         default=1,

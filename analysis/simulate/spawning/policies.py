@@ -22,7 +22,7 @@ from tileprof.analysis.simulate.spawning.state import (
     State,
     Work,
 )
-from tileprof.analysis.simulate.spawning.work import Spawns, depth_of
+from tileprof.analysis.simulate.spawning.work import Spawns, depth_of, own_times
 from tileprof.errors import UserError
 
 PROGRAM = "program"
@@ -101,18 +101,19 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     depth_of(work, first_child)
     costs = Costs(
         int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
-        float(o.told_ns or o.launch_ns), float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.ended),
-        int(o.queues), float(o.gap_ns), int(o.prior), int(o.untried), int(o.children), float(o.lag_ns),
-        float(o.stagger_ns), float(o.guess_ns),
+        float(o.told_ns or o.launch_ns), float(o.another_ns), float(o.told_another_ns or o.another_ns),
+        float(o.serve_ns), float(o.window_ns), int(o.ended), int(o.queues), float(o.gap_ns), int(o.prior),
+        int(o.untried), int(o.children), float(o.lag_ns), float(o.stagger_ns), float(o.guess_ns), float(o.issue_ns),
     )  # fmt: skip
-    events = o.slots + 3 * n + 2
+    events = o.slots + 4 * n + 2
     z = State(
-        np.zeros(14, np.int64), np.zeros(13), np.empty(events), np.empty(events, np.int64),
+        np.zeros(15, np.int64), np.zeros(16), np.empty(events), np.empty(events, np.int64),
         np.empty(o.slots, np.int64), np.zeros(o.slots), np.zeros(o.slots, np.int64), np.arange(o.slots),
         np.empty(n + 1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, np.nan),
         np.full(n, np.nan), np.full(n, np.nan), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64),
         np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64),
         np.empty(n, np.int64), np.empty(n), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64), np.zeros(n),
+        np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.empty(n), np.empty(n, np.int64),
         np.zeros(o.warp, np.bool_),
         np.empty(o.warp, np.int64), np.zeros(o.warp), np.full(WINDOWS, -1), np.zeros(WINDOWS, np.int64),
         np.zeros(WINDOWS),
@@ -122,8 +123,9 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     program = Work(
         work.items,
         work.item_ns,
+        work.item_ns if work.longest_ns is None else work.longest_ns,
         first_child,
-        float(work.base_ns),
+        own_times(work, first_child),
         float(work.child_ns),
         int(policy),
         int(threshold),

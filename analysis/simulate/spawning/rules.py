@@ -44,7 +44,7 @@ def launches_by_rule(w: Work, o: Costs, z: State, t: int, before: int, now: floa
     if o.prior == 0 and z.c[ENDED] == 0:
         return bool(queued(z, o, now) + tiles_of(o, w.items[t]) <= o.untried)
     each, warp_ns = pace(w, o, z, t, now)
-    expected = o.told_ns + (before + 1) * o.another_ns + (queued(z, o, now) + tiles_of(o, w.items[t])) * each
+    expected = o.told_ns + (before + 1) * o.told_another_ns + (queued(z, o, now) + tiles_of(o, w.items[t])) * each
     return not expected >= w.items[t] * warp_ns
 
 
@@ -71,9 +71,9 @@ def choose(w: Work, o: Costs, z: State, first: int, last: int, now: float) -> No
                 largest, longest = t, took
         ends_ns = longest
         if launches > 0:
-            warp_ns = o.told_ns + launches * o.another_ns
+            warp_ns = o.told_ns + launches * o.told_another_ns
             each, _ = pace(w, o, z, first, now)
-            queued_ns = (queued(z, o, now) + tiles) * (o.another_ns if np.isnan(each) else each)
+            queued_ns = (queued(z, o, now) + tiles) * (o.told_another_ns if np.isnan(each) else each)
             ends_ns = warp_ns + max(longest, queued_ns)
         if launches == 0 or ends_ns < best_ns:
             best_ns, best = ends_ns, launches

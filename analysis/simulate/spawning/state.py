@@ -12,20 +12,24 @@ POLICIES = ("flat", "always", "threshold", "spawn", "warp")
 
 (
     PARENT, CURRENT, RUNNING, HELD, ROOM, QUEUED, CHILDREN, ENDED, ACTIVE, ENTERED, ARRIVED, FRONT, SIZE,
-    SEEN,
-) = range(14)  # fmt: skip
+    SEEN, KEEPING,
+) = range(15)  # fmt: skip
 """Counters: next parent thread, round, parent tiles that run, free slots, free threads, child tiles launched and not
 ended, of these running, child tiles ended, grids in execution, grids that have entered execution, grids arrived, first
-grid with tiles to start, events, and child tiles in the queue when a rule last looked.
+grid with tiles to start, events, child tiles in the queue when a rule last looked, and warps that do items inline, by
+the progress at which they end.
 """
 
 (
     BUSY, SINCE, LIVED, SERVED, AREA, TICKED, CLOSES, MEAN, LOOKED, REACHES, OWN_ITEMS, OWN_NS, BEGUN,
-) = range(13)  # fmt: skip
+    PROGRESS, UNTIL, DEMAND,
+) = range(16)  # fmt: skip
 """Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch
 has been served. Of the window: child tiles times time so far, until when, when it ends, and how many ran at a time in
 the one before. When a rule looked at the queue; when the next parent tile may start; items done inline by tiles that
-have ended, and their time. When the first child tile started.
+have ended, and their time. When the first child tile started. How far a warp has come that has done items inline
+since the beginning, as far as it would alone, until when this is counted, and items per time that such warps would do
+alone.
 """
 
 TOP, UNTIMED = -1, -2
@@ -77,11 +81,20 @@ class State(NamedTuple):
     due_items: NDArray[np.int64]
     """``[threads]`` items that such a thread has done inline since it came to a site, and their time."""
     due_ns: NDArray[np.float64]
+    deep: NDArray[np.int64]
+    """``[threads]`` by the first thread of a warp, its threads that do items with sites inline."""
+    others_end: NDArray[np.float64]
+    """``[threads]`` by the first thread of a warp, when its threads without sites have ended."""
     own_items: NDArray[np.int64]
     """``[threads]`` by the first thread of a warp, items of the first thread that keeps its own, if they have no sites,
     and how long the warp takes for all that it keeps.
     """
     own_ns: NDArray[np.float64]
+    demand: NDArray[np.float64]
+    """``[threads]`` by the first thread of a warp, items that its threads keep over the time they take alone."""
+    progress: NDArray[np.float64]
+    """Progress at which warps that do items inline end, and their first threads: a heap."""
+    keeping: NDArray[np.int64]
     chosen: NDArray[np.bool_]
     """``[warp]`` which threads of a warp launch."""
     picked: NDArray[np.int64]
@@ -97,8 +110,9 @@ class State(NamedTuple):
 class Work(NamedTuple):
     items: NDArray[np.int64]
     item_ns: NDArray[np.float64]
+    longest_ns: NDArray[np.float64]
     first_child: NDArray[np.int64]
-    base_ns: float
+    own_ns: NDArray[np.float64]
     child_ns: float
     policy: int
     threshold: int
@@ -114,6 +128,7 @@ class Costs(NamedTuple):
     launch_ns: float
     told_ns: float
     another_ns: float
+    told_another_ns: float
     serve_ns: float
     window_ns: float
     ended: int
@@ -125,3 +140,4 @@ class Costs(NamedTuple):
     lag_ns: float
     stagger_ns: float
     guess_ns: float
+    issue_ns: float

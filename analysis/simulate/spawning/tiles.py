@@ -6,15 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import internal
-from tileprof.analysis.heaps import push
+from tileprof.analysis.heaps import pop, push
 from tileprof.analysis.simulate.spawning.rules import choose, launches_by_rule, pace, tiles_of
 from tileprof.analysis.simulate.spawning.state import (
+    DEMAND,
+    KEEPING,
     OWN_ITEMS,
     OWN_NS,
+    PROGRESS,
     QUEUED,
     SERVED,
     SIZE,
     TOP,
+    UNTIL,
     UNTIMED,
     WARP,
     Costs,
@@ -37,6 +41,8 @@ def warp_decides(w: Work, o: Costs, z: State, now: float, first: int) -> None:
         sites += w.items[t] >= w.threshold
     begin = now + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
     z.parts[first] = 1
+    for t in range(first, last):
+        z.deep[first] += w.items[t] > 0 and z.to_end[t] == 0 and w.first_child[t] >= 0
     timed = -1
     for t in range(first, last):
         z.kept[t - first] = 0.0
@@ -57,7 +63,57 @@ def warp_decides(w: Work, o: Costs, z: State, now: float, first: int) -> None:
             longest = max(longest, _beside(z.kept[: last - first], t - first, w.together))
     timed = timed if timed >= 0 and w.first_child[timed] < 0 else -1
     z.own_items[first], z.own_ns[first] = (w.items[timed], longest) if timed >= 0 else (0, 0.0)
-    schedule(z, begin + longest, o.slots + first)
+    if o.issue_ns > 0 and longest > 0:
+        z.own_ns[first] = longest
+        z.demand[first] = _kept_items(w, z, first, last) / longest
+        schedule(z, begin, o.slots + 4 * len(w.items) + 1 + first)
+    else:
+        schedule(z, max(begin + longest, z.others_end[first]), o.slots + first)
+
+
+@internal
+def _kept_items(w: Work, z: State, first: int, last: int) -> int:
+    items = 0
+    for t in range(first, last):
+        if z.kept[t - first] > 0:
+            items += w.items[t]
+    return items
+
+
+@internal
+def begins_keeping(z: State, o: Costs, now: float, first: int) -> None:
+    """A warp begins with the items without sites that it keeps. All such warps come forward alike: as fast as alone
+    while the GPU can do as many items as they would, else slower by what it lacks.
+    """
+    z.ns[PROGRESS] += (now - z.ns[UNTIL]) / _slowness(z, o)
+    z.ns[UNTIL] = now
+    push(z.progress, z.keeping, z.c[KEEPING], z.ns[PROGRESS] + z.own_ns[first], first)
+    z.c[KEEPING] += 1
+    z.ns[DEMAND] += z.demand[first]
+    z.own_ns[first] = now
+
+
+@internal
+def next_end(z: State, o: Costs) -> float:
+    """Return when the first such warp ends."""
+    return float(z.ns[UNTIL] + (z.progress[0] - z.ns[PROGRESS]) * _slowness(z, o))
+
+
+@internal
+def ends_keeping(z: State, o: Costs, now: float) -> None:
+    """The first such warp ends, with the end of its threads without sites."""
+    first = z.keeping[0]
+    z.ns[PROGRESS], z.ns[UNTIL] = z.progress[0], now
+    pop(z.progress, z.keeping, z.c[KEEPING])
+    z.c[KEEPING] -= 1
+    z.ns[DEMAND] = z.ns[DEMAND] - z.demand[first] if z.c[KEEPING] > 0 else 0.0
+    z.own_ns[first] = now - z.own_ns[first] if z.own_items[first] > 0 else 0.0
+    schedule(z, max(now, z.others_end[first]), o.slots + first)
+
+
+@internal
+def _slowness(z: State, o: Costs) -> float:
+    return max(1.0, float(z.ns[DEMAND] * o.issue_ns))
 
 
 @internal
@@ -78,7 +134,7 @@ def comes_to_site(w: Work, o: Costs, z: State, now: float, t: int) -> bool:
         _arrive(w, o, z, u, now + o.launch_ns + o.another_ns)
         _go_on(w, o, z, t, now + o.launch_ns + o.another_ns)
     elif w.first_child[u] < 0:
-        took = w.items[u] * w.item_ns[u]
+        took = w.items[u] * w.item_ns[u] * _slowed(w, z, t)
         z.due_items[t], z.due_ns[t] = w.items[u], took
         _go_on(w, o, z, t, now + took)
     else:
@@ -107,12 +163,18 @@ def _go_on(w: Work, o: Costs, z: State, t: int, when: float) -> None:
             owner = z.up[owner]
             continue
         z.next[owner] += 1
-        when += w.item_ns[owner]
+        when += w.own_ns[u] * _slowed(w, z, t)
         if w.items[u] > 0:
             z.site[t] = u
             break
     z.at[t] = owner
     schedule(z, when, o.slots + 3 * len(w.items) + 1 + t)
+
+
+@internal
+def _slowed(w: Work, z: State, t: int) -> float:
+    """Return how many times as long thread t takes beside the others of its warp that do items with sites."""
+    return float(1 + w.together * (z.deep[z.warp[t]] - 1))
 
 
 @internal
@@ -132,7 +194,7 @@ def _launch(w: Work, o: Costs, z: State, t: int, launches: int, now: float) -> N
     tiles = tiles_of(o, w.items[t])
     each, _ = pace(w, o, z, t, now)
     z.asked[t] = now
-    z.estimate[t] = o.told_ns + (launches + 1) * o.another_ns + (z.c[QUEUED] + tiles) * each
+    z.estimate[t] = o.told_ns + (launches + 1) * o.told_another_ns + (z.c[QUEUED] + tiles) * each
     z.to_end[t] = z.to_start[t] = tiles
     z.c[QUEUED] += tiles
 

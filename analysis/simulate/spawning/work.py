@@ -35,6 +35,25 @@ class Spawns(NamedTuple):
     """Share of a thread's time inline that it takes longer for each thread of its warp that is busy beside it: 0 where
     all do the same at a time, 1 where they do nothing side by side.
     """
+    own_ns: NDArray[np.float64] | None = None
+    """``[threads]`` a thread's time before it comes to its site, or for all that it does where it has none. None:
+    ``base_ns`` for threads of rounds, ``item_ns`` of the thread whose item it is for others.
+    """
+    longest_ns: NDArray[np.float64] | None = None
+    """``[threads]`` the longest item of a child tile, in the mean of a thread's tiles, where items have no sites. None:
+    ``item_ns``.
+    """
+
+
+def own_times(work: Spawns, first_child: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return ``own_ns`` with its default."""
+    if work.own_ns is not None:
+        return work.own_ns
+    times = np.full(len(work.items), float(work.base_ns))
+    owners = np.flatnonzero((first_child >= 0) & (work.items > 0))
+    owner, place = ragged(work.items[owners])
+    times[first_child[owners][owner] + place] = work.item_ns[owners][owner]
+    return times
 
 
 def depth_of(work: Spawns, first_child: NDArray[np.int64]) -> int:

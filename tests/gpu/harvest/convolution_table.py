@@ -142,7 +142,7 @@ def build(cases, about, path):
     held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas", "device")}
     version = about["cudnn"]
     held |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
-    write(path, held, COLUMNS, np.array(keys, np.int64), columns, smallest=True)
+    write(path, held, COLUMNS, np.array(keys, np.int64), columns)
 
 
 def roles(launches):

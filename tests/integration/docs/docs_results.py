@@ -179,6 +179,31 @@ def bloom() -> list[str]:
     return markdown(bloom_results.RANGES_HEAD, bloom_results.ranges_rows(results("bloom")))
 
 
+DELAYED = {
+    "synchronised": "Triton's kernels",
+    "persistent": "the persistent kernel",
+    "bloom": "blocks that declare ranges",
+    "spawn": "launches from kernels",
+}
+
+
+def delayed() -> list[str]:
+    """Return runs with random delays by scheduler, and how many of them differ from stream order."""
+    totals: dict[tuple[str, str, str], list[int]] = {}
+    for part in results("delayed")["runs"]:
+        for row in part["rows"]:
+            total = totals.setdefault((part["device"].split()[1], row["kind"], row["scheduler"]), [0, 0, 0])
+            for at, number in enumerate((1, row["runs"], row["wrong"])):
+                total[at] += number
+    rows = [
+        [DELAYED[kind], f"`{scheduler}`", device, cases, f"{runs:,}", wrong]
+        for (device, kind, scheduler), (cases, runs, wrong) in totals.items()
+        if (kind, scheduler) not in {("bloom", "stream"), ("spawn", "flat")}
+    ]
+    rows.sort(key=lambda row: (row[2], list(DELAYED.values()).index(row[0]), row[1]))
+    return markdown(["cases", "scheduler or rule", "device", "number", "runs", "that differ"], rows)
+
+
 def filters() -> list[str]:
     """Return what the filters of instrumented kernels answered."""
     return markdown(bloom_results.KERNELS_HEAD, bloom_results.kernels_rows(results("filters")))
@@ -362,7 +387,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "exported-headers": {"kernels with exported headers": exported_headers},
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
     "chain-times": {"chains": chains, "two streams by chain": streams_by_chain},
-    "measured": {"two streams": streams_by_kind},
+    "measured": {"two streams": streams_by_kind, "delayed": delayed},
     "simulator-accuracy": {"held-out recordings": held_out_recordings},
     "verify": {"halo": halo, "mutants": mutants},
     "whole-models": {"whole models": whole_models, "starts": starts},

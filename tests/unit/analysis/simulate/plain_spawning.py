@@ -14,9 +14,9 @@ from tileprof.analysis.simulate.spawning import ALWAYS, FLAT, SPAWN, WARP, Ran, 
 Event = tuple[float, int, int, Callable[[], None]]
 """When, which kind and number decide who is first, what happens. Kinds: a child tile without sites ends, a warp has
 done the items without sites that it keeps, a grid arrives, a parent tile may start, a warp decides, a thread comes to a
-site among its items or to their end.
+site among its items or to their end, a warp begins with the items that it keeps.
 """
-CHILD_ENDS, PART_ENDS, ARRIVES, MAY_START, DECIDES, COMES = range(6)
+CHILD_ENDS, PART_ENDS, ARRIVES, MAY_START, DECIDES, COMES, KEEPS = range(7)
 
 
 class Tile:
@@ -27,10 +27,12 @@ class Tile:
 
 
 class Warp:
-    """Its tile, and parts that have not ended."""
+    """Its tile, parts that have not ended, when its threads without sites have ended, and how many of its threads do
+    items with sites inline.
+    """
 
-    def __init__(self, tile: Tile) -> None:
-        self.tile, self.parts = tile, 1
+    def __init__(self, tile: Tile, others_end: float) -> None:
+        self.tile, self.parts, self.others_end, self.deep = tile, 1, others_end, 0
 
 
 class Plain:
@@ -39,6 +41,13 @@ class Plain:
     def __init__(self, work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> None:
         self.work, self.options, self.policy, self.threshold = work, options, policy, threshold
         self.told_ns = options.told_ns or options.launch_ns
+        self.told_another_ns = options.told_another_ns or options.another_ns
+        longest = work.item_ns if work.longest_ns is None else work.longest_ns
+        self.longest_ns: dict[int | None, float] = dict(enumerate(longest.tolist()))
+        self.own_ns = dict.fromkeys(range(work.round_at[-1]), work.base_ns)
+        self.own_ns |= {u: work.item_ns[t] for t in range(len(work.items)) for u in self.threads_of(t)}
+        if work.own_ns is not None:
+            self.own_ns = dict(enumerate(work.own_ns.tolist()))
         self.asked: dict[int, float] = {}
         self.estimate: dict[int, float] = {}
         self.took: dict[int, float] = {}
@@ -61,6 +70,11 @@ class Plain:
         """The same of a thread since it came to a site."""
         self.ran: list[tuple[float, int]] = [(0.0, 0)]
         """From when on so many child tiles ran."""
+        self.keeping: list[tuple[float, int, float, float, float, Callable[[float], None]]] = []
+        """Warps that do items inline: progress at which they end, first thread, items per time alone, when they began,
+        when their threads without sites end, and what happens at their end, after some time.
+        """
+        self.progress = self.until = self.demand = 0.0
         self.begun, self.ends = -1.0, []
         """When the first child tile started; when each ended, and its life."""
 
@@ -78,14 +92,18 @@ class Plain:
                     self.child_starts(self.tiles.popleft())
                 while parents and self.free and self.room >= o.parent and self.now >= self.reaches:
                     first = parents.popleft()
-                    self.starts(range(first, min(first + o.parent, end)), self.now + self.work.base_ns)
+                    self.starts(range(first, min(first + o.parent, end)), self.now)
                     if o.stagger_ns and parents:
                         self.reaches = self.now + o.stagger_ns
                         self.later(self.reaches, MAY_START, 0, lambda: None)
                 while not parents and self.tiles and self.free and self.room >= o.child:
                     self.child_starts(self.tiles.popleft())
-                if not self.events:
+                if not self.events and not self.keeping:
                     break
+                if self.keeping and (not self.events or self.next_end() < self.events[0][0]):
+                    self.now = self.next_end()
+                    self.ends_keeping()
+                    continue
                 self.now = self.events[0][0]
                 while self.events and self.events[0][0] == self.now:
                     heapq.heappop(self.events)[3]()
@@ -96,8 +114,8 @@ class Plain:
     def later(self, when: float, kind: int, number: int, what: Callable[[], None]) -> None:
         heapq.heappush(self.events, (when, kind, number, what))
 
-    def starts(self, threads: range, when: float, grid: int | None = None) -> None:
-        """A tile takes its place; its warps decide at a time."""
+    def starts(self, threads: range, begin: float, grid: int | None = None) -> None:
+        """A tile takes its place; its warps decide when their last thread has come to its site."""
         o = self.options
         self.free -= 1
         self.room -= o.parent if grid is None else o.child
@@ -105,9 +123,12 @@ class Plain:
         tile = Tile(grid, self.now, len(warps))
         if not warps:
             self.number += 1
-            self.later(when, CHILD_ENDS, self.number, lambda: self.tile_ends(tile))
+            self.later(begin + self.longest_ns[grid], CHILD_ENDS, self.number, lambda: self.tile_ends(tile))
         for warp in warps:
-            self.later(when, DECIDES, warp[0], lambda warp=warp: self.decides(warp, Warp(tile)))  # type: ignore[misc]
+            longest = max(self.own_ns[t] for t in warp)
+            when = begin + max((self.own_ns[t] for t in warp if self.work.items[t]), default=longest)
+            made = Warp(tile, begin + longest)
+            self.later(when, DECIDES, warp[0], lambda warp=warp, made=made: self.decides(warp, made))  # type: ignore[misc]
 
     def part_ends(self, warp: Warp) -> None:
         warp.parts -= 1
@@ -145,7 +166,7 @@ class Plain:
         child, items, place = self.options.child, int(self.work.items[grid]), self.tile[grid]
         self.tile[grid] += 1
         own = self.threads_of(grid)[place * child : min((place + 1) * child, items)]
-        self.starts(own, self.now + float(self.work.child_ns + self.work.item_ns[grid]), grid)
+        self.starts(own, self.now + self.work.child_ns, grid)
 
     def threads_of(self, t: int) -> range:
         """The threads that a thread's items are; none for items that have no items."""
@@ -177,29 +198,58 @@ class Plain:
             default=0.0,
         )
 
-        def ends() -> None:
+        def ends(took: float = longest) -> None:
             if kept and kept[0] in plain:
-                self.count(int(self.work.items[kept[0]]), longest)
+                self.count(int(self.work.items[kept[0]]), took)
             self.part_ends(warp)
 
+        def keeps() -> None:
+            self.progress += (self.now - self.until) / self.slowness()
+            self.until = self.now
+            items_per_ns = sum(int(self.work.items[t]) for t in plain) / longest
+            entry = self.progress + longest, threads[0], items_per_ns, self.now, warp.others_end, ends
+            heapq.heappush(self.keeping, entry)
+            self.demand += items_per_ns
+
+        warp.deep = len(kept) - len(plain)
         for t in kept:
             if t not in plain:
                 warp.parts += 1
-                self.goes_on(t, self.inline(t, t == kept[0]), begin, warp)
-        self.later(begin + longest, PART_ENDS, threads[0], ends)
+                self.goes_on(t, self.inline(t, t == kept[0], warp), begin, warp)
+        if o.issue_ns and longest:
+            self.later(begin, KEEPS, threads[0], keeps)
+        else:
+            self.later(max(begin + longest, warp.others_end), PART_ENDS, threads[0], ends)
+
+    def slowness(self) -> float:
+        """How many times as long all items inline take as alone."""
+        return max(1.0, self.demand * self.options.issue_ns)
+
+    def next_end(self) -> float:
+        return self.until + (self.keeping[0][0] - self.progress) * self.slowness()
+
+    def ends_keeping(self) -> None:
+        self.progress, first, items_per_ns, begun, others_end, ends = heapq.heappop(self.keeping)
+        self.until = self.now
+        self.demand = self.demand - items_per_ns if self.keeping else 0.0
+        took = self.now - begun
+        self.later(max(self.now, others_end), PART_ENDS, first, lambda: ends(took))
 
     def count(self, items: int, took: float) -> None:
         self.done = [self.done[0] + items, self.done[1] + took]
 
-    def inline(self, t: int, timed: bool) -> Iterator[tuple[float, int]]:
+    def inline(self, t: int, timed: bool, warp: Warp) -> Iterator[tuple[float, int]]:
         """What a thread does that keeps items which have sites: for each step how long it takes, and the site behind
-        it, -1 for none.
+        it, -1 for none. Threads of a warp slow each other.
         """
+
+        def slowed(took: float) -> float:
+            return took * (1 + self.work.together * (warp.deep - 1))
 
         def descend(owner: int, timed: bool) -> Iterator[tuple[float, int]]:
             begin = yield 0.0, -1
             for u in self.threads_of(owner):
-                yield float(self.work.item_ns[owner]), -1
+                yield slowed(self.own_ns[u]), -1
                 if not self.work.items[u]:
                     continue
                 yield 0.0, u
@@ -211,8 +261,9 @@ class Plain:
                 elif self.threads_of(u):
                     yield from descend(u, True)
                 else:
-                    self.due.setdefault(t, []).append((int(self.work.items[u]), self.alone(u)))
-                    yield self.alone(u), -1
+                    took = slowed(self.alone(u))
+                    self.due.setdefault(t, []).append((int(self.work.items[u]), took))
+                    yield took, -1
             end = yield 0.0, -1
             if timed:
                 self.due.setdefault(t, []).append((int(self.work.items[owner]), end - begin))
@@ -236,6 +287,7 @@ class Plain:
             for items, took in self.due.pop(t, []):
                 self.count(items, took)
             if site < 0:
+                warp.deep -= 1
                 self.part_ends(warp)
             else:
                 self.goes_on(t, steps, self.now, warp)
@@ -290,7 +342,7 @@ class Plain:
         o = self.options
         own = -(-int(self.work.items[t]) // o.child)
         each, _ = self.pace(t)
-        return float(self.told_ns + (turn + 1) * o.another_ns + (sum(self.left.values()) + own) * each)
+        return float(self.told_ns + (turn + 1) * self.told_another_ns + (sum(self.left.values()) + own) * each)
 
     def chosen(self, warp: range) -> set[int]:
         """The largest sites of a warp, as many as make the later of the warp and its children end first, of these the
@@ -303,8 +355,8 @@ class Plain:
         for n in range(len(sites) + 1):
             longest = self.known(sites[n]) if n < len(sites) else 0.0
             tiles = (self.queued() if n else 0) + sum(-(-int(self.work.items[t]) // o.child) for t in sites[:n])
-            queued_ns = tiles * (o.another_ns if np.isnan(each) else each)
-            ends.append(self.told_ns + n * o.another_ns + max(longest, queued_ns) if n else longest)
+            queued_ns = tiles * (self.told_another_ns if np.isnan(each) else each)
+            ends.append(self.told_ns + n * self.told_another_ns + max(longest, queued_ns) if n else longest)
         return {t for t in sites[: ends.index(min(ends))] if self.work.items[t] >= self.threshold}
 
     def known(self, t: int) -> float:
@@ -337,4 +389,4 @@ class Plain:
         tiles = self.queued() - (-n // o.child)
         if np.isnan(each):
             return tiles <= o.untried
-        return self.told_ns + (turn + 1) * o.another_ns + tiles * each < n * warp_ns
+        return self.told_ns + (turn + 1) * self.told_another_ns + tiles * each < n * warp_ns

@@ -44,6 +44,7 @@ options = st.builds(
     warp=st.integers(1, 3),
     launch_ns=costs,
     told_ns=costs,
+    told_another_ns=costs,
     another_ns=costs,
     serve_ns=costs,
     queues=st.integers(1, 3),
@@ -54,6 +55,7 @@ options = st.builds(
     lag_ns=st.sampled_from([0.0, 1.5, 20.0]),
     stagger_ns=st.sampled_from([0.0, 0.75, 6.0]),
     guess_ns=st.sampled_from([0.0, 2.0]),
+    issue_ns=st.sampled_from([0.0, 0.3, 2.0]),
 )
 
 
@@ -75,13 +77,19 @@ def nested(items, fanouts):
     st.integers(1, 5),
     options,
     st.sampled_from([0.0, 0.25, 1.0]),
+    st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-def test_the_compiled_simulation_equals_the_plain_one(items, fanouts, policy, threshold, options, together, seed):
+def test_the_compiled_simulation_equals_the_plain_one(
+    items, fanouts, policy, threshold, options, together, uneven, seed
+):
     levels, below = nested(items, fanouts)
     count = sum(map(len, levels)) + sum(map(len, below))
-    item_ns = np.random.default_rng(seed).choice([0.5, 1.5, 4.0], count)
+    random = np.random.default_rng(seed)
+    item_ns = random.choice([0.5, 1.5, 4.0], count)
     work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)._replace(together=together)
+    if uneven:
+        work = work._replace(own_ns=random.choice([2.0, 5.0, 9.0], count), longest_ns=item_ns + random.choice(3, count))
     fast, plain = run(work, options, policy, threshold), Plain(work, options, policy, threshold).run()
     assert fast.time_ns == plain.time_ns
     for a, b in ((fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
@@ -109,6 +117,25 @@ def test_launches_of_the_whole_gpu_are_served_one_after_the_other():
     )
     assert run(work, options, ALWAYS).time_ns == 1 + 11 + 1
     assert run(work, replace(options, serve_ns=5.0), ALWAYS).time_ns == 1 + 11 + 5 + 1
+
+
+def test_items_of_a_full_gpu_are_bound_by_what_it_can_issue():
+    # Two warps of one thread with 4 and 2 items of 10 ns: 0.2 items per ns, then 0.1, and at most one in 8 ns.
+    work = spawns("two", [np.array([4, 2])], 10.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(slots=8, resident=8, parent=1, child=1, warp=1, gap_ns=0.0, issue_ns=8.0)
+    assert run(work, replace(options, issue_ns=5.0), FLAT).time_ns == 1 + 40
+    # Both take 1.6 times as long until the shorter ends after 32 ns, and the longer's other 20 ns are as alone.
+    assert run(work, options, FLAT).time_ns == 1 + 32 + 20
+
+
+def test_a_warp_decides_when_its_last_thread_with_a_site_comes_there():
+    work = spawns("late", [np.array([3, 3, 0, 0])], 10.0, base_ns=1.0, child_ns=0.0)
+    wide = replace(SMALL, slots=8, resident=16, queues=8, parent=4, warp=4, child=4)
+    uneven = work._replace(own_ns=np.array([5.0, 7.0, 90.0, 2.0]), longest_ns=np.full(4, 15.0))
+    assert run(work, wide, ALWAYS).time_ns == 1 + 26 + 10
+    assert run(uneven, wide, ALWAYS).took_ns[:2].tolist() == [26 + 15, 26 + 15]
+    assert run(uneven, wide, ALWAYS).time_ns == 90  # of the thread without a site
+    assert run(uneven._replace(own_ns=np.array([5.0, 7.0, 9.0, 2.0])), wide, ALWAYS).time_ns == 7 + 26 + 15
 
 
 def test_flat_waits_for_the_longest_thread_and_children_share_the_slots():

@@ -225,7 +225,8 @@ def test_a_warp_launches_only_what_shortens_it(controller) -> None:
 
 def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
     noting, sites = EMULATED / "noting.h", Path(__file__).parents[3] / "benchmarks" / "spawn_sites.cpp"
-    flags = ["-std=c++17", "-w", "-O1", "-include", noting, f"-I{SOURCES}", "-x", "c++"]
+    counting = "-fsanitize-coverage=trace-pc"
+    flags = ["-std=c++17", "-w", "-O1", counting, "-include", noting, f"-I{SOURCES}", "-x", "c++"]
     subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)
     names = ["join", "mandelbrot-nested", "amr-nested", "bezier", "regular-expressions"]
     result = subprocess.run([tmp_path / "sites", "5", *names], check=True, capture_output=True, text=True)
@@ -235,3 +236,9 @@ def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
         assert sum(items > 0 for level in levels for items in level) == launch_count[line["name"]], line["name"]
         assert all(sum(above) == len(level) for above, level in pairwise(levels))
         assert bool(line["below"]) == line["name"].endswith("nested")
+        items = [n for level in levels for n in level] + [0] * (sum(levels[-1]) if line["below"] else 0)
+        assert len(line["own"]) == len(line["mean"]) == len(line["longest"]) == len(items), line["name"]
+        assert [mean > 0 for mean in line["mean"]] == [n > 0 for n in items], line["name"]
+        assert all(mean <= longest for mean, longest in zip(line["mean"], line["longest"], strict=True))
+        if line["name"] == "join":  # each pair is one pass through the loop
+            assert max(line["mean"]) < 1.5 * min(mean for mean in line["mean"] if mean)

@@ -12,6 +12,7 @@ An ``.npz`` of ::
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import zipfile
 from functools import cached_property
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
 _KEY: Final = "key_"
-_DATE: Final = (1980, 1, 1, 0, 0, 0)
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 """An odd number with well-spread bits: keys become one word each by multiplication."""
 
@@ -104,24 +104,17 @@ def write(
     key: Sequence[str],
     keys: NDArray[np.int64],
     columns: Mapping[str, NDArray[Any]],
-    *,
-    smallest: bool = False,
 ) -> None:
-    """Write a table; ``key`` names the columns of ``keys``. Keys are stored in the smallest type that holds them.
-
-    ``smallest``: compressed by a quarter more, and read in three times the time.
-    """
+    """Write a table; ``key`` names the columns of ``keys``. Keys are stored in the smallest type that holds them."""
     arrays = {f"{_KEY}{name}": _smallest(keys[:, number]) for number, name in enumerate(key)} | dict(columns)
     text = json.dumps({**about, "key": list(key), "digest": _digest(arrays)})
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays["about"] = np.frombuffer(text.encode(), np.uint8)
-    method = zipfile.ZIP_LZMA if smallest else zipfile.ZIP_DEFLATED
-    with zipfile.ZipFile(path, "w", method) as file:
-        for name, array in arrays.items():
-            info = zipfile.ZipInfo(f"{name}.npy", _DATE)  # a fixed date: the same table is the same file
-            info.compress_type = method
-            with file.open(info, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:  # a third smaller than `np.savez_compressed`
+        for name, values in arrays.items():
+            held = io.BytesIO()
+            np.lib.format.write_array(held, np.asanyarray(values), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), held.getvalue(), zipfile.ZIP_LZMA)
 
 
 def read(path: Path) -> Table:

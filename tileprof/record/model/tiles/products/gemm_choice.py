@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _BIAS_WORKSPACE: Final = 1 << 20
 """Bytes that PyTorch gives cuBLASLt, which it calls for products with a bias, for partial sums."""
+_UNEVEN: Final = frozenset({"gemv", "dot_kernel"})
+"""Kinds of kernels whose blocks take another number of rows for other sizes."""
+_NEAR: Final = 64
+"""How many near entries say which kernel is expected."""
 _CLEARING_NS, _ADDING_NS = 750.0, 1900.0
 """Medians, on an H200, of a launch that clears a counter, and of one that adds slices up."""
 
@@ -97,6 +101,10 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
             rest_ns=time_ns(int(columns["rest_time"][row])),
             time_source=TimeSource.CALIBRATED,
         )
+    twin = table.row(problem.twin.key) if row is None and exact else None
+    if twin is not None:
+        recipe = fitted(recipe_of(table, twin), problem, device.sms)
+        return _timed(_of_recipe(recipe, problem, ShapeSource.TABLE), problem, table, recipe, row)
     key = ("like", problem, row, device.name)
     if key not in table.derived:
         table.derived[key] = _like(problem, table, device, row)
@@ -121,20 +129,19 @@ def _timed(choice: Choice, problem: Problem, table: Table, recipe: Recipe, row: 
 
 
 def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tuple[Recipe, ShapeSource] | None:
-    """Return the recipe that a library is expected to choose among those of near entries, or the nearest one's; None
-    where no entry is near. The entry ``row`` is left out.
+    """Return the recipe that a library is expected to choose, or the nearest entry's; None where no entry is near. The
+    entry ``row`` is left out.
     """
-    near, apart = neighbours.nearest(problem, table, learned.COMPARED, without=row)
-    if not len(near):
-        return None
-    trees = tables.table("product-ranker", device)
-    if trees is not None:
-        found = learned.candidates(problem.key, table, near, apart)
-        best = learned.best(problem.key, found, trees)
-        if best is not None:
-            recipe = recipe_of(table, int(found.entries[best]))
-            return fitted(recipe, problem, device.sms), ShapeSource.LEARNED
-    return fitted(recipe_of(table, int(near[0])), problem, device.sms), ShapeSource.NEIGHBOUR
+    near, apart = neighbours.nearest(problem, table, _NEAR, without=row)
+    alike = table.columns["recipes"][table.columns["recipe"][near]]
+    nets = tables.table("product-nets", device)
+    expected = None if nets is None else learned.choose(problem, nets, device.sms, learned.Near(alike, apart))
+    if expected is None:
+        return (fitted(Recipe.of(alike[0]), problem, device.sms), ShapeSource.NEIGHBOUR) if len(near) else None
+    if expected.kind in _UNEVEN:  # only near entries tell how many rows a block of these takes
+        own = [recipe for recipe in map(Recipe.of, alike) if recipe.kind == expected.kind]
+        expected = fitted(own[0], problem, device.sms) if own else expected
+    return expected, ShapeSource.LEARNED
 
 
 def _aligned(problem: Problem) -> bool:

@@ -1,147 +1,244 @@
 """Which kernel a library chooses for a product that no table has, learnt from millions of its choices.
 
-Candidates are the kernels that near entries of the table got. Of each the trees see how near and how many those entries
-are, and what its library weighs: how many blocks the tile makes of the problem, how full they and the last wave are,
-what an SM computes and loads. The candidate of the largest sum is chosen. `tileprof.harvest.product_ranker` grows the
-trees.
+Candidates are the kernels and slices of k that the library chose for any problem of the same category
+(`categories`). A net that sees the problem alone, the *sieve*, gives each a likelihood and leaves the `KEPT` best ones.
+A second net, the *judge*, sees what a library weighs of each of these (`weighing`), also compared with the least among
+them, and what was learnt of each kernel. To its worth comes a vote of the near entries of the table, where they are
+given, and the candidate of the largest sum is chosen.
+`tileprof.harvest.product_ranker` trains both nets, by the same features.
 
-Features are rounded, sums are in float64, and a difference of 1e-9 counts as none, so that every machine chooses alike.
+A table of nets has a row per candidate, ``(group, number)``::
+
+    recipes     [candidates, 13] int32     what is launched
+    kernel      [candidates] int16         candidates that differ in slices of k alone are one kernel
+    category<g>, eligible<g>               per group: its categories, and packed bits of their candidates
+    <name><g>   int8, float32              per group: parameters of its nets (`SCALES`, `NUMBERS`, `SIEVE`, `JUDGE`)
+    <name>_step<g>  [outputs] float32      what 1 stands for in each column of a matrix of int8
+
+A difference of worth below `_SAME` counts as none, so that rounding does not decide.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tileprof.record.model.tables.product_entries import KINDS, RECIPE
-from tileprof.record.model.tables.trees import worth
+from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
 from tileprof.record.model.tiles.products import problem as problems
-from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines
+from tileprof.record.model.tiles.products import weighing
+from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines, fitted
+from tileprof.record.model.tiles.products.weighing import Shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from tileprof.record.model.tables import Table
+    from tileprof.record.model.tiles.products.problem import Problem
 
 GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.BF16: 2}
-"""Types whose kernels are told apart by the same trees."""
-COMPARED: Final = 384
-"""How many near entries give candidates."""
-_SMS, _DEPTH = 132.0, 64.0
-_NEARER: Final = (4, 16, 64, 512)
-_NEAR: Final = 0.1
-_STEPS: Final = 4096.0
-"""Units per 1 of a feature."""
-_SAME: Final = 1e-9
-_KIND, _POST, _STAGES = (RECIPE.index(name) for name in ("kind", "post", "stages"))
+"""Types whose kernels are told apart by the same nets."""
+KEPT: Final = 48
+SCALES: Final = ("problem_mean", "problem_width", "tile_mean", "tile_width")
+"""Of what nets see of problems and of candidates."""
+SIEVE: Final = ("sieve0", "sieve1", "sieve2", "sieve")
+"""Layers of the sieve, inputs first; each has a weight ``[inputs, outputs]`` and a ``_bias``."""
+JUDGE: Final = ("trunk0", "trunk1", "problem", "cross", "tile", "scale", "shift", "second", "last")
+"""Layers of the judge: two that see the problem, what it adds to the first layer of candidates and to what is learnt of
+each kernel; the first layer, how a kernel scales and shifts it, and the layers behind."""
+NUMBERS: Final = ("of_kernel", "cost", "worth", "prior")
+"""What is learnt of each kernel; logarithms of its costs of a step and a start in four ways; a worth of each candidate;
+the weight of the sieve's likelihood."""
+COST_WAYS: Final = 4
+FARTHEST: Final = 8.0
+"""The largest distance to the least cost, in factors of two."""
+UNLIKELIEST: Final = -30.0
+"""The least logarithm of a likelihood."""
+PRIOR_UNIT: Final = 4.0
+"""Logarithms of likelihoods per unit that the judge sees."""
+VOTE, NO_VOTE, NEAR = 3.0, 0.2, 0.1
+"""Worth per logarithm of the share of near entries that have a candidate, and the share of none; what is added to
+distances, which votes are weighed by."""
+_SAME: Final = 1e-4
+_KIND, _POST, _THREADS, _REGISTERS, _SHARED = (
+    RECIPE.index(name) for name in ("kind", "post", "threads", "registers", "shared_bytes")
+)
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
 _NAMELESS: Final = [KINDS.index(kind) for kind in sorted(NAMELESS)]
-_COSTS: Final = [0, 1, 4, 5, 8, 9, 11, 13, 14, 15, 21, 22, 23, 24]
-"""Columns of `features` that are compared with the least among the candidates."""
-_BATCH, _M, _N, _K = 4, 5, 6, 7
-
-
-def features(keys: NDArray[np.int64], shapes: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return what trees see of candidates, ``[problems, candidates, features]``.
-
-    ``keys`` is ``[problems, 8]``, as tables have them; ``shapes`` is ``[problems, candidates, 5]``: m, n and cluster of
-    the tile, and slices of k.
-    """
-    number = [keys[:, i : i + 1].astype(np.float32) for i in range(keys.shape[1])]
-    batch, m, n, k = number[_BATCH:]
-    tile_m, tile_n, cluster_m, cluster_n, split = (shapes[..., i].astype(np.float32) for i in range(5))
-    log = np.log2
-    down, across = np.ceil(m / tile_m), np.ceil(n / tile_n)
-    down_all, across_all = np.ceil(down / cluster_m) * cluster_m, np.ceil(across / cluster_n) * cluster_n
-    together = cluster_m * cluster_n
-    waves = down_all * across_all / together * batch * split / np.floor(_SMS / together)
-    rounds = np.ceil(waves)
-    blocks = down * across * batch * split / _SMS
-    steps = np.ceil(k / _DEPTH)
-    own = np.ceil(steps / split)
-    computed, loaded = tile_m * tile_n, tile_m + tile_n
-    shared = tile_m / cluster_n + tile_n / cluster_m
-    sums = split * m * n * batch
-    columns = [
-        log(m / (down * tile_m)), log(n / (across * tile_n)), log(down / down_all), log(across / across_all),
-        log(waves), log(rounds), waves / rounds, np.minimum(waves, 1), log(blocks), log(np.ceil(blocks)),
-        blocks / np.ceil(blocks), log(own), log(steps / (own * split)), log(computed * own * rounds),
-        log(loaded * own * rounds), log(shared * own * rounds), log(computed), log(tile_m), log(tile_n), log(cluster_m),
-        log(cluster_n), log(rounds * (own * np.maximum(computed / 16384, shared / 192) + 4)),
-        log(rounds * (own * np.maximum(computed / 16384, loaded / 192) + 8)),
-        log((down * n + across * m) * k * batch),
-        log((down / cluster_m * n + across / cluster_n * m) * k * batch), log(split),
-        np.maximum(log(sums) - 10, 0) * (split > 1), (split > 1) * (sums > (1 << 18)), down == 1, across == 1,
-        log(k / split), log(np.ceil(m / 64) * np.ceil(n / 64) * batch * split / _SMS),
-    ]  # fmt: skip
-    whole = [
-        log(m), log(n), log(k), log(batch), log((m * k + n * k + m * n) * batch), log(m * n * batch / _SMS), m == 1,
-        n == 1, m <= 16, n <= 16, k % 32 == 0, k % 64 == 0, m % 64 == 0, n % 64 == 0, number[2], number[3],
-        number[1] == problems.BF16, *(number[0] == op for op in range(5)),
-        *(log(np.minimum(_power_of_two(keys[:, i : i + 1]), 16)) for i in (_M, _N, _K)),
-        (keys[:, _N : _N + 1] % 8 == 0) & (keys[:, _M : _M + 1] % 8 == 0) & (keys[:, _K : _K + 1] % 8 == 0),
-    ]  # fmt: skip
-    wide = np.ones(tile_m.shape, np.float32)
-    return np.stack([column.astype(np.float32) * wide for column in (*columns, *whole)], -1)
-
-
-def _power_of_two(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the largest power of two that divides each size."""
-    return sizes & -sizes
+_SM_THREADS, _SM_REGISTERS, _SM_BYTES, _SM_BLOCKS, _BLOCK_BYTES = 2048, 65536, 232448, 32, 1024
+"""What an SM has, and what it keeps per block."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
-    """Kernels that near entries of a table got, as they would be launched: the first entry of each, ``entries``, in
-    order of distance; ``shapes`` ``[candidates, 5]`` and ``seen`` ``[candidates, features]``.
+class _Group:
+    """Candidates of a group, and its nets; ``last`` holds the sieve's last layer for the candidates of a category."""
+
+    recipes: NDArray[np.int32]
+    kernel: NDArray[np.int64]
+    shapes: Shapes
+    nameless: NDArray[np.bool_]
+    categories: dict[int, NDArray[np.int64]]
+    net: dict[str, NDArray[np.float32]]
+    last: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=dict)
+
+
+class Near(NamedTuple):
+    """Entries like a problem: ``recipes [entries, 13]``, and distances."""
+
+    recipes: NDArray[np.int32]
+    apart: NDArray[np.float64]
+
+
+def choose(problem: Problem, nets: Table, sms: int, near: Near | None = None) -> Recipe | None:
+    """Return the kernel that a library is expected to launch for a problem on a GPU of so many SMs, as launched; None
+    for problems like which the nets have seen none.
     """
-
-    entries: NDArray[np.int64]
-    shapes: NDArray[np.int64]
-    seen: NDArray[np.float32]
-
-
-def candidates(key: Sequence[int], table: Table, near: NDArray[np.int64], apart: NDArray[np.float64]) -> Candidates:
-    """Return what the entries ``near``, so far ``apart``, offer for a problem."""
-    numbers = table.columns["recipe"][near].astype(np.int64)
-    used, which = np.unique(numbers, return_inverse=True)
-    recipes = table.columns["recipes"][used].astype(np.int64)
-    kind, post = recipes[:, _KIND], recipes[:, _POST]
-    problem = np.array([key], np.int64)
-    shapes = as_launched(problem, recipes[None][..., _SHAPE], np.isin(kind, _NAMELESS)[None],
-                         cuts_at_lines(kind, post)[None])[0]  # fmt: skip
-    # Recipes that differ in what no shape tells are one candidate: the nearest one stands for all.
-    _, same, again = np.unique(np.column_stack([kind, shapes]), axis=0, return_index=True, return_inverse=True)
-    group = again.reshape(-1)[which.reshape(-1)]
-    begins = np.full(len(same), len(near))
-    np.minimum.at(begins, group, np.arange(len(near)))
-    order = np.argsort(begins)
-    begins, back = begins[order], np.empty(len(order), np.int64)
-    back[order] = np.arange(len(order))
-    group = back[group]
-    chosen = which.reshape(-1)[begins]
-    weight = (apart + _NEAR) ** -2.0
-    counted = [np.bincount(group[:some], minlength=len(order)) for some in _NEARER]
-    between = np.log2(np.maximum(problem[:, _BATCH:], 1)) - np.log2(np.maximum(table.keys[near[begins], _BATCH:], 1))
-    own = features(problem, shapes[chosen][None])[0]
-    costs = own[:, _COSTS]
-    columns = [
-        np.log2(begins + 1.0), apart[begins], apart[begins] - apart[0],
-        np.bincount(group, weight, len(order)) / weight.sum(), *counted, kind[chosen], post[chosen],
-        recipes[chosen, _STAGES], *between.T, np.full(len(order), len(order)),
-    ]  # fmt: skip
-    seen = np.column_stack([*columns, own, costs - costs.min(axis=0)])
-    return Candidates(near[begins], shapes[chosen], (np.round(seen * _STEPS) / _STEPS).astype(np.float32))
-
-
-def best(key: Sequence[int], found: Candidates, trees: Table) -> int | None:
-    """Return which candidate a library launches for a problem; None for types without trees."""
-    group = GROUPS.get(key[1])
-    if group is None or not len(found.entries):
+    number = GROUPS.get(problem.dtype)
+    if number is None:
         return None
-    values = worth(found.seen, trees, group)
-    return int(np.flatnonzero(values >= values.max() - _SAME)[0])
+    if number not in nets.derived:
+        nets.derived[number] = _group(nets, number)
+    group: _Group = nets.derived[number]
+    key = np.array([problem.twin.key], np.int64)
+    keys, category = key.astype(np.float32), int(categories(key)[0])
+    some = group.categories.get(category)
+    if some is None or not len(some):
+        return None
+    seen = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
+    some, prior = _sieved(seen, group, category, some)
+    worth = _worth(keys, seen, group, some, prior)
+    if near is not None and len(near.apart):
+        share = votes(key, near, group.recipes[some])
+        worth = worth + (VOTE * np.log(share + NO_VOTE)).astype(np.float32)
+    best = int(some[np.flatnonzero(worth >= worth.max() - _SAME)[0]])
+    return fitted(Recipe.of(group.recipes[best]), problem, sms)
+
+
+def votes(key: NDArray[np.int64], near: Near, recipes: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return the share of near entries that have each of ``recipes``, as they would be launched for the problem
+    ``[1, 8]``; the nearer, the more they count.
+    """
+    weight = (near.apart + NEAR) ** -2.0
+    entries, own = (_as_launched(key, some.astype(np.int64)) for some in (near.recipes, recipes))
+    same = (entries[None] == own[:, None]).all(axis=2)
+    return np.asarray(same @ weight / weight.sum())
+
+
+def _as_launched(key: NDArray[np.int64], recipes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return kind, tile, cluster and slices of k of recipes for a problem."""
+    kind, even = recipes[:, _KIND], nameless(recipes)
+    shapes = as_launched(key, recipes[None][..., _SHAPE], even[None], cuts_at_lines(kind, recipes[:, _POST])[None])
+    return np.column_stack([kind, shapes[0]])
+
+
+def categories(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number per problem ``[problems, 8]``: kernels that are chosen for one of a category may be for another.
+
+    Operation, layouts, and whether rows of each operand begin at multiples of 16 bytes.
+    """
+    op, dtype, column_a, column_b, _, m, n, k = keys.T
+    unit = np.where(dtype < problems.FP16, 4, 8)
+    number = (op * 2 + column_a) * 2 + column_b
+    for size in (np.where(column_a == 1, m, k), np.where(column_b == 1, k, n), n):
+        number = number * 2 + (size % unit == 0)
+    return np.asarray(number)
+
+
+def shapes_of(recipes: NDArray[np.int32], group: int) -> Shapes:
+    """Return recipes as nets see them, arrays of float32."""
+    threads, registers, shared = (np.maximum(recipes[:, i], 1) for i in (_THREADS, _REGISTERS, _SHARED))
+    resident = np.minimum.reduce([
+        _SM_THREADS // threads, _SM_REGISTERS // (-(-registers // 8) * 8 * threads),
+        _SM_BYTES // (shared + _BLOCK_BYTES), np.full(len(recipes), _SM_BLOCKS),
+    ])  # fmt: skip
+    # cuBLAS keeps partial sums of CUTLASS's kernels in the type of the results.
+    halves = (recipes[:, _KIND] == KINDS.index("cutlass")) & (group == GROUPS[problems.FP16])
+    columns = [*recipes[:, _SHAPE].T, np.maximum(resident, 1), recipes[:, _POST], np.where(halves, 2, 4)]
+    return Shapes(*(column.astype(np.float32) for column in columns))
+
+
+def nameless(recipes: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return which kernels' names tell no tile: these share a side evenly among as few blocks as cover it."""
+    return np.isin(recipes[:, _KIND], _NAMELESS)
+
+
+def _group(nets: Table, number: int) -> _Group:
+    rows, columns = nets.members({0: number}), nets.columns
+    recipes = columns["recipes"][rows]
+    eligible = np.unpackbits(columns[f"eligible{number}"], axis=1, count=len(rows)).astype(bool)
+    names = [*SCALES, *NUMBERS, *SIEVE, *JUDGE, *(f"{name}_bias" for name in (*SIEVE, *JUDGE))]
+    return _Group(
+        recipes,
+        columns["kernel"][rows].astype(np.int64),
+        shapes_of(recipes, number),
+        nameless(recipes),
+        {int(word): np.flatnonzero(own) for word, own in zip(columns[f"category{number}"], eligible, strict=True)},
+        {name: _parameter(columns, name, number) for name in names},
+    )
+
+
+def _parameter(columns: dict[str, NDArray[np.generic]], name: str, number: int) -> NDArray[np.float32]:
+    values = columns[f"{name}{number}"].astype(np.float32)
+    step = columns.get(f"{name}_step{number}")
+    return values if step is None else values * step.astype(np.float32)
+
+
+def _standard(values: NDArray[np.float32], net: dict[str, NDArray[np.float32]], scale: str) -> NDArray[np.float32]:
+    return np.asarray((values - net[f"{scale}_mean"]) / net[f"{scale}_width"], np.float32)
+
+
+def _layer(values: NDArray[np.float32], net: dict[str, NDArray[np.float32]], name: str) -> NDArray[np.float32]:
+    return np.asarray(values @ net[name] + net[f"{name}_bias"], np.float32)
+
+
+def _sieved(
+    seen: NDArray[np.float32], group: _Group, category: int, some: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the likeliest of the candidates ``some``, in their order, and logarithms of their likelihoods."""
+    hidden, net = seen, group.net
+    for name in SIEVE[:-1]:
+        hidden = _layer(np.maximum(hidden, 0) if name != SIEVE[0] else hidden, net, name)
+    if category not in group.last:
+        group.last[category] = np.ascontiguousarray(net[SIEVE[-1]][:, some]), net[f"{SIEVE[-1]}_bias"][some]
+    weight, bias = group.last[category]
+    likely = hidden @ weight + bias
+    most = likely.max()
+    likely = np.maximum(likely - (most + np.log(np.exp(likely - most).sum())), UNLIKELIEST)
+    if len(some) > KEPT:
+        kept = np.sort(np.argpartition(-likely, KEPT)[:KEPT])
+        some, likely = some[kept], likely[kept]
+    return some, likely.astype(np.float32)
+
+
+def _worth(
+    keys: NDArray[np.float32], problem: NDArray[np.float32], group: _Group, some: NDArray[np.int64],
+    prior: NDArray[np.float32],
+) -> NDArray[np.float32]:  # fmt: skip
+    """Return what the judge says of each candidate."""
+    net, shapes, kernel = group.net, group.shapes.take(some), group.kernel[some]
+    even = group.nameless[some]
+    if even.any():
+        tiles = [
+            np.where(even, np.ceil(size / np.ceil(size / tile)), tile)
+            for size, tile in ((keys[0, 5], shapes.m), (keys[0, 6], shapes.n))
+        ]
+        shapes = shapes._replace(m=tiles[0], n=tiles[1])
+    seen, work = weighing.tile_features(np, keys, shapes)[0], weighing.work(np, keys, shapes)[0]
+    costs = seen[:, weighing.COSTS]
+    cost, own = np.exp(net["cost"][kernel]), work[:, weighing.WORKS :]
+    starts = 4 * np.arange(1, COST_WAYS + 1, dtype=np.float32)
+    once = np.log(own * cost[:, ::2] + starts * cost[:, 1::2])
+    times = (once[:, :, None] + np.log(work[:, None, : weighing.WORKS])).reshape(len(once), -1)
+    likely = np.stack([prior, prior - prior.max()], axis=1) / PRIOR_UNIT
+    known = np.concatenate(
+        [_standard(seen, net, "tile"), *(np.minimum(v - v.min(axis=0), FARTHEST) for v in (costs, times)), likely],
+        axis=1,
+    )
+    whole = np.maximum(_layer(np.maximum(_layer(problem, net, "trunk0"), 0), net, "trunk1"), 0)
+    of_kernel = net["of_kernel"][kernel]
+    first = _layer(known, net, "tile") * (1 + _layer(of_kernel, net, "scale")) + _layer(of_kernel, net, "shift")
+    first += _layer(whole, net, "problem")
+    last = _layer(np.maximum(_layer(np.maximum(first, 0), net, "second"), 0), net, "last")[:, 0]
+    crossed = of_kernel @ _layer(whole, net, "cross")
+    return np.asarray(last + net["worth"][some] + crossed + net["prior"][0] * prior, np.float32)

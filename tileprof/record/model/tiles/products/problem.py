@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ class Problem:
     def key(self) -> tuple[int, ...]:
         """The key in tables, in the order of `KEY`."""
         return self.op, self.dtype, self.column_a, self.column_b, self.batch, self.m, self.n, self.k
+
+    @property
+    def twin(self) -> Problem:
+        """The product without a matrix to add: it gets the same kernels."""
+        op = {MATRIX: PLAIN, BATCHES_AND_MATRIX: BATCHES}.get(self.op)
+        return self if op is None else replace(self, op=op)
 
 
 def _column(operand: Operand) -> int | None:

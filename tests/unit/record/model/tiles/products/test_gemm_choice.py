@@ -87,7 +87,7 @@ def test_an_entry_that_is_left_out_is_told_by_those_near_it_mostly():
         right += shape(choice) == (recipe.m, recipe.n, *recipe.cluster, recipe.split)
         real = sum(time_ns(int(known_table.columns[name][row])) for name in ("main_time", "rest_time"))
         errors.append(abs((choice.main_ns + choice.rest_ns) / real - 1))
-    assert right > 0.7 * len(rows), "0.80 of a thousand when the trees were grown"
+    assert right > 0.7 * len(rows), "0.84 of a thousand when the nets were trained"
     assert median(errors) < 0.1, "0.06 when the table was made"
 
 

@@ -1,80 +1,177 @@
-"""The kernel that trees choose among what near entries of the table got."""
+"""The kernel that nets choose among what a library chose for other problems of the category."""
+
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tileprof.devices import get
 from tileprof.record.model import tables
-from tileprof.record.model.tables.file import Table
-from tileprof.record.model.tables.product_entries import recipe_of
-from tileprof.record.model.tables.trees import LEAF
-from tileprof.record.model.tiles.products import learned, neighbours
+from tileprof.record.model.tables.product_entries import RECIPE, Recipe
+from tileprof.record.model.tiles.products import learned, weighing
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
 from tileprof.record.model.tiles.products.problem import Problem
 
 H200 = get("H200")
 UNSEEN = [
-    Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 1111, 4160, 4160),
-    Problem(problems.BIAS, problems.FP32, 0, 1, 1, 100, 1536, 768),
-    Problem(problems.BATCHES, problems.TF32, 0, 0, 96, 77, 64, 77),
+    Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 1111, 4160, 4168),
+    Problem(problems.BIAS, problems.FP32, 0, 1, 1, 100, 1540, 768),
+    Problem(problems.BATCHES, problems.TF32, 0, 0, 96, 77, 64, 76),
     Problem(problems.PLAIN, problems.FP32, 0, 1, 1, 1, 777, 1024),
+    Problem(problems.MATRIX, problems.FP16, 1, 0, 1, 640, 1288, 3000),
 ]
 
 
-def offered(problem):
-    known = tables.table("products", H200)
-    return learned.candidates(problem.key, known, *neighbours.nearest(problem, known, learned.COMPARED))
+def nets():
+    return tables.table("product-nets", H200)
 
 
-def walked(columns, root, seen):
-    """The value of one tree, walked node by node."""
-    node = root
-    while columns["feature"][node] != LEAF:
-        way = "low" if seen[columns["feature"][node]] <= columns["at"][node] else "high"
-        node = root + int(columns[way][node])
-    return float(columns["at"][node])
+def group_of(problem):
+    learned.choose(problem, nets(), H200.sms)
+    return nets().derived[learned.GROUPS[problem.dtype]]
+
+
+def eligible(problem):
+    return group_of(problem).categories[int(learned.categories(np.array([problem.twin.key]))[0])]
+
+
+def layer(net, name, values):
+    return np.asarray(values, np.float64) @ net[name] + net[f"{name}_bias"]
+
+
+def sieved(problem):
+    """The likeliest candidates and logarithms of their likelihoods, from a product of matrices per layer."""
+    group, some = group_of(problem), eligible(problem)
+    net, keys = group.net, np.array([problem.twin.key], np.float32)
+    seen = (weighing.problem_features(np, keys)[0] - net["problem_mean"]) / net["problem_width"]
+    hidden = layer(net, "sieve0", seen)
+    for name in ("sieve1", "sieve2"):
+        hidden = layer(net, name, np.maximum(hidden, 0))
+    likely = layer(net, "sieve", hidden)[some]
+    likely -= math.log(sum(math.exp(value) for value in likely))
+    order = np.sort(np.argsort(-likely, kind="stable")[: learned.KEPT])
+    return some[order], np.maximum(likely[order], learned.UNLIKELIEST), seen
+
+
+def judged(problem):
+    """What the judge says of the candidates that the sieve leaves, one candidate and one number at a time."""
+    group, net = group_of(problem), group_of(problem).net
+    some, likely, whole = sieved(problem)
+    keys, rows = np.array([problem.twin.key], np.float32), []
+    for candidate in some.tolist():
+        shapes = group.shapes.take([candidate])
+        if group.nameless[candidate]:
+            own = fitted(Recipe.of(group.recipes[candidate]), problem, H200.sms)
+            shapes = shapes._replace(m=np.array([own.m], np.float32), n=np.array([own.n], np.float32))
+        rows.append((weighing.tile_features(np, keys, shapes)[0, 0], weighing.work(np, keys, shapes)[0, 0]))
+    times = []
+    for candidate, (_, work) in zip(some.tolist(), rows, strict=True):
+        cost = [math.exp(value) for value in net["cost"][group.kernel[candidate]].tolist()]
+        *repeats, steps = work.tolist()
+        once = [steps * cost[2 * way] + 4 * (way + 1) * cost[2 * way + 1] for way in range(learned.COST_WAYS)]
+        times.append([math.log(one) + math.log(repeat) for one in once for repeat in repeats])
+    trunk = np.maximum(layer(net, "trunk1", np.maximum(layer(net, "trunk0", whole), 0)), 0)
+    worths = []
+    for candidate, (seen, _), time, prior in zip(some.tolist(), rows, times, likely.tolist(), strict=True):
+        known = ((seen - net["tile_mean"]) / net["tile_width"]).tolist()
+        known += [min(seen[i] - min(other[i] for other, _ in rows), learned.FARTHEST) for i in weighing.COSTS]
+        known += [min(value - min(o[i] for o in times), learned.FARTHEST) for i, value in enumerate(time)]
+        known += [prior / learned.PRIOR_UNIT, (prior - max(likely)) / learned.PRIOR_UNIT]
+        kernel = net["of_kernel"][group.kernel[candidate]]
+        first = layer(net, "tile", known) * (1 + layer(net, "scale", kernel)) + layer(net, "shift", kernel)
+        second = np.maximum(layer(net, "second", np.maximum(first + layer(net, "problem", trunk), 0)), 0)
+        own = net["worth"][candidate] + kernel @ layer(net, "cross", trunk) + net["prior"][0] * prior
+        worths.append(float(layer(net, "last", second)[0] + own))
+    return some, worths
 
 
 @pytest.mark.parametrize("problem", UNSEEN)
-def test_the_candidate_of_the_largest_sum_is_chosen(problem):
-    trees, found = tables.table("product-ranker", H200), offered(problem)
-    roots = trees.columns["root"][trees.keys[:, 0] == learned.GROUPS[problem.dtype]].tolist()
-    sums = [sum(walked(trees.columns, root, seen) for root in roots) for seen in found.seen]
-    assert sums[learned.best(problem.key, found, trees)] == pytest.approx(max(sums), abs=1e-9)
+def test_the_candidate_of_the_largest_worth_among_those_that_the_sieve_leaves_is_chosen(problem):
+    some, worths = judged(problem)
+    recipes = group_of(problem).recipes
+    close = [i for i, value in zip(some.tolist(), worths, strict=True) if value > max(worths) - 0.01]
+    chosen = learned.choose(problem, nets(), H200.sms)
+    assert chosen in [fitted(Recipe.of(recipes[i]), problem, H200.sms) for i in close]
 
 
 @pytest.mark.parametrize("problem", UNSEEN)
-def test_candidates_are_what_near_entries_got_as_this_problem_would_be_launched(problem):
-    known = tables.table("products", H200)
-    near, apart = neighbours.nearest(problem, known, learned.COMPARED)
-    found = learned.candidates(problem.key, known, near, apart)
-    launched = [fitted(recipe_of(known, row), problem, H200.sms) for row in near.tolist()]
-    shapes = [(r.kind, r.m, r.n, *r.cluster, r.split) for r in launched]
-    first = list(dict.fromkeys(shapes))
-    assert [tuple(shape) for shape in found.shapes.tolist()] == [shape[1:] for shape in first]
-    assert found.entries.tolist() == [int(near[shapes.index(shape)]) for shape in first]
+def test_what_is_chosen_is_as_it_is_launched(problem):
+    chosen = learned.choose(problem, nets(), H200.sms)
+    assert chosen == fitted(chosen, problem, H200.sms)
 
 
-def test_ways_of_equal_worth_are_decided_by_nearness():
-    found = offered(UNSEEN[0])
-    leaf = {"root": [0], "feature": [LEAF], "at": [1.0], "low": [0], "high": [0]}
-    flat = Table({}, np.array([[learned.GROUPS[problems.BF16], 0]]), {k: np.array(v) for k, v in leaf.items()})
-    assert learned.best(UNSEEN[0].key, found, flat) == 0
+def test_a_matrix_to_add_changes_no_kernel():
+    plain = replace(UNSEEN[-1], op=problems.PLAIN)
+    assert UNSEEN[-1].twin == plain == plain.twin
+    assert learned.choose(UNSEEN[-1], nets(), H200.sms) == learned.choose(plain, nets(), H200.sms)
+    batches = Problem(problems.BATCHES_AND_MATRIX, problems.TF32, 0, 0, 96, 77, 64, 76)
+    assert batches.twin == UNSEEN[2]
 
 
-def test_types_without_trees_are_not_decided():
-    assert (
-        learned.best((0, problems.FP8, *UNSEEN[0].key[2:]), offered(UNSEEN[0]), tables.table("products", H200)) is None
-    )
+def test_near_entries_vote_by_their_distance_for_what_they_would_get_here():
+    problem, recipes = UNSEEN[1], group_of(UNSEEN[1]).recipes
+    near = learned.Near(recipes[[5, 5, 9]], np.array([0.0, 0.1, 0.4]))
+    weight = [0.1**-2, 0.2**-2, 0.5**-2]
+    share = learned.votes(np.array([problem.key]), near, recipes[[9, 5]])
+    assert share == pytest.approx([weight[2] / sum(weight), sum(weight[:2]) / sum(weight)])
 
 
-def test_waves_and_efficiency_are_those_of_counting():
-    shapes = np.array([[[128, 256, 2, 1, 1], [64, 64, 1, 1, 3]]])
-    seen = learned.features(np.array([[0, 3, 0, 1, 2, 1000, 4000, 512]]), shapes)[0]
+def test_votes_are_added_to_the_worth_of_a_candidate():
+    problem = UNSEEN[0]
+    some, worths = judged(problem)
+    second = int(some[np.argsort(worths)[-2]])
+    recipes = group_of(problem).recipes[[second]]
+    lead = np.sort(worths)[-1] - np.sort(worths)[-2]
+    chosen = learned.choose(problem, nets(), H200.sms, learned.Near(recipes, np.zeros(1)))
+    wins = lead < learned.VOTE * math.log((1 + learned.NO_VOTE) / learned.NO_VOTE)
+    assert (chosen == fitted(Recipe.of(recipes[0]), problem, H200.sms)) == wins
+    assert chosen != learned.choose(problem, nets(), H200.sms) or not wins
+
+
+def test_types_and_categories_without_nets_are_not_decided():
+    assert learned.choose(Problem(0, problems.FP8, 0, 1, 1, 64, 64, 64), nets(), H200.sms) is None
+    both_columns = Problem(problems.BATCHES, problems.FP32, 1, 1, 3, 63, 65, 67)
+    assert learned.choose(both_columns, nets(), H200.sms) is None
+
+
+def test_an_sm_holds_as_many_blocks_as_threads_registers_and_shared_memory_allow():
+    rows = np.zeros((3, len(RECIPE)), np.int32)
+    rows[:, -3:] = [(256, 128, 1000), (384, 168, 200_000), (64, 32, 6000)]
+    assert learned.shapes_of(rows, 0).resident.tolist() == [2, 1, 32]
+
+
+def test_blocks_and_waves_are_those_of_counting():
+    keys = np.array([[0, 3, 0, 1, 2, 1000, 4000, 512]], np.float32)
+    columns = ((128, 64), (256, 64), (2, 1), (1, 1), (1, 3), (1, 4), (0, 1), (4, 4))
+    shapes = weighing.Shapes(*(np.array([values], np.float32) for values in columns))
     blocks = [
         len(range(0, 1000, 128)) * len(range(0, 4000, 256)) * 2,
         len(range(0, 1000, 64)) * len(range(0, 4000, 64)) * 6,
     ]
-    assert (2.0 ** seen[:, 8] * 132).tolist() == pytest.approx(blocks, rel=1e-5)
-    assert (2.0 ** seen[:, 0]).tolist() == pytest.approx([1000 / 1024, 1000 / 1024], rel=1e-5)
+    seen = weighing.tile_features(np, keys, shapes)[0]
+    assert (2.0 ** seen[:, 14] * 132).tolist() == pytest.approx(blocks, rel=1e-5)
+    rounds, waves, most, held, steps = weighing.work(np, keys, shapes)[0].T.tolist()
+    assert rounds == [math.ceil(4 * 16 * 2 / 66), math.ceil(blocks[1] / 132)]
+    assert waves == pytest.approx([4 * 16 * 2 / 66, blocks[1] / 132])
+    assert most == [math.ceil(b / 132) for b in blocks]
+    assert held == [math.ceil(blocks[0] / 132), 4 * math.ceil(blocks[1] / 132 / 4)]
+    assert steps == [8, 3]
+
+
+def test_partial_sums_that_do_not_fit_into_the_workspace_are_marked():
+    keys = np.array([[op, 0, 0, 1, 1, 1024, 1024, 512] for op in (problems.PLAIN, problems.BIAS)], np.float32)
+    columns = (64, 64, 1, 1, 2, 1, 1, 4)
+    shapes = weighing.Shapes(*(np.full((2, 1), value, np.float32) for value in columns))
+    assert weighing.tile_features(np, keys, shapes)[:, 0, -2].tolist() == [0, 1], "8 MiB of 32 MiB, and of 1 MiB"
+
+
+def test_categories_part_layouts_alignments_and_operations_but_not_the_16_bit_types():
+    keys = np.array([
+        [0, 3, 0, 1, 1, 64, 64, 64], [0, 2, 0, 1, 1, 128, 8, 72], [0, 3, 0, 1, 1, 63, 64, 64],  # rows of a begin alike
+        [0, 3, 0, 1, 1, 64, 64, 63], [0, 3, 1, 0, 1, 63, 64, 64], [1, 3, 0, 1, 1, 64, 64, 64],
+    ])  # fmt: skip
+    words = learned.categories(keys).tolist()
+    assert words[0] == words[1] == words[2]
+    assert len({words[0], *words[3:]}) == 4
