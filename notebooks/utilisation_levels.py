@@ -112,7 +112,7 @@ names = pd.concat(
     [sizes(layers[0], ["cell", "hidden", "batch"]), sizes(layers[1], ["batch", "c", "h", "w", "filters", "fh", "fw"])],
     ignore_index=True,
 )
-around = "splitk_reduce|memset|nchwToNhwc|nhwcToNchw|AddPadding|init_device"
+around = "splitk_reduce|memset|nchwToNhwc|nhwcToNchw|AddPadding|init_device|convertTensor|olded|SliceC|kern_precompute"
 modelled = []
 for device in devices:
     table = kernels(tileprof.load(folder / f"{device}.tileprof"), "modelled")

@@ -5,7 +5,7 @@ so that captures and launches can be compared (``check``), then those that `conv
 from ``--seed`` and its number. The files hold, in the order of the cases::
 
     asked      [3] int64              how many cases of the table, how many drawn, how many workers
-    digest     text                   of the drawn cases
+    kind, digest  text                of the drawn cases: the kind of layer that was asked for, "" if any
     count      [cases] int16          launches of a case; -1 where it failed
     kernel     [launches] int32       rows of ``name`` and ``shape``
     grid       [launches, 3] int32
@@ -31,7 +31,7 @@ import numpy as np
 
 from tileprof.devices import get
 from tileprof.errors import UserError
-from tileprof.harvest.convolution_cases import captured
+from tileprof.harvest.convolution_cases import CAPTURED_KINDS, captured
 from tileprof.harvest.convolutions import Convolutions
 from tileprof.harvest.graph_captures import Captures, Launch
 from tileprof.harvest.readable_names import readable
@@ -90,9 +90,9 @@ def known() -> NDArray[np.int64]:
     return table.keys[np.random.default_rng(_SEED).permutation(len(table))[:KNOWN]]
 
 
-def drawn(seed: int, worker: int) -> Iterator[Case]:
+def drawn(seed: int, worker: int, kind: str | None = None) -> Iterator[Case]:
     """Yield the cases that a worker captures, without end."""
-    return captured(Random(seed * 1000 + worker))  # noqa: S311 - a list of shapes
+    return captured(Random(seed * 1000 + worker), kind)  # noqa: S311 - a list of shapes
 
 
 class _Kept:
@@ -114,13 +114,13 @@ class _Kept:
                 self.kernel.append(self.kernels.setdefault((one.name, shape), len(self.kernels)))
                 self.grid.append(one.grid)
 
-    def write(self, path: Path, first: int, workers: int, about: str) -> None:
+    def write(self, path: Path, first: int, workers: int, kind: str | None, about: str) -> None:
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             np.savez_compressed(
                 file, allow_pickle=False, about=np.array(about),
                 asked=np.array([first, len(self.cases) - first, workers], np.int64),
-                digest=np.array(digest(np.array(self.cases[first:], np.int64))),
+                kind=np.array(kind or ""), digest=np.array(digest(np.array(self.cases[first:], np.int64))),
                 count=np.array(self.count, np.int16), kernel=np.array(self.kernel, np.int32),
                 grid=np.array(self.grid, np.int32).reshape(-1, 3), name=np.array([name for name, _ in self.kernels]),
                 shape=np.array([shape for _, shape in self.kernels], np.int32).reshape(-1, 8),
@@ -148,7 +148,7 @@ def read(path: Path, seed: int, *, again: bool = False) -> Answers:
         cases = known()[worker::workers][:first]
         rows = slice(0, first)
     else:
-        cases = np.array(list(itertools.islice(drawn(seed, worker), more)), np.int64)
+        cases = np.array(list(itertools.islice(drawn(seed, worker, str(columns["kind"]) or None), more)), np.int64)
         rows = slice(first, first + more)
         if digest(cases) != str(columns["digest"]):
             raise UserError(f"{path} holds other cases than seed {seed} lists for worker {worker}")
@@ -190,7 +190,7 @@ def check(folder: Path, seed: int) -> Iterator[str]:
         yield f"{number:6d} {words}"
 
 
-def _work(worker: int, workers: int, seed: int, ends: float, most: int, folder: Path) -> None:
+def _work(worker: int, workers: int, seed: int, kind: str | None, ends: float, most: int, folder: Path) -> None:
     began = time.time()
     captures, kept = ConvolutionCaptures(), _Kept()
     path, about = folder / f"captures-{worker:02d}.npz", json.dumps(machine())
@@ -198,16 +198,16 @@ def _work(worker: int, workers: int, seed: int, ends: float, most: int, folder: 
     for begin in range(0, len(some), _CALLS):
         if time.time() < ends:
             kept.add(some[begin : begin + _CALLS], captures.launches(some[begin : begin + _CALLS]))
-    first, more = len(kept.cases), drawn(seed, worker)
-    kept.write(path, first, workers, about)
+    first, more = len(kept.cases), drawn(seed, worker, kind)
+    kept.write(path, first, workers, kind, about)
     ready, written = time.time(), time.time()
     while time.time() < ends and len(kept.cases) < most:
         cases = list(itertools.islice(more, _CALLS))
         kept.add(cases, captures.launches(cases))
         if time.time() > written + _WRITE_S:
-            kept.write(path, first, workers, about)
+            kept.write(path, first, workers, kind, about)
             written = time.time()
-    kept.write(path, first, workers, about)
+    kept.write(path, first, workers, kind, about)
     sys.stderr.write(
         f"worker {worker}: {first:,} cases of the table after {ready - began:.0f} s, {len(kept.cases) - first:,} "
         f"drawn in {time.time() - ready:.0f} s, {kept.count.count(-1):,} failed, {len(kept.kernels):,} kernels\n"
@@ -223,6 +223,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=CAPTURED_KINDS, help="layers of one kind alone")
     parser.add_argument("--most", type=int, default=1 << 20, help="the most cases of a worker")
     parser.add_argument("--check", action="store_true", help="compare captures in DIR with the table of the package")
     options = parser.parse_args(words)
@@ -233,7 +234,9 @@ def main(words: list[str] | None = None) -> int:
     context: Any = multiprocessing.get_context("spawn")
     ends = time.time() + options.seconds
     workers = [
-        context.Process(target=_work, args=(w, options.workers, options.seed, ends, options.most, options.output))
+        context.Process(
+            target=_work, args=(w, options.workers, options.seed, options.kind, ends, options.most, options.output)
+        )
         for w in range(options.workers)
     ]
     for worker in workers:

@@ -56,7 +56,7 @@ _TRAINING: Final = 0.22
 _DTYPES: Final = ((Dtype.TF32, 0.27), (Dtype.FP32, 0.06), (Dtype.FP16, 0.37), (Dtype.BF16, 0.3))
 
 
-_CAPTURED_KINDS: Final = {
+CAPTURED_KINDS: Final = {
     "product": 0.26, "3x3": 0.2, "strided": 0.14, "depthwise": 0.13, "grouped": 0.11, "line": 0.06, "transposed": 0.04,
     "other": 0.06,
 }  # fmt: skip
@@ -100,20 +100,21 @@ def weights(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return keys[:, [COLUMNS.index(name) for name in WEIGHT_COLUMNS]]
 
 
-def captured(random: Random) -> Iterator[tuple[int, ...]]:
+def captured(random: Random, kind: str | None = None) -> Iterator[tuple[int, ...]]:
     """Yield different cases without end, for `tileprof.harvest.convolution_captures`: real layers, real layers at
-    other image sizes, and layers of mixed channels. None is held out, nor has a weight that is.
+    other image sizes, and layers of mixed channels. None is held out, nor has a weight that is. ``kind``: one of
+    `CAPTURED_KINDS` alone.
     """
     some, models = layers()
     by_kind: dict[str, list[int]] = {}
-    for number, kind in enumerate(_kinds(some)):
-        by_kind.setdefault(kind, []).append(number)
-    often = {kind: list(accumulate(np.sqrt(models[numbers]).tolist())) for kind, numbers in by_kind.items()}
+    for number, name in enumerate(_kinds(some)):
+        by_kind.setdefault(name, []).append(number)
+    often = {name: list(accumulate(np.sqrt(models[numbers]).tolist())) for name, numbers in by_kind.items()}
     rows = some.tolist()
     seen = {tuple(row) for row in held_out().tolist()}
     while True:
-        kind = _choice(random, _CAPTURED_KINDS.items())
-        one, other, third = (rows[n] for n in random.choices(by_kind[kind], cum_weights=often[kind], k=3))
+        own = kind or _choice(random, CAPTURED_KINDS.items())
+        one, other, third = (rows[n] for n in random.choices(by_kind[own], cum_weights=often[own], k=3))
         layer = _mixed(one, other, third, random.random())
         dtype = _choice(random, _CAPTURED_DTYPES)
         batch = _choice(random, _BATCHES) if random.random() < 0.85 else random.randint(1, _MOST_IMAGES)
@@ -150,7 +151,7 @@ def _mixed(one: list[int], other: list[int], third: list[int], kind: float) -> l
 
 
 def _kinds(some: NDArray[np.int64]) -> list[str]:
-    """Return the kind of each layer, as `_CAPTURED_KINDS` names them."""
+    """Return the kind of each layer, as `CAPTURED_KINDS` names them."""
     groups, taps, stride = some[:, 2], some[:, 9:12], some[:, 12:15].max(1)
     one, line = taps.prod(1) == 1, (some[:, 7] == 1) & (taps[:, 1] == 1)
     alone = (some[:, 0] == 2) & (taps[:, 1:] == 3).all(1)  # fmt: skip
@@ -214,7 +215,7 @@ def harvested(count: int) -> NDArray[np.int64]:
 
 
 __all__ = [
-    "COLUMNS", "HELD_OUT", "HELD_OUT_FILE", "HELD_OUT_WEIGHTS_FILE", "LAYERS_FILE", "LAYER_COLUMNS", "WEIGHT_COLUMNS",
-    "Dtype", "Layout", "Pass", "captured", "costs", "drawn", "fitting", "harvested", "held_out", "held_out_weights",
-    "layers", "result_sizes", "weights",
+    "CAPTURED_KINDS", "COLUMNS", "HELD_OUT", "HELD_OUT_FILE", "HELD_OUT_WEIGHTS_FILE", "LAYERS_FILE", "LAYER_COLUMNS",
+    "WEIGHT_COLUMNS", "Dtype", "Layout", "Pass", "captured", "costs", "drawn", "fitting", "harvested", "held_out",
+    "held_out_weights", "layers", "result_sizes", "weights",
 ]  # fmt: skip

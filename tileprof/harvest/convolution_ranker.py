@@ -3,13 +3,16 @@ r"""Grows the trees that choose launches for convolutions that were not measured
 ``python -m tileprof.harvest.convolution_ranker``. Trees see what a call's near entries in the package's table offer
 (`tileprof.record.model.tiles.convolutions.learned`) and are grown to put what the GPU launched first::
 
-    python -m tileprof.harvest.convolution_ranker examples convolutions-cudnn-9.19.npz -o examples.npz
-    python -m tileprof.harvest.convolution_ranker grow convolutions-cudnn-9.19.npz examples.npz \
+    python -m tileprof.harvest.convolution_ranker examples convolutions-cudnn-9.19.npz -o alone.npz
+    python -m tileprof.harvest.convolution_ranker examples convolutions-cudnn-9.19.npz --engines -o engines.npz
+    python -m tileprof.harvest.convolution_ranker grow convolutions-cudnn-9.19.npz alone.npz engines.npz \
         -o convolution-ranker-cudnn-9.19.npz
 
-`lightgbm` is needed to grow, a GPU is not. Every tenth weight (channels, groups, window and stride, whatever the image
-size, type and batch) is left out of growing, and judged: for its calls no entry of the same weight is near. Half of the
-calls that trees learn from see entries of their own weight, as calls of other models do, half do not.
+The second command is run where `nvidia-matmul-heuristics` is installed, the first where it is not: trees learn how
+right the products are that they see. `lightgbm` is needed to grow, a GPU is not. Every tenth weight of the first table
+(channels, groups, window and stride, whatever the image size, type and batch) is left out of growing, and judged: for
+its calls no entry of the same weight is near. Half of the calls that trees learn from see entries of their own weight,
+as calls of other models do, half do not.
 """
 
 from __future__ import annotations
@@ -34,14 +37,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-WANTED: Final = (6000, 40000)
+GROUPS: Final = tuple(group + more for more in (0, learned.ENGINES) for group in (learned.PLAIN, learned.WINDOWS))
+WANTED: Final = (8000, 22000)
 """Examples of products and of other calls."""
 _SEED: Final = 20261125
 _SEE_OWN: Final = 0.5
 _GROWING: Final = {
     "objective": "lambdarank", "lambdarank_truncation_level": 12, "label_gain": [0, 1], "learning_rate": 0.06,
     "min_data_in_leaf": 40, "feature_fraction": 0.3, "bagging_fraction": 0.7, "bagging_freq": 1, "max_bin": 127,
-    "num_threads": 1, "deterministic": True, "force_row_wise": True, "seed": 1, "verbose": -1,
+    "num_threads": 2, "deterministic": True, "force_row_wise": True, "seed": 1, "verbose": -1,
 }  # fmt: skip
 
 
@@ -65,9 +69,10 @@ def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:
     return random.permutation(np.concatenate(some))
 
 
-def examples(table: Table, part: int, parts: int) -> dict[str, NDArray[Any]]:
+def examples(table: Table, part: int, parts: int, *, engines: bool) -> dict[str, NDArray[Any]]:
     """Return what trees learn from: candidates ``X`` ``[candidates, features]``, whether each is right ``y``, how many
-    each call has ``q``, and of each call ``meta``: its entry, and whether it is held out.
+    each call has ``q``, and of each call ``meta``: its entry, whether it is held out, and the group of trees, which is
+    another one with ``engines``, where cuDNN's engine is known.
     """
     device = get(str(table.about["gpu"]).removeprefix("NVIDIA "))
     number, away = weights(table.keys), held_out(table.keys)
@@ -82,20 +87,20 @@ def examples(table: Table, part: int, parts: int) -> dict[str, NDArray[Any]]:
             if sees_own[row]:
                 without = np.arange(len(table)) == row
             without |= away
-        near, apart = convolution_table.nearest(key, table, learned.COMPARED, without=without)
-        if not len(near):
+        engine = int(table.columns["engine"][row]) if engines else None
+        found = convolution_table.candidates(table, key, device, engine, without=without)
+        if found is None:
             continue
-        found = learned.candidates(key, table, near, apart, convolution_table.product_choice(key, device))
         seen.append(found.seen)
         same = found.alike == derived.alike[table.columns["sequence"][row]]
         right.append(same & (found.slices == slices[row]))
         counted.append(len(same))
-        meta.append((row, away[row]))
+        meta.append((row, away[row], learned.group_of(key, engine=engines)))
     return {"X": np.concatenate(seen), "y": np.concatenate(right), "q": np.array(counted), "meta": np.array(meta)}
 
 
 def grow(
-    some: dict[str, NDArray[Any]], table: Table, group: int, trees: int, leaves: int
+    some: dict[str, NDArray[Any]], group: int, trees: int, leaves: int
 ) -> tuple[Any, NDArray[np.int64], NDArray[np.bool_]]:
     """Return the trees of a group of calls, the entries of held-out calls, and of each whether the nearest entry's
     launches, the chosen ones, and any candidate's are right.
@@ -105,7 +110,7 @@ def grow(
     ends = np.cumsum(some["q"])
     begins = ends - some["q"]
     rows, away = some["meta"][:, 0], some["meta"][:, 1] == 1
-    inside = learned.is_plain(table.keys[rows]) == (group == learned.PLAIN)
+    inside = some["meta"][:, 2] == group
     hopeful = np.array([some["y"][b:e].any() and e - b > 1 for b, e in zip(begins, ends, strict=True)])
     shown = np.flatnonzero(inside & ~away & hopeful)
     chosen = np.concatenate([np.arange(begins[i], ends[i]) for i in shown])
@@ -152,6 +157,7 @@ def main(words: list[str] | None = None) -> int:
     steps = parser.add_subparsers(dest="step", required=True)
     gathering = steps.add_parser("examples", help="what near entries offer")
     gathering.add_argument("table", type=Path, help="the table of the package")
+    gathering.add_argument("--engines", action="store_true", help="with the engines of cuDNN, which the table has")
     gathering.add_argument("--part", default="0/1", metavar="K/N", help="every Nth call, from the Kth on")
     growing = steps.add_parser("grow", help="trees from examples")
     growing.add_argument("table", type=Path, help="the table of the package")
@@ -164,17 +170,18 @@ def main(words: list[str] | None = None) -> int:
     table = read(options.table)
     if options.step == "examples":
         part, parts = map(int, options.part.split("/"))
-        np.savez(options.output, allow_pickle=False, **examples(table, part, parts))
+        np.savez(options.output, allow_pickle=False, **examples(table, part, parts, engines=options.engines))
         return 0
     loaded = [np.load(path) for path in options.examples]
     some = {name: np.concatenate([part[name] for part in loaded]) for name in ("X", "y", "q", "meta")}
     grown, rows, judged = {}, [], []
-    for group in (learned.PLAIN, learned.WINDOWS):
-        grown[group], own_rows, own = grow(some, table, group, options.trees, options.leaves)
+    for group in GROUPS:
+        grown[group], own_rows, own = grow(some, group, options.trees, options.leaves)
         rows.append(own_rows)
         judged.append(own)
-    lines = report(table.keys[np.concatenate(rows)], np.concatenate(judged))
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    for title, which in (("tables alone", slice(0, 2)), ("with cuDNN's engine", slice(2, 4))):
+        lines = report(table.keys[np.concatenate(rows[which])], np.concatenate(judged[which]))
+        sys.stdout.write("".join(f"{line}\n" for line in (title, *lines)))
     size = write_trees(options.output, table.about, grown, "python -m tileprof.harvest.convolution_ranker")
     sys.stdout.write(f"{size:,} bytes\n")
     return 0

@@ -2,6 +2,11 @@
 
 ``python tests/gpu/harvest/convolution_table.py DIR ... [-o FILE] [--check N]``: each DIR holds slices of one part.
 Held-out cases do not enter the table; they go to ``tests/benchmarks/results/convolutions_held_out.json``.
+
+``--captures DIR`` adds what was captured (`tileprof.harvest.convolution_captures`) to the slices or, without any, to
+the table that is there: entries without a time. Captures of another GPU with as many SMs count but for windows of one
+tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed (`cudnn_engines`): each
+entry gets the engine that it names.
 """
 
 import argparse
@@ -12,12 +17,19 @@ from pathlib import Path
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest.convolution_cases import COLUMNS, held_out
+from tileprof.harvest import convolution_captures
+from tileprof.harvest.convolution_cases import COLUMNS, Dtype, held_out
 from tileprof.harvest.readable_names import readable
 from tileprof.harvest.slices import slices
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.places import FOLDER
-from tileprof.record.model.tiles.convolutions import convolution_table, launch_grids
+from tileprof.record.model.tiles.convolutions import (
+    convolution_table,
+    cudnn_engines,
+    launch_grids,
+    launch_order,
+    learned,
+)
 from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,6 +63,46 @@ def collection(folders):
     return cases, about
 
 
+def rows_of(table):
+    """Return the cases of a table as `collection` has them."""
+    cases = {}
+    for row, key in enumerate(map(tuple, table.keys.tolist())):
+        launches = convolution_table.launches_of(table, row)
+        cases[key] = [
+            (one.name, (*one.block, *one.cluster, one.registers, one.shared_bytes), one.grid, one.ns)
+            for one in launches
+        ]
+    return cases
+
+
+def captured(folder, seed, cases, about):
+    """Add what was captured to the cases, where nothing was measured."""
+    known = {
+        (name, shape[:6], shape[7]): shape
+        for some in cases.values()
+        for name, shape, _, _ in some
+    }  # fmt: skip
+    added = Counter()
+    for path in sorted(folder.glob("captures-*.npz")):
+        with np.load(path) as file:
+            own = json.loads(str(file["about"]))
+        assert all(own[name] == about[name] for name in ("sms", "torch", "cudnn", "cublas"))
+        answers = convolution_captures.read(path, seed)
+        short = readable(sorted({name for some in answers.launches for name, *_ in some}))
+        plain = learned.is_plain(answers.cases) & (answers.cases[:, 1] >= Dtype.FP16)
+        for case, some, by_memory in zip(map(tuple, answers.cases.tolist()), answers.launches, plain, strict=True):
+            if case in cases or (by_memory and own["gpu"] != about["gpu"]):
+                continue
+            launches = []
+            for name, shape, grid in some:
+                # CUPTI tells registers as they are allocated, the driver as they are used
+                allocated = known.get((short[name], shape[:6], shape[7]), (*shape[:6], max(16, shape[6]), shape[7]))
+                launches.append((short[name], allocated, grid, 0.0))
+            cases[case] = launches
+            added[own["gpu"]] += 1
+    return added
+
+
 def main_slices(launches, key):
     """Return the slices of k of the kernel of a call."""
     for name, (x, y, z, *cluster, registers, shared), grid, ns in launches:
@@ -63,14 +115,17 @@ def main_slices(launches, key):
 def build(cases, about, path):
     """Write the table."""
     keys = sorted(case for case, some in cases.items() if len(some) <= MOST_LAUNCHES)
-    kernels, sequences = {}, {}
-    sequence, grids, times, slices = [], [], [], []
+    kernels, sequences, engines = {}, {}, {}
+    sequence, grids, times, slices, engine = [], [], [], [], []
     for key in keys:
-        slices.append(main_slices(cases[key], key))
-        kinds = tuple(kernels.setdefault((name, shape), len(kernels)) for name, shape, _, _ in cases[key])
+        launches = launch_order.by_group(cases[key], key[5])
+        slices.append(main_slices(launches, key))
+        kinds = tuple(kernels.setdefault((name, shape), len(kernels)) for name, shape, _, _ in launches)
         sequence.append(sequences.setdefault(kinds, len(sequences)))
-        grids += [grid for *_, grid, _ in cases[key]]
-        times += [round(convolution_table.TIME_SCALE * np.log(max(1.0, ns))) for *_, ns in cases[key]]
+        grids += [grid for *_, grid, _ in launches]
+        times += [round(convolution_table.TIME_SCALE * np.log(max(1.0, ns))) for *_, ns in launches]
+        engine.append(engines.setdefault(cudnn_engines.engine(key, about), len(engines)))
+    assert len(engines) > 1, "cuDNN is not installed"
     short = readable(sorted({name for name, _ in kernels}))
     lists = list(sequences)
     small = np.uint16 if len(kernels) < 1 << 16 else np.int32
@@ -80,13 +135,14 @@ def build(cases, about, path):
         "kernel": np.array([k for some in lists for k in some], small),
         "grid": np.array(grids, np.int32), "time": np.array(times, np.uint16),
         "slices": np.array(slices, np.uint16),
+        "engine": np.array(engine, np.uint16), "engines": np.array(list(engines)),
         "name": np.array([short[name] for name, _ in kernels], np.str_),
         "shape": np.array([shape for _, shape in kernels], np.int32),
     }  # fmt: skip
-    held_out_cases = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
+    held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas", "device")}
     version = about["cudnn"]
-    held_out_cases |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
-    write(path, held_out_cases, COLUMNS, np.array(keys, np.int64), columns)
+    held |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
+    write(path, held, COLUMNS, np.array(keys, np.int64), columns)
 
 
 def roles(launches):
@@ -121,6 +177,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR")
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "h200" / "convolutions-cudnn-9.19.npz")
+    parser.add_argument("--captures", type=Path, nargs="*", default=[], metavar="DIR")
+    parser.add_argument("--seed", type=int, nargs="*", default=[], help="of each folder of captures")
+    parser.add_argument("--device", type=Path, help="what cuDNN says of the GPU, for a table that lacks it")
     parser.add_argument("--check", type=int, default=0, metavar="N", help="leave N entries out, one by one")
     options = parser.parse_args()
     if options.folders:
@@ -135,8 +194,17 @@ def main():
             json.dumps({"gpu": about["gpu"], "torch": about["torch"], "cudnn": about["cudnn"], "calls": results})
         )
         remaining = {case: some for case, some in cases.items() if case not in held_out_cases}
+        print(f"{len(remaining):,} cases, {len(results)} held out")
+    elif options.captures:
+        table = read(options.output)
+        remaining, about = rows_of(table), table.about
+    if options.folders or options.captures:
+        if options.device:
+            about["device"] = cudnn_engines.described(json.loads(options.device.read_text()))
+        for folder, seed in zip(options.captures, options.seed, strict=True):
+            print(f"{folder}: {dict(captured(folder, seed, remaining, about))} added")
         build(remaining, about, options.output)
-        print(f"{len(remaining):,} cases, {len(results)} held out; {options.output.stat().st_size:,} bytes")
+        print(f"{len(remaining):,} entries, {options.output.stat().st_size:,} bytes")
     if options.check:
         check(options.output, options.check)
 

@@ -80,6 +80,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--width",
         # of python -m tileprof.harvest and of the script that judges its tables
         "--captures",
+        "--engines",
         "--launched",
         "--leave-one-out",
         "--rules",

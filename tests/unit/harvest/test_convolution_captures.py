@@ -16,14 +16,14 @@ MEMSET_SEEN = ("memset", (0, 0, 0, 1, 1, 1, 0, 0), (0, 0, 0))
 KERNEL_SEEN = ("xmma", (384, 1, 1, 2, 1, 1, 168, 1024), (4, 2, 1))
 
 
-def written(tmp_path, seed):
+def written(tmp_path, seed, kind=None):
     """A file of one worker: two calls of the table, three drawn ones, of which the second failed."""
     kept = captures._Kept()
     kept.add(list(map(tuple, captures.known()[:2].tolist())), [[MEMSET, KERNEL], [KERNEL]])
-    cases = list(islice(captures.drawn(seed, 0), 3))
+    cases = list(islice(captures.drawn(seed, 0, kind), 3))
     kept.add(cases, [[KERNEL], None, [MEMSET, KERNEL, KERNEL]])
     path = tmp_path / "captures-00.npz"
-    kept.write(path, 2, 1, "{}")
+    kept.write(path, 2, 1, kind, "{}")
     return path, cases
 
 
@@ -35,6 +35,12 @@ def test_each_case_gets_its_own_launches_back(tmp_path):
     again = captures.read(path, 1, again=True)
     assert np.array_equal(again.cases, captures.known()[:2])
     assert again.launches == [(MEMSET_SEEN, KERNEL_SEEN), (KERNEL_SEEN,)]
+
+
+def test_files_of_one_kind_of_layer_are_read_as_such(tmp_path):
+    path, cases = written(tmp_path, 1, "depthwise")
+    assert list(map(tuple, captures.read(path, 1).cases.tolist())) == [cases[0], cases[2]]
+    assert all(case[5] == case[7] > 1 for case in cases)
 
 
 def test_cases_of_another_seed_are_refused(tmp_path):

@@ -7,8 +7,10 @@ addition of a bias. The table's columns are ::
     first           [sequences + 1]      where a list begins in ``kernel``
     kernel          [kernels of lists]   rows of the columns below
     grid            [launches, 3]        of all entries' launches, entry by entry
-    time            [launches]           100 * ln(ns)
+    time            [launches]           100 * ln(ns), 0 of entries that were not timed
     slices          [entries]            of k, of the kernel that computes
+    engine          [entries]            place in ``engines``: what `cudnn_engines` says of the call
+    engines         [engines] text
     name            [kernels] text
     shape           [kernels, 8]         block x, y, z, cluster x, y, z, registers, bytes of shared memory
 
@@ -26,9 +28,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tileprof.record.model import tables
-from tileprof.record.model.tiles.convolutions import launch_grids, learned
+from tileprof.record.model.tiles.convolutions import cudnn_engines, launch_grids, learned
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
-from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, named
+from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns, work_s
 from tileprof.record.model.tiles.products import gemm_choice
 from tileprof.record.model.tiles.products import problem as products
 from tileprof.trace.sources import ShapeSource
@@ -58,6 +61,9 @@ _POWERS: Final = (16, 32, 64)
 _FARTHEST: Final = 16.0
 _TIMED, _NEAR = 4, 0.2
 """How many entries give a time, and what keeps their weights finite."""
+_MOST_TIMED: Final = 256
+_SIDE_SHARE, _LEAST_NS = 0.2, 900.0
+"""The time of a copy or fill, where nothing tells it, in parts of that of the kernel that computes; of any launch."""
 
 
 class MeasuredLaunch(NamedTuple):
@@ -74,10 +80,11 @@ class MeasuredLaunch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A table's answer for a call: its launches and how it knows."""
+    """A table's answer for a call: its launches, how it knows them, and whether their times are of this very call."""
 
     launches: tuple[MeasuredLaunch, ...]
     source: ShapeSource
+    timed: bool = False
 
 
 def entry(key: tuple[int, ...], device: Device) -> Entry | None:
@@ -104,30 +111,58 @@ def entry_of(
     """
     row = table.row(key)
     if row is not None and without is None:
-        return Entry(_launches(table, row), ShapeSource.TABLE)
-    near, apart = nearest(key, table, learned.COMPARED, without=without)
-    if not len(near) or apart[0] > _FARTHEST:
-        return None
+        if _timed(table)[row]:
+            return Entry(launches_of(table, row), ShapeSource.TABLE, timed=True)
+        near, apart = nearest(key, table, learned.COMPARED)
+        return _like(table, near, apart, learned.alike(table, near, row), key, ShapeSource.TABLE, None)
     if trees is None:
+        near, apart = nearest(key, table, learned.COMPARED, without=without)
+        if not len(near) or apart[0] > _FARTHEST:
+            return None
         same, source = learned.alike(table, near, near[0]), ShapeSource.NEIGHBOUR
-    else:
-        found = learned.candidates(key, table, near, apart, product_choice(key, device))
-        best = learned.best(key, found, trees)
-        same, source = learned.alike(table, near, found.entries[best]), ShapeSource.LEARNED
-    return _like(table, near[same], apart[same], key, source)
+        return _like(table, near, apart, same, key, source, without)
+    engine = engine_of(table, key)
+    found = candidates(table, key, device, engine, without=without)
+    if found is None or found.apart[0] > _FARTHEST:
+        return None
+    best = learned.best(found, trees, learned.group_of(key, engine=engine is not None))
+    same = learned.alike(table, found.near, found.entries[best])
+    source = ShapeSource.LEARNED if engine is None else ShapeSource.HEURISTIC
+    return _like(table, found.near, found.apart, same, key, source, without)
 
 
-def product_choice(key: tuple[int, ...], device: Device) -> tuple[int, int, int, int, int] | None:
-    """Return what the table of products has for a call that is a product: its tile and cluster, first along the axis
-    that the library's names tell first, and slices of k. None for other calls.
+def candidates(
+    table: Table,
+    key: tuple[int, ...],
+    device: Device,
+    engine: int | None,
+    *,
+    without: NDArray[np.bool_] | None = None,
+) -> learned.Candidates | None:
+    """Return what near entries offer, with those of cuDNN's engine and of the product that cuBLAS would launch; None
+    where nothing is like the call.
     """
+    near, apart = nearest(key, table, learned.COMPARED, without=without)
+    if not len(near):
+        return None
+    product = product_choice(key, device)
+    if product is not None:
+        near, apart = _with(key, table, learned.of_product(table, product), near, apart, without)
+    if engine is not None:
+        near, apart = _with(key, table, table.columns["engine"] == engine, near, apart, without)
+    return learned.candidates(key, table, near, apart, product, engine)
+
+
+def product_choice(key: tuple[int, ...], device: Device) -> learned.Product | None:
+    """Return what the table of products has for a call that is a product; None for other calls."""
     problem = as_product(key)
     table = tables.table("products", device) if problem is not None else None
     choice = gemm_choice.measured(problem, table, device) if problem is not None and table is not None else None
     if choice is None:
         return None
     tile = choice.tile
-    return tile.n, tile.m, tile.cluster[1], tile.cluster[0], tile.split
+    certain = {ShapeSource.TABLE: 2, ShapeSource.HEURISTIC: 1}.get(choice.source, 0)
+    return learned.Product(tile.n, tile.m, tile.cluster[1], tile.cluster[0], tile.split, certain)
 
 
 def as_product(key: tuple[int, ...]) -> products.Problem | None:
@@ -153,6 +188,35 @@ def as_product(key: tuple[int, ...]) -> products.Problem | None:
     return products.Problem(op, _PRODUCT_TYPES[dtype], column_a, column_b, images, m, n, k)
 
 
+def engine_of(table: Table, key: tuple[int, ...]) -> int | None:
+    """Return the place in ``engines`` of the engine that cuDNN chooses, -1 if no entry has it; None where cuDNN is not
+    installed.
+    """
+    if "engines" not in table.columns or not (name := cudnn_engines.engine(key, table.about)):
+        return None
+    if "engines" not in table.derived:
+        table.derived["engines"] = {engine: place for place, engine in enumerate(table.columns["engines"].tolist())}
+    place: int = table.derived["engines"].get(name, -1)
+    return place
+
+
+def _with(
+    key: tuple[int, ...],
+    table: Table,
+    wanted: NDArray[np.bool_],
+    near: NDArray[np.int64],
+    apart: NDArray[np.float64],
+    without: NDArray[np.bool_] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return near entries, and the nearest ones of those that are wanted besides."""
+    others = ~wanted if without is None else ~wanted | without
+    same, so_far = nearest(key, table, learned.COMPARED, without=others)
+    more = ~np.isin(same, near)
+    near, apart = np.concatenate([near, same[more]]), np.concatenate([apart, so_far[more]])
+    order = np.argsort(apart, kind="stable")
+    return near[order], apart[order]
+
+
 def nearest(
     key: tuple[int, ...], table: Table, count: int, *, without: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -168,26 +232,77 @@ def nearest(
 
 
 def _like(
-    table: Table, rows: NDArray[np.int64], apart: NDArray[np.float64], key: tuple[int, ...], source: ShapeSource
+    table: Table,
+    near: NDArray[np.int64],
+    apart: NDArray[np.float64],
+    same: NDArray[np.int64],
+    key: tuple[int, ...],
+    source: ShapeSource,
+    without: NDArray[np.bool_] | None,
 ) -> Entry:
-    """Return the launches of entries of the same kernels as a call makes them: grids of one entry, the first of the
-    call's type if there is one, and times of the nearest ones, weighed by how near they are.
+    """Return the launches of the entries ``near[same]``, which have the same kernels, as a call makes them: grids of
+    one entry, the first of the call's type if there is one, and times of the nearest timed ones, weighed by how near
+    they are.
     """
+    rows = near[same]
     typed = rows[table.keys[rows, 1] == key[1]]
     row = int(typed[0] if len(typed) else rows[0])
-    own = _launches(table, row)
+    own = launches_of(table, row)
     grids = launch_grids.carried(own, tuple(table.keys[row].tolist()), key)
-    weight = (apart[:_TIMED] + _NEAR) ** -2.0
-    logarithms = [
-        [np.log(scaled_ns(one, key, tuple(table.keys[some].tolist()))) for one in _launches(table, some)]
-        for some in rows[:_TIMED].tolist()
-    ]
-    times = np.exp(weight @ np.array(logarithms) / weight.sum()).tolist()
     launches = (
         launch._replace(name=_typed(table, launch.name, key[1]), grid=grid, ns=ns)
-        for launch, grid, ns in zip(own, grids, times, strict=True)
+        for launch, grid, ns in zip(own, grids, _times(table, near, apart, same, key, without), strict=True)
     )
     return Entry(tuple(launches), source)
+
+
+def _times(
+    table: Table,
+    near: NDArray[np.int64],
+    apart: NDArray[np.float64],
+    same: NDArray[np.int64],
+    key: tuple[int, ...],
+    without: NDArray[np.bool_] | None,
+) -> list[float]:
+    """Return times for the launches of the entries ``near[same]``: of those that were timed, or of other timed entries
+    of the same kernels with about the same work; else near calls' time, most of it for what computes.
+    """
+    timed = _timed(table)
+    chosen = same[timed[near[same]]][:_TIMED]
+    rows, weight = near[chosen], (apart[chosen] + _NEAR) ** -2.0
+    if not len(rows):
+        alike = learned.lists(table).alike
+        others = timed & (alike[table.columns["sequence"]] == alike[table.columns["sequence"][near[same[0]]]])
+        rows = np.flatnonzero(others if without is None else others & ~without)
+        if len(rows) > _MOST_TIMED:
+            rows = np.random.default_rng(0).choice(rows, _MOST_TIMED, replace=False)
+        work = [work_s(tuple(table.keys[some].tolist()), arithmetic=True) for some in rows.tolist()]
+        ratio = np.abs(np.log(np.array(work) / work_s(key, arithmetic=True)))
+        rows, weight = rows[np.argsort(ratio)][:_TIMED], (np.sort(ratio)[:_TIMED] + _NEAR) ** -2.0
+    if len(rows):
+        logarithms = [
+            [np.log(scaled_ns(one, key, tuple(table.keys[some].tolist()))) for one in launches_of(table, some)]
+            for some in rows.tolist()
+        ]
+        times: list[float] = np.exp(weight @ np.array(logarithms) / weight.sum()).tolist()
+        return times
+    roles = [named(one.name).role in MAINS for one in launches_of(table, int(near[same[0]]))]
+    calls = near[timed[near]][:_TIMED].tolist()
+    total = np.median(
+        [sum(scaled_ns(one, key, tuple(table.keys[row].tolist())) for one in launches_of(table, row)) for row in calls]
+    ) if calls else 0.0  # fmt: skip
+    shares = np.where(roles, 1.0, _SIDE_SHARE)
+    spread: list[float] = np.maximum(shares / shares.sum() * total, _LEAST_NS).tolist()
+    return spread
+
+
+def _timed(table: Table) -> NDArray[np.bool_]:
+    """Return which entries were timed."""
+    if "timed" not in table.derived:
+        begin = _columns(table).begin
+        table.derived["timed"] = np.maximum.reduceat(table.columns["time"], begin[:-1]) > 0
+    timed: NDArray[np.bool_] = table.derived["timed"]
+    return timed
 
 
 def _typed(table: Table, name: str, dtype: int) -> str:
@@ -234,7 +349,8 @@ def _columns(table: Table) -> _Columns:
     return _KNOWN[id(table)][1]
 
 
-def _launches(table: Table, row: int) -> tuple[MeasuredLaunch, ...]:
+def launches_of(table: Table, row: int) -> tuple[MeasuredLaunch, ...]:
+    """Return the launches of an entry; ``ns`` is 0 where they were not timed."""
     begin = _columns(table).begin
     first, sequence = table.columns["first"], int(table.columns["sequence"][row])
     kernels = table.columns["kernel"][int(first[sequence]) : int(first[sequence + 1])].tolist()
@@ -247,7 +363,7 @@ def _launches(table: Table, row: int) -> tuple[MeasuredLaunch, ...]:
         launches.append(
             MeasuredLaunch(
                 str(names[kernel]), tuple(grid), (x, y, z), tuple(cluster), registers, shared,
-                float(np.exp(time / TIME_SCALE)),
+                float(np.exp(time / TIME_SCALE)) if time else 0.0,
             )
         )  # fmt: skip
     return tuple(launches)
@@ -262,7 +378,7 @@ def _features(keys: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.
     sizes = np.column_stack([images * results, each_in, each_out, images, groups, results, taps.prod(1)])
     same = np.column_stack(
         [
-            _alignment(inside), _alignment(outside), taps[:, 1:], stride[:, 1:], padding[:, 1:] > 0, dilation[:, 1:],
+            learned.aligned(keys), taps[:, 1:], stride[:, 1:], padding[:, 1:] > 0, dilation[:, 1:],
             size[:, 1] == 1, dtype,
         ]
     )  # fmt: skip
@@ -272,9 +388,3 @@ def _features(keys: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.
     wide = [sum((channels % power == 0).astype(float) for power in _POWERS) for channels in (each_in, each_out)]
     logarithms = np.column_stack([np.log2(np.maximum(sizes, 1).astype(float)), *wide])
     return logarithms, same.astype(np.int64), group.astype(np.int64)
-
-
-def _alignment(channels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how far channels are divisible by 2, up to 8."""
-    aligned: NDArray[np.int64] = (channels % 2 == 0).astype(np.int64) + (channels % 4 == 0) + (channels % 8 == 0)
-    return aligned

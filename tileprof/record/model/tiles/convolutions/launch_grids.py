@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Grid = tuple[int, int, int]
     Key = tuple[int, ...]
 
-_CLUSTERS: Final = {
+CLUSTERS_AT_ONCE: Final = {
     1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15, 12: 7, 13: 7, 14: 7, 15: 7, 16: 7
 }  # fmt: skip
 """How many clusters of each size an H200 runs at once: the most that persistent kernels were seen to launch."""
@@ -38,7 +38,7 @@ _MOST_GROUPS: Final = 16
 """Groups that one tile computes at most."""
 _CONSTANT: Final = re.compile("nhwcAddPadding|tensorTransformGeneric|convertTensor|init_device_workspace")
 """Kernels of as many blocks for every size."""
-_SQUARE_RUN, _WIDE, _NARROW, _LANES = 256, 16, 8, 32
+_SQUARE_RUN, _NARROW, _LANES, _WHOLE_IMAGE = 256, 8, 32, 20
 
 
 class Product(NamedTuple):
@@ -175,8 +175,8 @@ def _count(launch: MeasuredLaunch, kernel: NamedKernel, key: Key, way: _Way, par
             along, over = kernel.cluster[:: -1 if way.turned else 1]
             together = x * y
             clusters = -(-down // along) * -(-across // over) * product.number * parts
-            return together, min(clusters, _CLUSTERS.get(together, 132 // together)), 1
-        most = _CLUSTERS.get(x * y, max(1, 132 // (x * y)))
+            return together, min(clusters, CLUSTERS_AT_ONCE.get(together, 132 // together)), 1
+        most = CLUSTERS_AT_ONCE.get(x * y, max(1, 132 // (x * y)))
         if way.fills:
             taps = int(np.prod(key[12:15]))
             across = -(-product.columns // taps // wide) * taps
@@ -334,11 +334,25 @@ def _columns_by(wide: int, other: str) -> Callable[[tuple[int, ...], Key], Grid]
     return count
 
 
-def _strips(shape: tuple[int, ...], key: Key) -> Grid:
-    """Count runs of threads that compute 3 rows (2 with a stride) of 16 results each, of 8 in narrow images."""
-    rows = -(-shape[3] // (3 if max(key[16:18]) == 1 else 2))
-    runs = 1 if shape[4] <= _NARROW else 2 * -(-shape[4] // _WIDE)
-    return -(-shape[0] * shape[1] * rows * runs // _SQUARE_RUN), 1, 1
+def _strips(_: tuple[int, ...], key: Key) -> Grid:
+    """Count runs of threads that compute 3 rows (2 with a stride) of 8 results each; 2 rows of 4 for a single tap."""
+    shape = operand_sizes(key)[2]
+    rows, wide = (2, 4) if int(np.prod(key[12:15])) == 1 else (3 if max(key[16:18]) == 1 else 2, _NARROW)
+    runs = -(-shape[3] // rows) * -(-shape[4] // wide)
+    return -(-shape[0] * shape[1] * runs // _SQUARE_RUN), 1, 1
+
+
+def _shared_tiles(_: tuple[int, ...], key: Key) -> Grid:
+    """Count tiles of results of 8 channels, whose inputs are in shared memory: of 10 x 10 with a stride; without, whole
+    images up to 20 x 20, and 10 x 40 of larger ones.
+    """
+    shape = operand_sizes(key)[2]
+    high, wide = shape[3:]
+    if max(key[16:18]) == 1:
+        if max(high, wide) <= _WHOLE_IMAGE:
+            return 1, -(-shape[1] // 8), shape[0]
+        return -(-wide // 40), -(-high // 10) * -(-shape[1] // 8), shape[0]
+    return -(-wide // 10), -(-high // 10) * -(-shape[1] // 8), shape[0]
 
 
 _COUNTS: Final = (
@@ -349,6 +363,7 @@ _COUNTS: Final = (
     (r"MatrixShape(?:ILi|<)4(?:ELi|, )128", (_matrix(4, 128, pixels_first=False),)),
     (r"^(conv2d|dgrad2d)_c1_k1_nhwc$", (_squares_of_results, _squares_of_images)),
     (r"^(conv2d|dgrad2d)_c1_k1_nhwc_specialized", (_strips, _squares_of_images)),
+    (r"^(conv2d|dgrad2d)_c1_k1_nchw_shmem_tiling", (_shared_tiles,)),
     (r"^wgrad2d_c1_k1_nhwc_reduce", (_taps_by_channels,)),
     (r"^wgrad2d_c1_k1_nhwc$", (_channels_by_images,)),
     (r"^wgrad2d_shmem_tiling", (_filters_by_groups,)),

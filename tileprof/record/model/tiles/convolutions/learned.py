@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 COMPARED: Final = 256
 """How many near entries give candidates."""
-PLAIN, WINDOWS = 0, 1
-"""Groups of trees: products (windows of one tap without stride), and all others."""
+PLAIN, WINDOWS, ENGINES = 0, 1, 2
+"""Groups of trees: products (windows of one tap without stride), and all others; so much more where cuDNN's engine is
+known."""
+_UNKNOWN: Final = -1
 _NEARER: Final = (1, 4, 16, 64, 256)
-_NEAR: Final = 0.3
+_NEAR, _FAR = 0.3, 64.0
 _STEPS: Final = 4096.0
 """Of features per one."""
 _SAME: Final = 1e-9
@@ -70,6 +72,20 @@ class Lists:
     alike: NDArray[np.int64]
     traits: NDArray[np.float32]
     main: NDArray[np.int64]
+
+
+class Product(NamedTuple):
+    """What cuBLAS would launch for a call that is a product, as the name of a kernel says it: tile and cluster, first
+    along the axis that comes first there, and slices of k. ``certain``: 2 if it was measured, 1 if NVIDIA's library
+    proposes it.
+    """
+
+    m: int
+    n: int
+    along_m: int
+    along_n: int
+    slices: int
+    certain: int
 
 
 TRAITS: Final = (
@@ -131,13 +147,15 @@ def is_plain(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """Lists of launches that near entries got: the first entry of each, in order of distance, what tells them apart
-    (``alike`` and ``slices``), and ``seen`` ``[candidates, features]``.
+    (``alike`` and ``slices``), ``seen`` ``[candidates, features]``, and all near entries with how far they are.
     """
 
     entries: NDArray[np.int64]
     alike: NDArray[np.int64]
     slices: NDArray[np.int64]
     seen: NDArray[np.float32]
+    near: NDArray[np.int64]
+    apart: NDArray[np.float64]
 
 
 def candidates(
@@ -145,10 +163,11 @@ def candidates(
     table: Table,
     near: NDArray[np.int64],
     apart: NDArray[np.float64],
-    product: tuple[int, int, int, int, int] | None,
+    product: Product | None,
+    engine: int | None = None,
 ) -> Candidates:
-    """Return what the entries ``near``, so far ``apart``, offer; ``product`` is the tile, cluster and slices that the
-    table of products has for the call, as the name of the kernel would say them.
+    """Return what the entries ``near``, so far ``apart``, offer; ``product`` is what the table of products has for the
+    call, ``engine`` the number of cuDNN's engine in the table.
     """
     derived = lists(table)
     sequence = table.columns["sequence"][near].astype(np.int64)
@@ -167,15 +186,28 @@ def candidates(
     between = _sizes(np.array([key], np.int64)) - there
     same = _same_product(traits, slices[begins], product)
     votes = [_votes(traits[:, [_TRAIT[name]]], group, weight, len(order)) for name in ("library", "launches")]
+    total = np.bincount(group, weight, len(order))
+    divisible = (aligned(table.keys[near]) == aligned(np.array([key], np.int64))).all(axis=1)
+    nearest_divisible = np.full(len(order), _FAR)
+    np.minimum.at(nearest_divisible, group[divisible], apart[divisible])
+    same_engine = np.full(len(near), _UNKNOWN) if engine is None else table.columns["engine"][near] == engine
+    matched = [np.bincount(group, weight * some, len(order)) / total for some in (divisible, same_engine)]
     columns = [
         np.log2(begins + 1.0), apart[begins], apart[begins] - apart[0],
-        np.bincount(group, weight, len(order)) / weight.sum(), *counted, *votes, table.keys[near[begins], 1] == key[1],
+        total / weight.sum(), *counted, *votes, *matched, nearest_divisible, table.keys[near[begins], 1] == key[1],
         *between.T, np.abs(between).sum(axis=1), np.full(len(order), len(order)), *same.T,
     ]  # fmt: skip
     costs = own[:, : len(_COSTS)]
     seen = np.column_stack([*columns, own, costs - costs.min(axis=0)])
     rounded = (np.round(seen * _STEPS) / _STEPS).astype(np.float32)
-    return Candidates(near[begins], derived.alike[sequence[begins]], slices[begins], rounded)
+    return Candidates(near[begins], derived.alike[sequence[begins]], slices[begins], rounded, near, apart)
+
+
+def aligned(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for channels in and out how far they are divisible by 2, up to 8."""
+    channels = keys[:, 7:9]
+    divisible: NDArray[np.int64] = sum((channels % power == 0).astype(np.int64) for power in (2, 4, 8))
+    return divisible
 
 
 def _votes(
@@ -188,16 +220,25 @@ def _votes(
     return totals
 
 
+def of_product(table: Table, product: Product) -> NDArray[np.bool_]:
+    """Return which entries have a product's tile, cluster and slices."""
+    same = _same_product(lists(table).traits, np.full(len(lists(table).traits), product.slices), product)[:, 1] == 1
+    wanted: NDArray[np.bool_] = same[table.columns["sequence"]] & (slices_of(table) == product.slices)
+    return wanted
+
+
 def _same_product(
-    traits: NDArray[np.float32], slices: NDArray[np.int64], product: tuple[int, int, int, int, int] | None
+    traits: NDArray[np.float32], slices: NDArray[np.int64], product: Product | None
 ) -> NDArray[np.float64]:
-    """Return whether a candidate's tile, cluster and slices are those of the product; -1 where there is none."""
+    """Return whether a candidate's tile, cluster and slices are those of the product, and how certain that is; -1 where
+    there is none.
+    """
     if product is None:
-        return np.full((len(traits), 4), -1.0)
-    m, n, along_m, along_n, split = product
-    tile = (traits[:, _TRAIT["m"]] == m) & (traits[:, _TRAIT["n"]] == n)
-    cluster = (traits[:, _TRAIT["along_m"]] == along_m) & (traits[:, _TRAIT["along_n"]] == along_n)
-    return np.column_stack([tile, tile & cluster, tile & (slices == split), np.log2(slices / split)]).astype(float)
+        return np.full((len(traits), 5), -1.0)
+    tile = (traits[:, _TRAIT["m"]] == product.m) & (traits[:, _TRAIT["n"]] == product.n)
+    cluster = (traits[:, _TRAIT["along_m"]] == product.along_m) & (traits[:, _TRAIT["along_n"]] == product.along_n)
+    same = [tile, tile & cluster, tile & (slices == product.slices), np.log2(slices / product.slices)]
+    return np.column_stack([*same, np.full(len(traits), product.certain)]).astype(float)
 
 
 _COSTS: Final = ("waves", "rounds", "computed", "loaded", "rounded", "moved")
@@ -216,10 +257,14 @@ def features(keys: NDArray[np.int64], traits: NDArray[np.float32], slices: NDArr
     down, across = np.ceil(product.rows / m), np.ceil(product.columns / n)
     depth = _depth(key)
     log = np.log2
-    blocks = down * across * product.number * slices
-    together = trait["cluster_x"] * trait["cluster_y"]
-    waves = blocks / _SMS
-    rounds = np.ceil(blocks / together / np.floor(_SMS / together))
+    together = np.maximum(trait["cluster_x"] * trait["cluster_y"], 1)
+    named_so = trait["along_m"] * trait["along_n"] > 1  # nvjet; others put clusters across x and down y
+    along_m, along_n = (trait["along_n"], trait["along_m"]) if turned else (trait["along_m"], trait["along_n"])
+    high = np.where(named_so, along_m, np.maximum(trait["cluster_y"], 1))
+    wide = np.where(named_so, along_n, np.maximum(trait["cluster_x"], 1))
+    clusters = np.ceil(down / high) * np.ceil(across / wide) * product.number * slices
+    waves = clusters / np.array([launch_grids.CLUSTERS_AT_ONCE.get(int(n), max(1, 132 // int(n))) for n in together])
+    rounds = np.ceil(waves)
     steps = np.ceil(depth / slices / np.maximum(trait["k"], 1))
     costs = [
         log(waves), log(rounds), log(m * n * rounds * depth / slices), log((m + n) * rounds * depth / slices),
@@ -227,7 +272,8 @@ def features(keys: NDArray[np.int64], traits: NDArray[np.float32], slices: NDArr
         log(down * product.columns + across * product.rows),
     ]  # fmt: skip
     more = [
-        waves / rounds, log(np.maximum(steps, 1)), log(product.rows / m), log(product.columns / n), log(slices),
+        waves / rounds, waves - np.floor(waves), log(np.maximum(steps, 1)), log(product.rows / m),
+        log(product.columns / n), log(slices),
         log(depth / slices), *trait.values(),
     ]  # fmt: skip
     sizes = _sizes(keys)[0]
@@ -239,8 +285,8 @@ def features(keys: NDArray[np.int64], traits: NDArray[np.float32], slices: NDArr
         key[10] == 1, log(product.rows), log(product.columns), log(depth), log(product.number), pixels % 8, key[12] > 1,
         log(product.rows * product.columns * product.number / _SMS), inside <= 4,
     ]  # fmt: skip
-    wide = np.ones(len(traits))
-    return np.column_stack([np.asarray(column, float) * wide for column in (*costs, *more, *whole)])
+    ones = np.ones(len(traits))
+    return np.column_stack([np.asarray(column, float) * ones for column in (*costs, *more, *whole)])
 
 
 def _depth(key: tuple[int, ...]) -> int:
@@ -270,8 +316,13 @@ def alike(table: Table, near: NDArray[np.int64], entry: int) -> NDArray[np.int64
     return np.flatnonzero(same)
 
 
-def best(key: Sequence[int], found: Candidates, trees: Table) -> int:
-    """Return which candidate a library launches."""
-    group = PLAIN if bool(is_plain(np.array([key], np.int64))[0]) else WINDOWS
+def group_of(key: Sequence[int], *, engine: bool) -> int:
+    """Return the group of trees for a call, of which cuDNN's engine is known or not."""
+    plain = bool(is_plain(np.array([key], np.int64))[0])
+    return (PLAIN if plain else WINDOWS) + (ENGINES if engine else 0)
+
+
+def best(found: Candidates, trees: Table, group: int) -> int:
+    """Return which candidate a library launches, as a group of trees expects."""
     sums = worth(found.seen, trees, group)
     return int(np.flatnonzero(sums >= sums.max() - _SAME)[0])

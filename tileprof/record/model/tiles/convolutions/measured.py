@@ -39,7 +39,7 @@ from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sk
 from tileprof.record.model.tiles.products import gemm_tile_choice
 from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
 from tileprof.trace.footprint import Boxes, Footprint
-from tileprof.trace.sources import ShapeSource, TimeSource
+from tileprof.trace.sources import TimeSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ def _sourced(call: _Call, kernels: list[Kernel]) -> list[Kernel]:
     """Return launches with what is known of each: registers, shared memory, time, and how it is known."""
     sourced = []
     for kernel, launch in zip(kernels, call.entry.launches, strict=True):
-        exact = call.entry.source == ShapeSource.TABLE
+        exact = call.entry.timed
         sourced.append(
             replace(
                 kernel,

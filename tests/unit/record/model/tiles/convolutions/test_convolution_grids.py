@@ -90,3 +90,30 @@ def test_kernels_of_as_many_blocks_for_every_size_keep_them():
 
 def test_a_grid_that_nothing_explains_grows_with_the_results():
     assert launch_grids.carried([launch("unheard_of", (77, 3, 1))], key(), key(images=16)) == [(154, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "stride", "grid"),
+    [
+        (7, 3, 1, (1, 9, 2)), (20, 5, 1, (1, 9, 2)), (21, 5, 1, (1, 27, 2)), (56, 3, 1, (2, 54, 2)),
+        (264, 3, 1, (7, 243, 2)), (28, 3, 2, (2, 18, 2)), (14, 3, 2, (1, 9, 2)),
+    ],
+)  # fmt: skip
+def test_depthwise_tiles_in_shared_memory_are_whole_small_images_and_strips_of_large_ones(size, taps, stride, grid):
+    measured = launch("conv2d_c1_k1_nchw_shmem_tiling", (1, 132, 4))
+    own = key(groups=1056, images=4, channels=(1056, 1056), size=7)
+    other = key(groups=66, images=2, channels=(66, 66), size=size, taps=taps, stride=stride)
+    assert launch_grids.carried([measured], own, other) == [grid]
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "taps", "stride", "images", "blocks"),
+    [(864, 33, 5, 1, 8, 1485), (240, 132, 5, 2, 16, 4455), (28, 14, 1, 1, 16, 49), (96, 28, 1, 1, 8, 294)],
+)  # recorded
+def test_depthwise_strips_of_channels_last(channels, size, taps, stride, images, blocks):
+    name = "conv2d_c1_k1_nhwc_specialized"
+    own = key(layout=1, groups=64, images=1, channels=(64, 64), size=24, taps=3)
+    measured = launch(name, (6, 1, 1))
+    other = key(layout=1, groups=channels, images=images, channels=(channels, channels), size=size, taps=taps,
+                stride=stride)  # fmt: skip
+    assert launch_grids.carried([measured], own, other) == [(blocks, 1, 1)]

@@ -7,9 +7,10 @@ from tileprof.devices import get
 from tileprof.record.model import tables
 from tileprof.record.model.tables.file import Table
 from tileprof.record.model.tables.trees import LEAF, worth
-from tileprof.record.model.tiles.convolutions import convolution_table, learned
+from tileprof.record.model.tiles.convolutions import convolution_table, cudnn_engines, learned
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
+from tileprof.record.model.tiles.products import library_heuristic
 from tileprof.record.model.tiles.products import problem as products
 from tileprof.trace.sources import ShapeSource
 
@@ -38,9 +39,16 @@ def trees():
     return tables.table(convolution_table.RANKER, H200)
 
 
-def offered(of):
-    near, apart = convolution_table.nearest(of, table(), learned.COMPARED)
-    return near, learned.candidates(of, table(), near, apart, convolution_table.product_choice(of, H200))
+@pytest.fixture(autouse=True)
+def tables_alone(monkeypatch):
+    """Neither cuDNN nor NVIDIA's library of products is asked, whether they are installed or not."""
+    monkeypatch.setattr(cudnn_engines, "engine", lambda *_: "")
+    monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [])
+    table().derived.pop("entries", None)
+
+
+def offered(of, engine=None):
+    return convolution_table.candidates(table(), of, H200, engine)
 
 
 def walked(nodes, root, seen):
@@ -54,11 +62,11 @@ def walked(nodes, root, seen):
 
 @pytest.mark.parametrize("of", UNSEEN)
 def test_the_candidate_of_the_largest_sum_is_launched(of):
-    _, found = offered(of)
+    found = offered(of)
     group = learned.PLAIN if of[13] == 1 else learned.WINDOWS
     roots = trees().columns["root"][trees().keys[:, 0] == group].tolist()
     sums = [sum(walked(trees().columns, root, seen) for root in roots) for seen in found.seen]
-    best = learned.best(of, found, trees())
+    best = learned.best(found, trees(), group)
     assert sums[best] == pytest.approx(max(sums), abs=1e-9)
     entry = convolution_table.entry_of(table(), of, H200, trees=trees())
     assert entry.source == ShapeSource.LEARNED
@@ -71,13 +79,13 @@ def test_the_candidate_of_the_largest_sum_is_launched(of):
 
 @pytest.mark.parametrize("of", UNSEEN)
 def test_candidates_are_the_different_lists_of_near_entries_in_order_of_distance(of):
-    near, found = offered(of)
+    found = offered(of)
     numbers, slices = learned.lists(table()).alike, learned.slices_of(table())
     sequence = table().columns["sequence"]
-    lists = [(int(numbers[sequence[row]]), int(slices[row])) for row in near.tolist()]
+    lists = [(int(numbers[sequence[row]]), int(slices[row])) for row in found.near.tolist()]
     first = list(dict.fromkeys(lists))
     assert list(zip(found.alike.tolist(), found.slices.tolist(), strict=True)) == first
-    assert found.entries.tolist() == [int(near[lists.index(one)]) for one in first]
+    assert found.entries.tolist() == [int(found.near[lists.index(one)]) for one in first]
 
 
 def test_lists_of_the_same_kernels_in_both_types_of_16_bits_are_alike():
@@ -97,11 +105,11 @@ def test_kernels_are_named_for_the_type_of_the_call(dtype):
 
 def test_ways_of_equal_worth_are_decided_by_nearness():
     of = UNSEEN[0]
-    _, found = offered(of)
+    found = offered(of)
     leaf = {"root": [0], "feature": [LEAF], "at": [1.0], "low": [0], "high": [0]}
     flat = Table({}, np.array([[learned.WINDOWS, 0]]), {name: np.array(values) for name, values in leaf.items()})
     assert worth(found.seen, flat, learned.WINDOWS).tolist() == [1.0] * len(found.entries)
-    assert learned.best(of, found, flat) == 0
+    assert learned.best(found, flat, learned.WINDOWS) == 0
 
 
 def test_a_window_of_one_tap_is_the_product_that_pytorch_would_be_asked_for():
@@ -123,15 +131,64 @@ def test_a_window_of_one_tap_is_the_product_that_pytorch_would_be_asked_for():
     assert convolution_table.as_product(key()) is None
 
 
+def test_a_product_is_offered_with_the_tile_that_the_table_of_products_has():
+    of = key(taps=1, channels=(512, 512), size=14)
+    product = convolution_table.product_choice(of, H200)
+    found = offered(of)
+    traits = learned.lists(table()).traits[table().columns["sequence"][found.entries]]
+    names = [learned.TRAITS.index(name) for name in ("m", "n", "along_m", "along_n")]
+    same = (traits[:, names] == product[:4]).all(axis=1) & (found.slices == product.slices)
+    assert same.any()
+    wanted = learned.of_product(table(), product)
+    assert wanted[found.entries[same]].all()
+    assert not wanted[found.entries[~same]].any()
+
+
+def test_entries_of_an_engine_are_offered_however_far_they_are():
+    of = UNSEEN[0]
+    rare = int(np.bincount(table().columns["engine"])[1:].argmin()) + 1
+    rows = np.flatnonzero(table().columns["engine"] == rare)
+    of = tuple(table().keys[rows[0]].tolist())
+    of = (*of[:6], of[6] + 1, *of[7:])
+    assert rows[0] in offered(of, rare).near
+    assert offered(of, rare).seen.shape[1] == offered(of).seen.shape[1]
+
+
+def test_the_engine_that_cudnn_names_is_looked_up(monkeypatch):
+    engines = table().columns["engines"].tolist()
+    monkeypatch.setattr(cudnn_engines, "engine", lambda *_: engines[5])
+    assert convolution_table.engine_of(table(), UNSEEN[0]) == 5
+    entry = convolution_table.entry_of(table(), UNSEEN[0], H200, trees=trees())
+    assert entry.source == ShapeSource.HEURISTIC
+    monkeypatch.setattr(cudnn_engines, "engine", lambda *_: "99:1=1")
+    assert convolution_table.engine_of(table(), UNSEEN[0]) == -1
+    monkeypatch.setattr(cudnn_engines, "engine", lambda *_: "")
+    assert convolution_table.engine_of(table(), UNSEEN[0]) is None
+
+
+def test_entries_that_were_captured_have_no_time_and_get_one_from_those_that_were_timed():
+    begin = np.cumsum(np.r_[0, np.diff(table().columns["first"])[table().columns["sequence"]]])
+    times = np.maximum.reduceat(table().columns["time"], begin[:-1])
+    assert 0.2 < np.mean(times > 0) < 0.8
+    for row in np.random.default_rng(0).permutation(np.flatnonzero(times == 0))[:20].tolist():
+        entry = convolution_table.entry_of(table(), tuple(table().keys[row].tolist()), H200)
+        assert (entry.source, entry.timed) == (ShapeSource.TABLE, False)
+        assert all(500 < one.ns < 1e8 for one in entry.launches)
+    row = int(np.flatnonzero(times)[0])
+    assert convolution_table.entry_of(table(), tuple(table().keys[row].tolist()), H200).timed
+
+
 def test_the_time_of_a_call_lies_between_those_that_near_entries_give_it():
     of = UNSEEN[0]
-    near, found = offered(of)
+    found = offered(of)
     entry = convolution_table.entry_of(table(), of, H200, trees=trees())
-    same = near[learned.alike(table(), near, int(found.entries[learned.best(of, found, trees())]))][:4]
+    group = learned.group_of(of, engine=False)
+    same = found.near[learned.alike(table(), found.near, int(found.entries[learned.best(found, trees(), group)]))]
+    timed = [row for row in same.tolist() if convolution_table.launches_of(table(), row)[0].ns]
     given = []
-    for row in same.tolist():
+    for row in timed[:4]:
         measured = tuple(table().keys[row].tolist())
-        own = convolution_table.entry_of(table(), measured, H200)
-        given.append([scaled_ns(one, of, measured) for one in own.launches])
+        given.append([scaled_ns(one, of, measured) for one in convolution_table.launches_of(table(), row)])
+    assert given
     for one, times in zip(entry.launches, zip(*given, strict=True), strict=True):
         assert min(times) * 0.999 <= one.ns <= max(times) * 1.001

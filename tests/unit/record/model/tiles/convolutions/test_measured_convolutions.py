@@ -224,10 +224,12 @@ def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_sho
 def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
     of, launches = CALLS["copies around an implicit product"]
     problem = problem_of(of)
-    exact = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
+    exact = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, timed=True), H200)
     assert {k.launch_ns for k in exact} == {2000.0}
     assert {(k.shape_source, k.time_source) for k in exact} == {(ShapeSource.TABLE, TimeSource.CALIBRATED)}
     assert [k.grid for k in exact[:2]] == [(2, 1, 2), (1, 1, 6)]
+    captured = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
+    assert {(k.shape_source, k.time_source) for k in captured} == {(ShapeSource.TABLE, TimeSource.INTERPOLATED)}
     near = measured.kernels(problem, Entry(tuple(launches), ShapeSource.LEARNED), H200)
     assert {(k.shape_source, k.time_source) for k in near} == {(ShapeSource.LEARNED, TimeSource.INTERPOLATED)}
 
