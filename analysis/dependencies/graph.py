@@ -131,7 +131,7 @@ def build_graph(trace: Recording, progress: Progress | None = None, *, granule: 
     """Return the tile graph of a recording; ``progress(done, launches)`` is called now and then.
 
     Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (its ``granule``
-    above 1, ``coverage`` other than exact), so is the graph. With the argument ``granule`` so many bytes count as one
+    above 1, ``coverage`` other than exact), so is the graph. With the argument ``granule`` this many bytes count as one
     address: a byte-exact trace can then be compared with one that was recorded in such pieces. Raises `TraceError`
     where the trace is not consistent.
     """

@@ -91,7 +91,7 @@ class Side:
 
 
 def side(trace, granule=1):
-    """The `Side` of a trace; so many bytes count as one address."""
+    """The `Side` of a trace; ``granule`` bytes count as one address."""
     graph = build_graph(trace, granule=granule)
     true = graph.pairs[~graph.pairs.reuse_only]
     return Side(graph.launches, {(r.producer, r.consumer): r.pattern for r in true.itertuples()})

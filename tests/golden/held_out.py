@@ -2,7 +2,7 @@
 
 `held_out.json` lists them; it was committed before any was recorded, and no rule is to be mended on them. It was made
 by `python held_out.py --draw cpu 20261124` with torch 2.13, transformers 5.17, timm 1.0.31, torchvision 0.28 and
-torch_geometric 2.8.1: so many of each library, types and training by chance. What does not run on the CPU in fp32, is
+torch_geometric 2.8.1: a fixed number per library, types and training drawn. What does not run on the CPU in fp32, is
 too large or takes too long is passed over for the next of the draw. diffusers is not on the machine that records.
 """
 

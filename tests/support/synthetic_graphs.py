@@ -62,7 +62,7 @@ class _Graph(SimpleNamespace):
 
 
 def graph(tiles, links, trace=None):
-    """A graph of launches with so many tiles; links are (producer, consumer, EdgeBlock[, reuse])."""
+    """A graph of launches with these numbers of tiles; links are (producer, consumer, EdgeBlock[, reuse])."""
     rows = [
         {"producer": p, "consumer": c, "hazard": "RAW", "reuse": bool(rest and rest[0]), "block": i,
          "edges": b.count, "bytes": b.total_bytes, "parents": b.parents, "children": b.children}

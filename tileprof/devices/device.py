@@ -123,7 +123,7 @@ class Device:
         return max(self.host_issue_ns / threads, min(self.host_issue_ns, self.host_issue_shared_ns))
 
     def link_one_way_ns(self, blocks: int, way: str = LINK_WAYS[0]) -> float:
-        """Return half the round trip to the CPU of so many blocks; between measured numbers of blocks in proportion,
+        """Return half the round trip to the CPU of this many blocks; between measured numbers of blocks in proportion,
         beyond them that of the nearest.
 
         Raises UserError for a way that was not measured on this device.

@@ -24,7 +24,7 @@ CASES: Final = 300_000
 _POOL: Final = 1 << 30
 """Elements of two bytes for activations, and half as many for weights."""
 _PLACES: Final = 256
-"""Operands begin at multiples of so many elements of two bytes."""
+"""Operands begin at multiples of this many elements of two bytes."""
 _REPETITIONS, _LONG, _LONG_REPETITIONS = 4, 5e10, 2
 
 

@@ -22,7 +22,7 @@ CASES: Final = 400_000
 _POOL: Final = 1 << 30
 """Elements of a pool."""
 _PLACES: Final = 128
-"""Places begin at multiples of so many elements: of 256 bytes at least."""
+"""Places begin at multiples of this many elements: of 256 bytes at least."""
 _REPETITIONS, _LONG, _LONG_REPETITIONS = 3, 2e11, 2
 """Long products (FLOPs, 200 us of a tensor core) are repeated less."""
 

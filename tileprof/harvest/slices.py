@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SLICE_CASES: Final = 2048
 _SLICE_S: Final = 4.0
-"""A slice ends after so many seconds, too, so that little is lost when the harvest is cut."""
+"""A slice ends after this many seconds, too, so that little is lost when the harvest is cut."""
 _BATCH: Final = 256
 """Cases between two looks at the clock: CUPTI is flushed once per batch."""
 

@@ -91,7 +91,7 @@ class AcsSoftware(Options):
     streams: int = option(8, "streams, each with a host thread that launches and waits", least=1)
     gap_ns: float | None = option(None, "ns to launch; the device's gap between launches or in a graph by default")
     issue_ns: float | None = option(
-        None, "ns of host time per launch; the device's figure for so many threads by default"
+        None, "ns of host time per launch; the device's figure for this number of threads by default"
     )
     sync_ns: float = option(5000.0, "ns from the end of a launch to the host thread that waits for it")
     check_ns: float = option(CHECK_NS, "ns of host time to check a launch")

@@ -76,7 +76,7 @@ class Limits:
 
 
 def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
-    """A program with so many steps, without ``--digest``, which changes what padding of parameters holds."""
+    """A program with this number of steps, without ``--digest``, which changes what padding of parameters holds."""
     if name == "islands":
         return str(folder / "islands" / "program"), str(steps)
     words = (

@@ -51,7 +51,7 @@ SCHEDULERS = ("persistent-dynamic", "ccks", "ccks-ready")
 
 
 def stacked(tokens: int, width: int, inner: int, layers: int) -> Chain:
-    """So many MLPs behind each other, each in memory of its own."""
+    """Return MLPs behind each other, each in memory of its own."""
     operators, x = [], View.contiguous("x", (tokens, width), "float16")
     for layer in range(layers):
         h, y = (View.contiguous(f"{n}{layer}", (tokens, c), "float16") for n, c in (("h", inner), ("y", width)))

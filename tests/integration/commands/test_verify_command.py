@@ -221,7 +221,7 @@ def test_dependencies_written_by_hand_are_checked_against_the_trace(mlp, tmp_pat
         (["GOOD", "MLP", "--first", "-1"], "--first -1"),
         (["MLP"], "name one policy"),
         (["GOOD", "MLP", "--kind", "cusync:rowsync"], "name one policy"),
-        (["cusync:fancysync", "MLP"], "not a policy of cuSync's; there are cusync:tilesync"),
+        (["cusync:fancysync", "MLP"], "not a policy of cuSync; there are cusync:tilesync"),
         (["cusync:stridedsync:0", "MLP"], "the stride is a number of tiles from 1"),
         (["cusync:stridedsync:7", "MLP", "--pair", "0:1"], "does not fit launch 0"),
         (["cusync:rowsync", "MLP", "--launches", "0,1,2"], "is for a producer and a consumer; 3 launches are given"),

@@ -82,6 +82,26 @@ def patched_rows(document: Row) -> Rows:
     return rows
 
 
+COST_HEAD = ("program", "plain", "empty callbacks", "accesses", "accesses and filters", "filters alone")
+COSTS = {
+    "gpt2_medium": "GPT-2 medium, plain bound by the host",
+    "lstm": "LSTM",
+    "gemm_bf16": "bf16 product of 4,096",
+    "convolutions": "four convolutions",
+    "gemm_fp32": "fp32 product of 1,024",
+}
+
+
+def cost_rows(document: Row) -> Rows:
+    """Return GPU times of programs whose patches fill filters (``inserted.json`` of the GPU)."""
+    rows: Rows = []
+    for program, text in COSTS.items():
+        ms = document["times"]["gpu_ms"][program]
+        times = [ms[mode] for mode in ("plain", "floor", "accesses", "accesses and filters", "filters")]
+        rows.append([text, f"{times[0]:.2f} ms", *(f"{one:.1f} ms ({one / times[0]:.1f}x)" for one in times[1:])])
+    return rows
+
+
 STEPS_HEAD = (
     *("program", "steps", "same from step", "data same from step", "reused", "`dataflow`"),
     "`dataflow:first=1`",

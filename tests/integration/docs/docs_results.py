@@ -220,6 +220,11 @@ def filters_by_patches() -> list[str]:
     return markdown(head, bloom_results.patched_rows(results("inserted")))
 
 
+def cost_of_patches() -> list[str]:
+    """Return GPU times of programs whose patches fill filters."""
+    return markdown(bloom_results.COST_HEAD, bloom_results.cost_rows(results("inserted")))
+
+
 def steps_that_repeat() -> list[str]:
     """Return how soon the graphs of loops repeat."""
     return markdown(bloom_results.STEPS_HEAD, bloom_results.steps_rows(results("steps", BENCHMARKS)))
@@ -380,6 +385,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "found by filters": bloom,
         "filters in kernels": filters,
         "filters by patches": filters_by_patches,
+        "cost of patches": cost_of_patches,
         "filters of recordings": filters_of_recordings,
         "steps that repeat": steps_that_repeat,
     },

@@ -344,7 +344,7 @@ def test_a_folder_that_is_removed_under_the_writer_is_said(writer, layers):
 
 
 def _interrupted(result, layers, lines):
-    """Record until so many lines of the writer have run, then be interrupted; whether it came to that."""
+    """Record until this many lines of the writer have run, then be interrupted; whether it came to that."""
     left = lines
 
     def count(frame, event, _):

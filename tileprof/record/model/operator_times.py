@@ -43,7 +43,7 @@ _START_NS, _BYTES_PER_NS, _FLOPS_PER_NS = 1000.0, 3500.0, 300e3
 
 
 def features(kernel: Kernel, touched: float, distinct: float) -> tuple[int, ...]:
-    """Return the `FEATURES` of a kernel whose tiles touch so many bytes, so many of them different ones."""
+    """Return the `FEATURES` of a kernel whose tiles touch ``touched`` bytes, ``distinct`` of them different ones."""
     boxes = kernel.footprint.boxes
     seamless = (boxes.count_0 > 1) & (boxes.stride_0 == boxes.length)
     runs = np.where(seamless, 1, boxes.count_0).astype(np.float64) * boxes.count_1

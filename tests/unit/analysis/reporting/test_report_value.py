@@ -21,7 +21,7 @@ from tileprof.cli.text.report_text import print_report, quantity
 
 
 def program(rows, links=(), *, tiles=4, **kwargs):
-    """A graph of launches of so many tiles with a trace; each row changes a 20 ns launch."""
+    """A graph of launches of these numbers of tiles with a trace; each row changes a 20 ns launch."""
     plain_launch = {
         "footprint": 0,
         "timing": "modelled",

@@ -69,7 +69,7 @@ class Plain:
         self.due: dict[int, list[tuple[int, float]]] = {}
         """The same of a thread since it came to a site."""
         self.ran: list[tuple[float, int]] = [(0.0, 0)]
-        """From when on so many child tiles ran."""
+        """From when on this number of child tiles ran."""
         self.keeping: list[tuple[float, int, float, float, float, Callable[[float], None]]] = []
         """Warps that do items inline: progress at which they end, first thread, items per time alone, when they began,
         when their threads without sites end, and what happens at their end, after some time.

@@ -153,7 +153,7 @@ def test_the_signal_and_the_gap_delay_what_waits():
 
 
 def persistent(lives, at_most, slots=4, gates=None):
-    """Launches without dependencies on one SM of so many slots, in both engines; begins of all tiles."""
+    """Launches without dependencies on one SM of this number of slots, in both engines; begins of all tiles."""
     g = graph([len(x) for x in lives], [])
     n = len(lives)
     p = problem(g, durations(lives), reuse=True, unknown_first=0.0)

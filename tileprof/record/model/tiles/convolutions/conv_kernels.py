@@ -153,7 +153,7 @@ def main_kernel(
 
 
 def _pixel_runs(window: Window, rows: int, *, per_image: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where tiles of so many pixels begin and end among all pixels."""
+    """Return where tiles of this many pixels begin and end among all pixels."""
     total = int(np.prod(window.pixels))
     if not per_image:
         lo = np.arange(-(-total // rows)) * np.int64(rows)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CLUSTERS_AT_ONCE: Final = {
     1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15, 12: 7, 13: 7, 14: 7, 15: 7, 16: 7
 }  # fmt: skip
-"""How many clusters of so many blocks an H200 runs at once: the most that persistent kernels were seen to launch."""
+"""How many clusters of each size an H200 runs at once: the most that persistent kernels were seen to launch."""
 _SWIZZLES: Final = ((8, 6), (4, 3), (2, 2))
 """Tiles that CUTLASS puts side by side, and the least number of tiles along that axis."""
 _MOST_SLICES: Final = 128
@@ -160,7 +160,7 @@ def _ways(name: str, key: Key) -> Iterator[_Way]:
 
 
 def _count(launch: MeasuredLaunch, kernel: NamedKernel, key: Key, way: _Way, parts: int) -> Grid:
-    """Return the grid of a product for a way of counting, with so many slices."""
+    """Return the grid of a product for a way of counting, with this many slices."""
     product = _product_of(key, way)
     high, wide = kernel.tile[:2][:: -1 if way.turned else 1]
     down, across = -(-product.rows // high), -(-product.columns // wide)
@@ -271,7 +271,7 @@ def _padded(channels: int) -> Callable[[tuple[int, ...], Key], Grid]:
 
 
 def _runs(length: int, most: int = 1 << 40) -> Callable[[tuple[int, ...], Key], Grid]:
-    """Return what counts runs of elements, at most so many."""
+    """Return what counts runs of elements, at most this many."""
     return lambda shape, _: (min(most, -(-int(np.prod(shape)) // length)), 1, 1)
 
 

@@ -39,7 +39,7 @@ INDEX_CHUNK = 512
 GATHER_CHUNK = 1024
 """Elements of a block of ``gather`` and its kin: 128 threads, 8 each."""
 SMALL_INDEX = 16
-"""Up to so many indices a block takes 128 elements of the slices and goes through all indices."""
+"""Up to this many indices a block takes 128 elements of the slices and goes through all indices."""
 ROW_CHUNK = 128
 """Elements of a block and turn of ``index_add`` and its kin: 128 threads; at most 8 blocks per SM, which loop."""
 VECTOR_BYTES = 16

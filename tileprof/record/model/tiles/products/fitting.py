@@ -32,7 +32,7 @@ _LINE, _COPY = 128, 16
 
 
 def fitted(recipe: Recipe, problem: Problem, sms: int) -> Recipe:
-    """Return the recipe as it is launched for a problem on a GPU of so many SMs."""
+    """Return the recipe as it is launched for a problem on a GPU of this many SMs."""
     shape = np.array([[[recipe.m, recipe.n, *recipe.cluster, recipe.split]]], np.int64)
     nameless, kind, post = recipe.kind in NAMELESS, KINDS.index(recipe.kind), POSTS.index(recipe.post)
     cuts = cuts_at_lines(np.array([[kind]]), np.array([[post]]))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _SMALL, _LARGE, _SMALL_SIDE, _THREADS = (64, 128, 128), (128, 256, 64), 128, 384
-"""Tiles on sm_90: the small one where the mean group has at most so many rows, or columns."""
+"""Tiles on sm_90: the small one where the mean group has at most this many rows, or columns."""
 
 
 @dataclass(frozen=True, slots=True)
