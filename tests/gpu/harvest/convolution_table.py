@@ -145,6 +145,30 @@ def build(cases, about, path):
     write(path, held, COLUMNS, np.array(keys, np.int64), columns)
 
 
+def thin(path, most):
+    """Leave ``most`` entries without a time in a table: of those of the same engine, kernels and slices as few as
+    possible, drawn by a seed.
+    """
+    table = read(path)
+    begin = np.r_[0, np.cumsum(np.diff(table.columns["first"].astype(int))[table.columns["sequence"]])]
+    timed = np.maximum.reduceat(table.columns["time"], begin[:-1]) > 0
+    alike, keys = learned.lists(table).alike[table.columns["sequence"]], table.keys
+    kind = [keys[:, 0], np.minimum(keys[:, 1], Dtype.FP16), keys[:, 2], table.columns["engine"], alike]
+    _, group = np.unique(np.column_stack([*kind, table.columns["slices"]]), axis=0, return_inverse=True)
+    draw = np.random.default_rng(1)
+    place, seen = np.zeros(len(table), int), Counter()
+    for row in draw.permutation(len(table)).tolist():
+        if not timed[row]:
+            place[row] = seen[group[row]]
+            seen[group[row]] += 1
+    last = next(n for n in range(1, len(table)) if n > place.max() or (~timed & (place < n)).sum() >= most)
+    keep = timed | (place < last - 1)
+    more = np.flatnonzero(~timed & (place == last - 1))
+    keep[draw.permutation(more)[: max(0, most - int((keep & ~timed).sum()))]] = True
+    cases = rows_of(table)
+    build({tuple(key): cases[tuple(key)] for key in keys[keep].tolist()}, table.about, path)
+
+
 def roles(launches):
     return tuple(named(one.name).role for one in launches)
 
@@ -180,6 +204,7 @@ def main():
     parser.add_argument("--captures", type=Path, nargs="*", default=[], metavar="DIR")
     parser.add_argument("--seed", type=int, nargs="*", default=[], help="of each folder of captures")
     parser.add_argument("--device", type=Path, help="what cuDNN says of the GPU, for a table that lacks it")
+    parser.add_argument("--most", type=int, default=0, metavar="N", help="entries without a time, at most")
     parser.add_argument("--check", type=int, default=0, metavar="N", help="leave N entries out, one by one")
     options = parser.parse_args()
     if options.folders:
@@ -204,7 +229,9 @@ def main():
         for folder, seed in zip(options.captures, options.seed, strict=True):
             print(f"{folder}: {dict(captured(folder, seed, remaining, about))} added")
         build(remaining, about, options.output)
-        print(f"{len(remaining):,} entries, {options.output.stat().st_size:,} bytes")
+        if options.most:
+            thin(options.output, options.most)
+        print(f"{len(read(options.output)):,} entries, {options.output.stat().st_size:,} bytes")
     if options.check:
         check(options.output, options.check)
 
