@@ -1,5 +1,5 @@
-// The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the entries and the filters of its
-// blocks go to stdout.
+// The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the filters of its blocks go to
+// stdout.
 #include "patches/accesses.cuh"
 
 #include <stdio.h>
@@ -60,14 +60,12 @@ int main() {
         warp::run(static_cast<uint32_t>(access.lanes), [&](uint32_t lane) {
             if (access.kind == 1) return bulk(&h, access.address[0], bytes, mode, 0);
             if (access.kind == 2 && elected()) return fill_filter_of_reads(&h);
-            if (access.kind == 0) touch(&h, access.address[lane], bytes, mode);
+            if (access.kind == 0) touch(&h, hot_fields(&h), access.address[lane], bytes, mode);
         });
     }
     uint64_t entries = 0;
     for (const Entry& entry : arena) entries += entry.launch != 0;
     fwrite(&entries, sizeof entries, 1, stdout);
-    for (const Entry& entry : arena)
-        if (entry.launch != 0) fwrite(&entry, sizeof entry, 1, stdout);
     fwrite(filters.data(), sizeof(uint32_t), filters.size(), stdout);
     return 0;
 }
