@@ -1,5 +1,5 @@
-// The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the filters of its blocks go to
-// stdout.
+// The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the entries and the filters of its
+// blocks go to stdout.
 #include "patches/accesses.cuh"
 
 #include <stdio.h>
@@ -66,6 +66,8 @@ int main() {
     uint64_t entries = 0;
     for (const Entry& entry : arena) entries += entry.launch != 0;
     fwrite(&entries, sizeof entries, 1, stdout);
+    for (const Entry& entry : arena)
+        if (entry.launch != 0) fwrite(&entry, sizeof entry, 1, stdout);
     fwrite(filters.data(), sizeof(uint32_t), filters.size(), stdout);
     return 0;
 }

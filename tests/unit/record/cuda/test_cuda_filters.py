@@ -21,6 +21,7 @@ from tileprof.errors import TraceError, UserError
 from tileprof.record.cuda.decode import Decoder
 from tileprof.record.cuda.filters import Inserted
 from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.records.tiles import Geometry, Times
 from tileprof.record.cuda.settings import Settings
 from tileprof.record.filter_settings import FilterSettings
@@ -28,6 +29,8 @@ from tileprof.trace import TraceWriter, filters, load
 
 EMULATED = Path(__file__).parents[3] / "support" / "emulated" / "patched"
 READ, WRITE, ATOMIC = range(3)
+SHIFT = 5
+"""Of a granule of entries."""
 BLOCKS = 3
 needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, reason="no C++ compiler here")
 
@@ -67,9 +70,9 @@ def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
     for _ in range(number):
         kind = int(rng.choice([0, 0, 0, 0, 1]))
         size = int(rng.choice([1, 2, 4, 8, 16])) if kind == 0 else int(rng.choice([16, 48, 4096]))
-        # Places are touched again, from other bytes on; those 2^20 granules apart have the same fact's place.
+        # Places are touched again, from other bytes on; those 2^20 granules or windows apart share a fact's place.
         base, lane = int(rng.integers(1, 9)) * 4096 + size * int(rng.integers(0, 40)), np.arange(32)
-        base += int(rng.integers(0, 2)) << 29
+        base += int(rng.integers(0, 4)) << 29
         step = int(rng.choice([0, 1, 1, 2, 33]))
         places = [lane, lane * step, lane // 8 * 100 + lane % 8, rng.integers(0, 500, 32)][rng.integers(0, 4)]
         lanes = [0xFFFFFFFF, int(rng.integers(1, 1 << 32)), 1 << int(rng.integers(0, 32))][rng.integers(0, 3)]
@@ -78,14 +81,39 @@ def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
     return rows
 
 
-def run(program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0):
+def run(program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1):
     """Entries that were left, and words ``[2, blocks, words]``; what lies behind them must stay clear."""
-    asked = [5, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes, only, BLOCKS, capacity, in_graph]
-    data = np.array(asked, "<u8").tobytes() + np.array(rows, "<u8").tobytes()
+    asked = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
+    asked += [only, BLOCKS, capacity]
+    data = np.array([*asked, in_graph], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
     out = subprocess.run([program], input=data, capture_output=True, check=True).stdout
-    words = np.frombuffer(out[8:], "<u4")
+    number = int(np.frombuffer(out[:8], "<u8")[0])
+    words = np.frombuffer(out[8 + number * raw.ENTRY.itemsize :], "<u4")
     assert not words[-64:].any(), "memory behind the filters was written"
-    return int(np.frombuffer(out[:8], "<u8")[0]), words[:-64].reshape(2, BLOCKS, -1)
+    return np.frombuffer(out[8:], raw.ENTRY, number), words[:-64].reshape(2, BLOCKS, -1)
+
+
+def recorded(entries: np.ndarray) -> set[tuple[int, int, int]]:
+    """Block, mode and granule of everything that entries say."""
+    out = set()
+    for entry in entries:
+        low, block, payload = int(entry["key"]) & (1 << 48) - 1, int(entry["block"]), entry["payload"].tolist()
+        if int(entry["key"]) >> 60 == raw.ACCESS:
+            out |= {(block, m, low * 32 + i) for m in range(3) for i in range(32) if payload[m] >> i & 1}
+        else:
+            granules = range(low >> SHIFT, (low + payload[0] - 1 >> SHIFT) + 1)
+            out |= {(block, payload[1], granule) for granule in granules}
+    return out
+
+
+def touched_granules(rows: list[list[int]]) -> set[tuple[int, int, int]]:
+    """The same by brute force: every byte of every lane."""
+    out = set()
+    for kind, block, mode, size, lanes, *address in rows:
+        starts = [address[i] for i in range(32) if lanes >> i & 1] if kind == 0 else address[:1]
+        granules = {at >> SHIFT for start in starts for at in range(start, start + size)}
+        out |= {(block, mode, granule) for granule in granules}
+    return out
 
 
 def touched_bits(how: FilterSettings, rows: list[list[int]]) -> np.ndarray:
@@ -113,7 +141,38 @@ def test_patches_set_the_bits_of_every_byte_that_a_block_touches_and_no_others(p
     entries, words = run(patched, how, rows, **options)
     assert np.array_equal(words, touched_bits(how, rows))
     assert words.any()
-    assert (entries == 0) == ("only" in options), "a pass that only fills filters leaves no entries"
+    assert (len(entries) == 0) == ("only" in options), "a pass that only fills filters leaves no entries"
+
+
+@needs_compiler
+@pytest.mark.parametrize("hashes", [0, 2])
+@pytest.mark.parametrize("in_graph", [0, 1])
+def test_patches_record_the_granules_that_a_block_touches_and_no_others(patched, hashes, in_graph):
+    rows = warps(np.random.default_rng(8), 300)
+    entries, _ = run(patched, HOW[0], rows, capacity=100_000, in_graph=in_graph, hashes=hashes)
+    assert recorded(entries) == touched_granules(rows)
+    keys = entries[["key", "block"]][entries["key"] >> 60 == raw.ACCESS]
+    assert len(keys) < 1.3 * len(np.unique(keys)), "most windows of a block have one entry"
+
+
+FAULTS_OF_ENTRIES = [
+    ("cuda/native/patches/accesses.cuh", " || fact.above != fact_above(window, 0)) return", ") return"),
+    (
+        "cuda/native/patches/accesses.cuh",
+        "last = (address + bytes - 1) >> shift;",
+        "last = address >> shift;",
+    ),
+    ("cuda/native/patches/accesses.cuh", "bits_of(first & 31, last >> 5", "bits_of(0, last >> 5"),
+    ("cuda/native/patches/share.h", "bytes * (behind + 1)", "bytes * (behind + 2)"),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("fault", FAULTS_OF_ENTRIES)
+def test_a_granule_that_patches_lose_or_invent_is_seen(tmp_path, fault):
+    program, rows = compiled(tmp_path, fault), warps(np.random.default_rng(8), 1500)
+    entries, _ = run(program, HOW[0], rows, capacity=100_000, hashes=0)
+    assert recorded(entries) != touched_granules(rows)
 
 
 @needs_compiler
@@ -144,7 +203,7 @@ FAULTS = [
 @needs_compiler
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_bit_that_patches_do_not_set_is_seen(tmp_path, fault):
-    program, rows = compiled(tmp_path, fault), warps(np.random.default_rng(7), 400)
+    program, rows = compiled(tmp_path, fault), warps(np.random.default_rng(7), 1500)
     expected = touched_bits(HOW[0], rows)
     _, words = run(program, HOW[0], rows)
     assert (expected & ~words).any()
