@@ -60,7 +60,7 @@ int main() {
         warp::run(static_cast<uint32_t>(access.lanes), [&](uint32_t lane) {
             if (access.kind == 1) return bulk(&h, access.address[0], bytes, mode, 0);
             if (access.kind == 2 && elected()) return fill_filter_of_reads(&h);
-            if (access.kind == 0) touch(&h, access.address[lane], bytes, mode);
+            if (access.kind == 0) touch(&h, hot_fields(&h), access.address[lane], bytes, mode);
         });
     }
     uint64_t entries = 0;

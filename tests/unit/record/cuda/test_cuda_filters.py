@@ -159,8 +159,8 @@ FAULTS_OF_ENTRIES = [
     ("cuda/native/patches/accesses.cuh", " || fact.above != fact_above(window, 0)) return", ") return"),
     (
         "cuda/native/patches/accesses.cuh",
-        "end >> fields.granule_shift) & 31);",
-        "address >> fields.granule_shift) & 31);",
+        "last = (address + bytes - 1) >> shift;",
+        "last = address >> shift;",
     ),
     ("cuda/native/patches/accesses.cuh", "bits_of(first & 31, last >> 5", "bits_of(0, last >> 5"),
     ("cuda/native/patches/share.h", "bytes * (behind + 1)", "bytes * (behind + 2)"),
@@ -189,8 +189,8 @@ def test_a_load_through_a_tensor_map_may_read_anything_and_so_does_a_copy_of_mor
 FAULTS = [
     (
         "cuda/native/patches/accesses.cuh",
-        "insert_into_filter(h, address, bytes, mode);\n    if (h->filters_only) return;\n    touch_granules",
-        "if (h->filters_only) return;\n    touch_granules",
+        "if (hot.filter_hashes != 0) insert_into_filter(h, address, bytes, mode);",
+        "",
     ),
     ("cuda/native/patches/filters.cuh", "(address + bytes - 1) >> h->", "address >> h->"),
     ("cuda/native/patches/filters.cuh", "mode == kRead ? 0 : 1", "mode != kWrite ? 0 : 1"),

@@ -9,15 +9,23 @@ namespace tileprof {
 
 namespace {
 
-// What every access asks first, in one load.
-struct EveryAccess {
-    uint32_t launch, granule_shift;
-    bool slow;  // in a graph, or with filters
+// What every access needs of a header: two loads, neither of which waits for the other.
+struct HotFields {
+    Entry* arena;
+    Fact* facts;
+    uint32_t launch, granule_shift, filter_hashes, in_graph, filters_only, table_mask;
 };
 
-__device__ __forceinline__ EveryAccess every_access(const Header* h) {
-    uint4 v = load_weak_v4(reinterpret_cast<const char*>(h) + 16);
-    return {v.x, v.y & 0xff, (v.z | v.y >> 24) != 0};
+__device__ __forceinline__ HotFields hot_fields(const Header* h) {
+    uint4 a = load_weak_v4(h), b = load_weak_v4(reinterpret_cast<const char*>(h) + 16);
+    return {reinterpret_cast<Entry*>(a.x | static_cast<uint64_t>(a.y) << 32),
+            reinterpret_cast<Fact*>(a.z | static_cast<uint64_t>(a.w) << 32),
+            b.x,
+            b.y & 0xff,
+            b.y >> 24,
+            b.z & 0xffff,
+            b.z >> 16,
+            b.w};
 }
 
 constexpr uint64_t kFull = ~0ull;
@@ -43,6 +51,13 @@ __device__ uint64_t append_one(Header* h) {
     return at;
 }
 
+__device__ __forceinline__ void write_entry(const HotFields& hot, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
+                                            uint32_t b, uint32_t c, uint32_t d) {
+    Entry* e = hot.arena + at;
+    store_v4(e->payload, a, b, c, d);
+    store_v4(e, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, hot.launch);
+}
+
 __device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
                                             uint32_t b, uint32_t c, uint32_t d) {
     Entry* e = h->arena + at;
@@ -63,17 +78,16 @@ __device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t 
 // Two adjacent entries, for a thread that appends many: it takes room for several at once and notes in its place among
 // the facts how much is left. That note is this thread's alone, so that it never reads an older one than it wrote; what
 // another key leaves there costs the rest of the room. Room that stays unused is zero, which the reader leaves out.
-__device__ __forceinline__ uint64_t append_two(Header* h, uint32_t thread) {
-    uint32_t block = linear_block(), launch = h->launch;
-    Fact* slot = h->facts + fact_slot(launch, block, room_window(thread));
+__device__ __forceinline__ uint64_t append_two(Header* h, const HotFields& hot, uint32_t block, uint32_t thread) {
+    Fact* slot = hot.facts + fact_slot(hot.launch, block, room_window(thread));
     Fact room = load_fact(slot);
-    uint32_t left = room_left(room, block, launch, thread);
+    uint32_t left = room_left(room, block, hot.launch, thread);
     if (left >= 2) {
-        store_fact(slot, room_of(room.entry + 2, block, launch, thread, left - 2));
+        store_fact(slot, room_of(room.entry + 2, block, hot.launch, thread, left - 2));
         return room.entry;
     }
     uint64_t at = append(h, kRoom);
-    if (at != kFull) store_fact(slot, room_of(static_cast<uint32_t>(at) + 2, block, launch, thread, kRoom - 2));
+    if (at != kFull) store_fact(slot, room_of(static_cast<uint32_t>(at) + 2, block, hot.launch, thread, kRoom - 2));
     return at;
 }
 

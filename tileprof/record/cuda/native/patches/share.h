@@ -31,8 +31,8 @@ TILEPROF_HOST_DEVICE uint32_t share(uint32_t lanes, uint32_t lane, uint32_t on, 
                                     uint64_t before, uint32_t bytes) {
     if (on >> lane & 1) return 0;
     uint32_t behind = followers(on, lane);
-    bool again = behind == 0 && has_before(lanes, lane) &&
-                 ((address ^ before) | ((address + bytes - 1) ^ (before + bytes - 1))) >> shift == 0;
+    bool again = behind == 0 && has_before(lanes, lane) && address >> shift == before >> shift &&
+                 (address + bytes - 1) >> shift == (before + bytes - 1) >> shift;
     return again ? 0 : bytes * (behind + 1);
 }
 
