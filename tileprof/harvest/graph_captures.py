@@ -8,6 +8,7 @@ Capturing takes time of the host alone, so several processes do it at once.
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Launch:
         self.cluster = cluster
 
 
-class Captures:
+class Captures(ABC):
     """Captures calls on a stream of its own, and reads their launches; a subclass says how a case is called.
 
     It calls several cases once, before anything is captured, on `_stream`: handles and workspaces are made then.
@@ -76,9 +77,9 @@ class Captures:
         self._raw = ctypes.c_void_p(self._stream.cuda_stream)
         self._functions: dict[int, tuple[str, int, int, tuple[int, int, int]]] = {}
 
+    @abstractmethod
     def _call(self, case: Any) -> None:
         """Call PyTorch as a case says, on the stream that is current."""
-        raise NotImplementedError
 
     def launches(self, cases: Sequence[Any]) -> list[list[Launch] | None]:
         """Return the launches of each case in stream order; None where the call failed."""
