@@ -6,8 +6,8 @@ profiler saw another sequence of kernels), and pairs of launches that truly depe
 (`tests/gpu/measuring/measure_clients.py` made them). Launches are matched and pairs counted as
 `bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
 As many bytes count as one address as in the recordings (``--granule 1``: only in those).
-``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page`` writes the table of docs/model-recorder.md
-from the results in `tests/benchmarks/results` (`SETS`).
+``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page`` writes the table of
+docs/model-recorder.md from the results in `tests/benchmarks/results` (`SETS`).
 """
 
 import argparse

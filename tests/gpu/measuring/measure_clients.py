@@ -1,10 +1,10 @@
 """Record the programs of `tests/golden/clients.py` and `held_out.py` on a GPU: ``measure_clients.py OUT [NAME ...]``.
 
-Each is recorded by a process of its own, several at once. OUT gets, per program, ``NAME.launches.parquet`` and
-``NAME.pairs.parquet``, which `tests/golden/clients` holds joined (``--join OUT FOLDER TIMES`` replaces the programs of OUT there) and
-`tests/benchmarks/bench_clients.py` compares with the model recorder, and the trace ``NAME.tileprof``. With ``--times``
-the programs run one after the other in one process under PyTorch's profiler, alone on the GPU: ``NAME.times.json`` has
-the kernels of each with their grids and the median of their durations over `REPEATS` runs.
+Each is recorded by a process of its own, several at once. OUT gets, per program, ``NAME.launches.parquet``,
+``NAME.pairs.parquet`` and the trace ``NAME.tileprof``. ``--join OUT FOLDER TIMES`` puts the tables of OUT into those of
+`tests/golden/clients`, which `tests/benchmarks/bench_clients.py` compares with the model recorder. With ``--times`` the
+programs run one after the other in one process under PyTorch's profiler, alone on the GPU: ``NAME.times.json`` has the
+kernels of each with their grids and the median of their durations over `REPEATS` runs.
 """
 
 import json
