@@ -14,12 +14,13 @@ void pilot_delete(Pilot* pilot) {
     delete pilot;
 }
 
-// Runs, commands, those sent ahead, those to the worker of their last input, batches of messages, and the largest. To
-// be called while no kernel runs.
-void pilot_counts(const Pilot* pilot, u64* six) {
-    const u64 counts[6] = {pilot->runs, pilot->commands,      pilot->ahead,
-                           pilot->own,  pilot->rings.batches, pilot->rings.most_in_batch};
-    std::memcpy(six, counts, sizeof counts);
+// Runs, commands, those sent ahead, those to the worker of their last input, batches of messages, and the largest;
+// commands that were overwritten, and those of them that the worker had read before. To be called while no kernel runs.
+void pilot_counts(const Pilot* pilot, u64* eight) {
+    const auto& rings = pilot->rings;
+    const u64 counts[8] = {pilot->runs,   pilot->commands,     pilot->ahead,      pilot->own,
+                           rings.batches, rings.most_in_batch, rings.overwritten, rings.too_late};
+    std::memcpy(eight, counts, sizeof counts);
 }
 
 // From a run's first completion to the last of each program, in nanoseconds, summed over runs. Returns how many

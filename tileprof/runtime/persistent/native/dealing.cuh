@@ -7,7 +7,8 @@
 //     done -> semaphore + 1 -- value? -> each waiter's count + 1 -- all? -> place in the queue -> cluster that drew it
 //
 // PILOT: a thread of the CPU says what comes next, in a ring for each cluster in memory of the CPU, and reads of what
-// is done in another.
+// is done in another. CLAIMS: it may write another task over a command until the cluster reads it, which takes what it
+// read and writes that word into a ring of claims.
 #pragma once
 
 #include "common.cuh"
@@ -27,7 +28,7 @@ __device__ __forceinline__ s32 marked(u32 run, s32 task) {
 }
 
 // Memory of the CPU: a word that ends everything, then a ring of COMMANDS for each cluster, then one ring of
-// COMPLETIONS.
+// COMPLETIONS, then a ring of COMMANDS for each cluster, where it repeats each command as it was when it took it.
 constexpr int LINK_HEAD = 16;
 
 __device__ __forceinline__ u64* link_commands(const Arguments& arguments, int cluster) {
@@ -36,6 +37,10 @@ __device__ __forceinline__ u64* link_commands(const Arguments& arguments, int cl
 
 __device__ __forceinline__ u64* link_completions(const Arguments& arguments) {
     return reinterpret_cast<u64*>(arguments.link) + LINK_HEAD + CLUSTERS * COMMANDS;
+}
+
+__device__ __forceinline__ u64* link_claims(const Arguments& arguments, int cluster) {
+    return link_completions(arguments) + COMPLETIONS + cluster * COMMANDS;
 }
 
 // Notes that nothing came; as a wait that gave up does, with the task's place for its semaphore.
@@ -97,12 +102,15 @@ struct Dealer {
                 return seen == marked(run, task);
             });
         } else {
-            const u64* command = link_commands(arguments, cluster) + taken % COMMANDS;
-            ++taken;
+            const u32 place = taken++ % COMMANDS;
+            const u64* command = link_commands(arguments, cluster) + place;
             return poll(taken, [&](s32& task) {
                 const u64 seen = load_acquire_sys_u64(command);
                 task = static_cast<s32>(static_cast<u32>(seen));
-                return static_cast<u32>(seen >> 32) == taken;
+                if (static_cast<u32>(seen >> 32) != taken) return false;
+                // Before the task's completion, which releases it; the CPU relies on that order.
+                if constexpr (CLAIMS) store_relaxed_sys_u64(link_claims(arguments, cluster) + place, seen);
+                return true;
             });
         }
     }
