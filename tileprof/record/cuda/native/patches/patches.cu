@@ -1,5 +1,5 @@
-// The device side: what runs inside the recorded kernels. Compiled with nvcc --compile-as-tools-patch, which
-// allows neither shared memory nor many registers.
+// The device side: the functions that run inside the recorded kernels. Compiled with nvcc --compile-as-tools-patch,
+// which allows no shared memory and few registers.
 #include <sanitizer_patching.h>
 
 #include "patches/accesses.cuh"
@@ -9,10 +9,11 @@ using namespace tileprof;
 
 namespace {
 
-// The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
-// not by all lanes of a warp at once where they leave in turns (seen with 13.4.92: reductions, cuBLAS products), so
-// threads are counted. No count is ever lost: should some leave unseen, or nodes overlap, then `exited` does not end at
-// 0 or `generation` not at the number of nodes, and the reader tells no node from another.
+// The last threads of a graph's node advance the header to the next node. BLOCK_EXIT is called by all threads of a
+// grid, but not by all lanes of a warp at once if they leave at different times (seen with 13.4.92: reductions,
+// cuBLAS products), so threads are counted. No count is lost: if some threads leave unseen, or nodes overlap,
+// `exited` does not end at 0 or `generation` not at the number of nodes, and the reader does not tell the nodes
+// apart.
 __device__ void end_threads(Header* h, unsigned long long leaving) {
     uint64_t blocks = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
     uint64_t all = blocks * (blockDim.x * blockDim.y * blockDim.z);
@@ -62,7 +63,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, ui
 
 __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uint64_t) {
     Header* h = static_cast<Header*>(data);
-    uint32_t leaving = __activemask();  // once: from here on lanes may part
+    uint32_t leaving = __activemask();  // once: lanes may diverge from here on
     if (h == nullptr || h->launch == kKeepAll || lane_id() != __ffs(leaving) - 1u) return SANITIZER_PATCH_SUCCESS;
     uint64_t now = globaltimer();
     uint32_t block = linear_block();
