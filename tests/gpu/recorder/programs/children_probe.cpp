@@ -76,7 +76,8 @@ void callback(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, c
                 patched[context] = true;
         report(CALL(sanitizerPatchInstructions)(SANITIZER_INSTRUCTION_BLOCK_ENTER, module->module, "probe_enter"),
                "enter");
-        report(CALL(sanitizerPatchInstructions)(SANITIZER_INSTRUCTION_BLOCK_EXIT, module->module, "probe_exit"), "exit");
+        report(CALL(sanitizerPatchInstructions)(SANITIZER_INSTRUCTION_BLOCK_EXIT, module->module, "probe_exit"),
+               "exit");
         report(CALL(sanitizerPatchModule)(module->module), "patching");
         printf("module %p patched\n", static_cast<void*>(module->module));
     }

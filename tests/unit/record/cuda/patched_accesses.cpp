@@ -64,7 +64,8 @@ int main() {
             if (access.kind == 1) return bulk(&h, access.address[0], bytes, mode, 0);
             if (access.kind == 2 && elected()) return fill_filter_of_reads(&h);
             if (access.kind == 3 && lane == 0) return enter_block(&h, access.address[0]);
-            if (access.kind == 4 && elected()) return exit_block(&h, access.address[0], __builtin_popcount(warp::lanes));
+            if (access.kind == 4 && elected())
+                return exit_block(&h, access.address[0], __builtin_popcount(warp::lanes));
             if (access.kind == 0) touch(&h, hot_fields(&h), access.address[lane], bytes, mode);
         });
     }

@@ -81,7 +81,9 @@ def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
     return rows
 
 
-def run(program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1, keeps=0):
+def run(
+    program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1, keeps=0
+):
     """Entries that were left, and words ``[2, blocks, words]``; what lies behind them must stay clear."""
     asked = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
     asked += [only, BLOCKS, capacity]

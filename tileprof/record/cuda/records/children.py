@@ -33,8 +33,8 @@ _PC_SHIFT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Grids:
-    """Blocks of one kernel that a launch's kernels launched; times are nanoseconds after the launch's first block entered
-    or exited.
+    """Blocks of one kernel that a launch's kernels launched; times are nanoseconds after the launch's first block came
+    or went.
     """
 
     kernel: str

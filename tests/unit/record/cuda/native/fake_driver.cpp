@@ -91,8 +91,8 @@ void append(Header* h, uint64_t key, uint32_t block) {
     e = Entry{key, block, h->launch, {1, 0, 2, 0}};
 }
 
-// What a launch's blocks leave: a record each, at the kernel's entry, also of the exit where each is kept, and the count
-// of nodes in graphs.
+// What a launch's blocks leave: a record each, at the kernel's entry, also of the exit where each is kept, and the
+// count of nodes in graphs.
 void run(CUmodule module, uint32_t blocks) {
     auto* h = static_cast<Header*>(const_cast<void*>(present));
     Brief brief(state().mutex);
