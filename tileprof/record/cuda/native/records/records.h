@@ -27,9 +27,9 @@ enum Kind : uint32_t {
     // Low key bits: SM (12 bits) and the address of the kernel's entry, >> 4 (36 bits).
     // payload: begin (lo, hi), end (lo, hi) of the block, %globaltimer in ns.
     kBlock = 1,
-    // Low key bits: SM and an address in the code that ends, as kBlock's. Lanes of a warp that exit together, where
-    // their
-    // block has no entry that the index remembers or each exit is kept. payload: how many lanes, 0, end (lo, hi).
+    // Low key bits: SM and an address in the code that ends, as in kBlock. Lanes of a warp that exit together, where
+    // their block has no entry that the index remembers, or each exit is kept.
+    // payload: how many lanes, 0, end (lo, hi).
     kExit = 2,
     // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map; in the tail the name of what
     // it held, or its address again where it cannot change.
