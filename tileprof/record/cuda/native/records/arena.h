@@ -29,7 +29,9 @@ class Arena {
     // Called before a launch with its own header: assigns filters to its blocks if filters are enabled.
     void give_filters(Header* own, uint64_t blocks, bool reads_anything, bool writes_anything,
                       Sanitizer_StreamHandle stream);
-    // Returns a header under which patches record nothing, or nullptr.
+    // Before such a launch of a kernel that launches others: each exit of a block leaves an entry.
+    void keep_exits(Header* own, Sanitizer_StreamHandle stream);
+    // A header under which patches record nothing. nullptr as above.
     Header* off();
     // Returns a header under which patches record nothing and clusters whose id has `bit` equal to `value` end at
     // once.
