@@ -171,6 +171,7 @@ Header* Launches::header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, 
         Header* own = gate.closed_by_another() ? nullptr : open->arena->next(&open->launch);
         if (own != nullptr) {
             header = own;
+            if (kernel.code.launches != 0) open->arena->keep_exits(own, data.hStream);
             give_filters(*open, own, data.hStream);
         }
         open->arena->begun(&open_launch, open->launch);

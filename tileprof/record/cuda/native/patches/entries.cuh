@@ -24,7 +24,7 @@ __device__ __forceinline__ HotFields hot_fields(const Header* h) {
             b.y & 0xff,
             b.y >> 24,
             b.z & 0xffff,
-            b.z >> 16,
+            b.z >> 16 & 0xff,
             b.w};
 }
 

@@ -129,6 +129,12 @@ void Arena::give_filters(Header* own, uint64_t blocks, bool reads_anything, bool
         check(api.sanitizerMemcpyHostToDeviceAsync(own, h, sizeof *h, stream), "copying a header with filters");
 }
 
+void Arena::keep_exits(Header* own, Sanitizer_StreamHandle stream) {
+    Header* h = &host_headers_[own - headers_];  // as above
+    h->keeps_exits = 1;
+    check(api.sanitizerMemcpyHostToDeviceAsync(own, h, sizeof *h, stream), "copying a header that keeps exits");
+}
+
 Header* Arena::off() { return allocate() ? headers_ + kOff : nullptr; }
 
 Header* Arena::ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle stream) {

@@ -28,6 +28,8 @@ class Arena {
     // Before a launch that has a header of its own: filters for its blocks, where filters are asked for.
     void give_filters(Header* own, uint64_t blocks, bool reads_anything, bool writes_anything,
                       Sanitizer_StreamHandle stream);
+    // Before such a launch of a kernel that launches others: each exit of a block leaves an entry.
+    void keep_exits(Header* own, Sanitizer_StreamHandle stream);
     // A header under which patches record nothing. nullptr as above.
     Header* off();
     // A header under which patches record nothing and clusters whose id has `bit` equal to `value` end at once.

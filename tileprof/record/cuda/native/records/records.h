@@ -27,7 +27,9 @@ enum Kind : uint32_t {
     // Low key bits: SM (12 bits) and the address of the kernel's entry, >> 4 (36 bits).
     // payload: begin (lo, hi), end (lo, hi) of the block, %globaltimer in ns.
     kBlock = 1,
-    // A warp's exit whose block entry the index had forgotten; payload as kBlock, begin absent.
+    // Low key bits: SM and an address in the code that ends, as in kBlock. Lanes of a warp that exit together, where
+    // their block has no entry that the index remembers, or each exit is kept.
+    // payload: how many lanes, 0, end (lo, hi).
     kExit = 2,
     // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map; in the tail the name of what
     // it held, or its address again where it cannot change.
@@ -98,7 +100,8 @@ struct alignas(64) Header {
     uint8_t filter_bits_shift;
     uint8_t filter_hashes;  // 0: this launch has no filters
     uint16_t in_graph;
-    uint16_t filters_only;  // accesses leave no entries
+    uint8_t filters_only;  // accesses leave no entries
+    uint8_t keeps_exits;  // grids that the launch's kernels launch have its header, and blocks of the same numbers
     uint32_t table_mask;
     uint32_t* table;
     unsigned long long* count;  // entries used, may run past capacity; after it, how often any `beyond` rose; counters
@@ -118,7 +121,9 @@ struct alignas(64) Header {
     uint32_t* filters;  // of reads, one for each block, and then of writes and updates
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
-static_assert(offsetof(Header, in_graph) == 24 && offsetof(Header, table_mask) == 28, "entries.cuh takes them apart");
+static_assert(offsetof(Header, in_graph) == 24 && offsetof(Header, filters_only) == 26 &&
+                  offsetof(Header, table_mask) == 28,
+              "entries.cuh takes them apart");
 static_assert(offsetof(Header, parameters_begin) % 16 == 0, "read with parameters_end");
 
 }  // namespace tileprof

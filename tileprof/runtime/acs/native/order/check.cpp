@@ -90,10 +90,11 @@ class Memory {
     }
     // The first address at which memory is not what it was after the other order; 0: none.
     CUdeviceptr difference() {
-        std::vector<char> now(kChunk), other(kChunk);
+        const size_t chunk = chunk_bytes();
+        std::vector<char> now(chunk), other(chunk);
         for (Region& r : regions_)
-            for (size_t at = 0; at < r.bytes; at += kChunk) {
-                const size_t size = std::min(kChunk, r.bytes - at);
+            for (size_t at = 0; at < r.bytes; at += chunk) {
+                const size_t size = std::min(chunk, r.bytes - at);
                 Driver::get().cuMemcpyDtoHAsync_v2(now.data(), r.base + at, size, stream_);
                 Driver::get().cuMemcpyDtoHAsync_v2(other.data(), r.reordered + at, size, stream_);
                 if (Driver::get().cuStreamSynchronize(stream_) != kSuccess) return 0;
@@ -106,12 +107,13 @@ class Memory {
     // A launch ran twice: on memory as it was (`before`), which gave `reordered`, and with poison outside of what it
     // reads. The first address where that is not what a launch with these ranges does; 0: none.
     CUdeviceptr outside_ranges(const std::vector<Range>& reads, const std::vector<Range>& writes) {
-        std::vector<char> before(kChunk), plain(kChunk), now(kChunk);
-        const std::vector<char> poison(kChunk, static_cast<char>(kPoison));
+        const size_t chunk = chunk_bytes();
+        std::vector<char> before(chunk), plain(chunk), now(chunk);
+        const std::vector<char> poison(chunk, static_cast<char>(kPoison));
         for (const Region& r : regions_)
             for (const Part& part : parts(r, reads, writes))
-                for (CUdeviceptr at = part.low; at < part.high; at += kChunk) {
-                    const size_t size = std::min<size_t>(kChunk, part.high - at);
+                for (CUdeviceptr at = part.low; at < part.high; at += chunk) {
+                    const size_t size = std::min<size_t>(chunk, part.high - at);
                     Driver::get().cuMemcpyDtoHAsync_v2(before.data(), r.before + (at - r.base), size, stream_);
                     Driver::get().cuMemcpyDtoHAsync_v2(plain.data(), r.reordered + (at - r.base), size, stream_);
                     Driver::get().cuMemcpyDtoHAsync_v2(now.data(), at, size, stream_);
@@ -131,6 +133,13 @@ class Memory {
     }
 
   private:
+    // Bytes that are compared at once: buffers larger than the largest region would only take time to clear.
+    size_t chunk_bytes() const {
+        size_t largest = 0;
+        for (const Region& r : regions_) largest = std::max(largest, r.bytes);
+        return std::min(kChunk, largest);
+    }
+
     // Bytes of a region of which the ranges say the same.
     struct Part {
         CUdeviceptr low, high;
