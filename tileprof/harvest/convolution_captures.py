@@ -1,8 +1,8 @@
 """What PyTorch would launch for a convolution, without a launch: ``python -m tileprof.harvest.convolution_captures``.
 
-`tileprof.harvest.graph_captures` says how. A worker captures calls of the package's table first (`known`, its share),
-so that captures and launches can be compared (``check``), then those that `convolution_cases.captured` lists again
-from ``--seed`` and its number. The files hold, in the order of the cases::
+`tileprof.harvest.graph_captures` says how. A worker captures its share of calls of the package's table first
+(`table_cases`), so that captures and launches can be compared (``check``), then those that
+`convolution_cases.captured` lists again from ``--seed`` and its number. The files hold, in the order of the cases::
 
     asked      [3] int64              how many cases of the table, how many drawn, how many workers
     kind, digest  text                of the drawn cases: the kind of layer that was asked for, "" if any
@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import sys
 import time
-from argparse import ArgumentParser
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +29,7 @@ import numpy as np
 
 from tileprof.devices import get
 from tileprof.errors import UserError
+from tileprof.harvest.capture_workers import batches, option_parser, start
 from tileprof.harvest.convolution_cases import CAPTURED_KINDS, captured
 from tileprof.harvest.convolutions import Convolutions
 from tileprof.harvest.graph_captures import Captures, Launch
@@ -41,6 +40,7 @@ from tileprof.record.model.tiles.convolutions import convolution_table
 from tileprof.record.model.tiles.convolutions.library_kernels import named
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
@@ -82,7 +82,7 @@ class ConvolutionCaptures(Captures):
         self._family.call(case)()
 
 
-def known() -> NDArray[np.int64]:
+def table_cases() -> NDArray[np.int64]:
     """Return calls of the package's table, drawn by a seed."""
     table = tables.table(convolution_table.FAMILY, get("H200"))
     if table is None:
@@ -90,12 +90,12 @@ def known() -> NDArray[np.int64]:
     return table.keys[np.random.default_rng(_SEED).permutation(len(table))[:KNOWN]]
 
 
-def drawn(seed: int, worker: int, kind: str | None = None) -> Iterator[Case]:
+def drawn_cases(seed: int, worker: int, kind: str | None = None) -> Iterator[Case]:
     """Yield the cases that a worker captures, without end."""
     return captured(Random(seed * 1000 + worker), kind)  # noqa: S311 - a list of shapes
 
 
-class _Kept:
+class _LaunchColumns:
     """Launches of cases, in columns."""
 
     def __init__(self) -> None:
@@ -145,10 +145,11 @@ def read(path: Path, seed: int, *, again: bool = False) -> Answers:
         columns = {name: file[name] for name in file.files}
     first, more, workers = columns["asked"].tolist()
     if again:
-        cases = known()[worker::workers][:first]
+        cases = table_cases()[worker::workers][:first]
         rows = slice(0, first)
     else:
-        cases = np.array(list(itertools.islice(drawn(seed, worker, str(columns["kind"]) or None), more)), np.int64)
+        drawn = drawn_cases(seed, worker, str(columns["kind"]) or None)
+        cases = np.array(list(itertools.islice(drawn, more)), np.int64)
         rows = slice(first, first + more)
         if digest(cases) != str(columns["digest"]):
             raise UserError(f"{path} holds other cases than seed {seed} lists for worker {worker}")
@@ -190,39 +191,31 @@ def check(folder: Path, seed: int) -> Iterator[str]:
         yield f"{number:6d} {words}"
 
 
-def _work(worker: int, workers: int, seed: int, kind: str | None, ends: float, most: int, folder: Path) -> None:
+def _work(worker: int, end: float, options: Namespace) -> None:
     began = time.time()
-    captures, kept = ConvolutionCaptures(), _Kept()
-    path, about = folder / f"captures-{worker:02d}.npz", json.dumps(machine())
-    some = list(map(tuple, known()[worker::workers].tolist()))
-    for begin in range(0, len(some), _CALLS):
-        if time.time() < ends:
-            kept.add(some[begin : begin + _CALLS], captures.launches(some[begin : begin + _CALLS]))
-    first, more = len(kept.cases), drawn(seed, worker, kind)
-    kept.write(path, first, workers, kind, about)
-    ready, written = time.time(), time.time()
-    while time.time() < ends and len(kept.cases) < most:
-        cases = list(itertools.islice(more, _CALLS))
-        kept.add(cases, captures.launches(cases))
+    captures, columns = ConvolutionCaptures(), _LaunchColumns()
+    path, about = options.output / f"captures-{worker:02d}.npz", json.dumps(machine())
+    table = map(tuple, table_cases()[worker :: options.workers].tolist())
+    for batch in batches(captures, table, _CALLS, end):
+        columns.add(*batch)
+    first, drawn = len(columns.cases), drawn_cases(options.seed, worker, options.kind)
+    columns.write(path, first, options.workers, options.kind, about)
+    ready = written = time.time()
+    for batch in batches(captures, itertools.islice(drawn, max(0, options.most - first)), _CALLS, end):
+        columns.add(*batch)
         if time.time() > written + _WRITE_S:
-            kept.write(path, first, workers, kind, about)
+            columns.write(path, first, options.workers, options.kind, about)
             written = time.time()
-    kept.write(path, first, workers, kind, about)
+    columns.write(path, first, options.workers, options.kind, about)
     sys.stderr.write(
-        f"worker {worker}: {first:,} cases of the table after {ready - began:.0f} s, {len(kept.cases) - first:,} "
-        f"drawn in {time.time() - ready:.0f} s, {kept.count.count(-1):,} failed, {len(kept.kernels):,} kernels\n"
+        f"worker {worker}: {first:,} cases of the table after {ready - began:.0f} s, {len(columns.cases) - first:,} "
+        f"drawn in {time.time() - ready:.0f} s, {columns.count.count(-1):,} failed, {len(columns.kernels):,} kernels\n"
     )
 
 
 def main(words: list[str] | None = None) -> int:
     """Capture from several processes at once, for a time, or compare with the table."""
-    parser = ArgumentParser(
-        "python -m tileprof.harvest.convolution_captures", description="capture convolutions, without launches"
-    )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--workers", type=int, default=14)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = option_parser("convolution_captures", "capture convolutions, without launches")
     parser.add_argument("--kind", choices=CAPTURED_KINDS, help="layers of one kind alone")
     parser.add_argument("--most", type=int, default=1 << 20, help="the most cases of a worker")
     parser.add_argument("--check", action="store_true", help="compare captures in DIR with the table of the package")
@@ -230,20 +223,7 @@ def main(words: list[str] | None = None) -> int:
     if options.check:
         sys.stdout.write("".join(f"{line}\n" for line in check(options.output, options.seed)))
         return 0
-    options.output.mkdir(parents=True, exist_ok=True)
-    context: Any = multiprocessing.get_context("spawn")
-    ends = time.time() + options.seconds
-    workers = [
-        context.Process(
-            target=_work, args=(w, options.workers, options.seed, options.kind, ends, options.most, options.output)
-        )
-        for w in range(options.workers)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    return int(any(worker.exitcode for worker in workers))
+    return start(_work, options)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 `tileprof.harvest.graph_captures` says how.
 
-A worker captures cases that were launched, too (`known`, its share), then those that `drawn` lists again from
-``--seed`` and its number. The files hold, in the order of the cases::
+A worker captures its share of the cases that were launched, too (`launched_cases`), then those that `drawn_cases`
+lists again from ``--seed`` and its number. The files hold, in the order of the cases::
 
     asked      [2] int64              how many cases of the harvest, how many drawn
     recipe     [cases] int32          place in ``recipes``; -1 where the call failed, or its launches tell no recipe
@@ -19,8 +19,6 @@ import itertools
 import json
 import multiprocessing
 import sys
-import time
-from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -29,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.errors import UserError
+from tileprof.harvest.capture_workers import batches, option_parser, start
 from tileprof.harvest.graph_captures import Captures, Launch
 from tileprof.harvest.product_cases import Case, Dtype, Op, captured, harvested, held_out
 from tileprof.harvest.product_recipes import Entry, entries
@@ -37,6 +36,7 @@ from tileprof.record.model.tables.product_entries import RECIPE
 from tileprof.record.model.tiles.products.problem import KEY
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
@@ -102,14 +102,14 @@ def fits(case: Case) -> bool:
     return batch * max(m * k, k * n, m * n) * _ITEMSIZE[Dtype(dtype)] <= MOST_BYTES
 
 
-def known(count: int) -> NDArray[np.int64]:
+def launched_cases(count: int) -> NDArray[np.int64]:
     """Return those of the first ``count`` harvested cases that fit: captures of them are compared with launches."""
     away = len(held_out())
     cases = harvested(max(0, count - away))
     return cases[[fits(tuple(case)) for case in cases.tolist()]]
 
 
-def drawn(seed: int, worker: int) -> Iterator[Case]:
+def drawn_cases(seed: int, worker: int) -> Iterator[Case]:
     """Yield the cases that a worker captures, without end."""
     return filter(fits, captured(Random(seed * 1000 + worker)))  # noqa: S311 - a list of shapes
 
@@ -160,15 +160,15 @@ def _part(path: Path, worker: int, workers: int, launched: int, seed: int) -> An
     with np.load(path) as file:
         asked, recipe, recipes = (file[name] for name in ("asked", "recipe", "recipes"))
     first, more = asked.tolist()
-    some = known(launched)[worker::workers][:first, : len(KEY)].astype(np.int32)
+    some = launched_cases(launched)[worker::workers][:first, : len(KEY)].astype(np.int32)
     drawn_ones = np.empty((more, len(KEY)), np.int32)
-    for row, case in enumerate(itertools.islice(drawn(seed, worker), more)):
+    for row, case in enumerate(itertools.islice(drawn_cases(seed, worker), more)):
         drawn_ones[row] = case[: len(KEY)]
     there = recipe >= 0
     return Answers(np.concatenate([some, drawn_ones])[there], recipe[there], recipes)
 
 
-class _Kept:
+class _LaunchColumns:
     """Launches of cases, in columns."""
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class _Kept:
                 self.name.append(place)
                 self.grid.append(launch.grid)
 
-    def columns(self, first: int) -> dict[str, NDArray[Any]]:
+    def arrays(self, first: int) -> dict[str, NDArray[Any]]:
         """Return what a file holds; raw launches of the ``first`` cases alone."""
         recipes: dict[tuple[int, ...], int] = {}
         entries = self._entries()
@@ -226,50 +226,28 @@ class _Kept:
         )  # fmt: skip
 
 
-def _work(worker: int, workers: int, launched: int, seed: int, ends: float, folder: Path) -> None:
-    captures, kept = ProductCaptures(), _Kept()
-    some = list(map(tuple, known(launched)[worker::workers].tolist()))
-    for begin in range(0, len(some), _CALLS):
-        if time.time() < ends:
-            kept.add(some[begin : begin + _CALLS], captures.launches(some[begin : begin + _CALLS]))
-    first, more = len(kept.cases), drawn(seed, worker)
-    while time.time() < ends:
-        cases = list(itertools.islice(more, _CALLS))
-        kept.add(cases, captures.launches(cases))
-    columns = kept.columns(first)
+def _work(worker: int, end: float, options: Namespace) -> None:
+    captures, columns = ProductCaptures(), _LaunchColumns()
+    launched = map(tuple, launched_cases(options.launched)[worker :: options.workers].tolist())
+    for batch in batches(captures, launched, _CALLS, end):
+        columns.add(*batch)
+    first = len(columns.cases)
+    for batch in batches(captures, drawn_cases(options.seed, worker), _CALLS, end):
+        columns.add(*batch)
+    arrays = columns.arrays(first)
     about = np.array(json.dumps(machine()))
-    np.savez_compressed(folder / f"captures-{worker:02d}.npz", allow_pickle=False, about=about, **columns)
+    np.savez_compressed(options.output / f"captures-{worker:02d}.npz", allow_pickle=False, about=about, **arrays)
     sys.stderr.write(
-        f"worker {worker}: {first:,} cases of the harvest, {len(kept.cases) - first:,} drawn, "
-        f"{kept.count.count(-1):,} failed, {int((columns['recipe'] < 0).sum()):,} without a recipe\n"
+        f"worker {worker}: {first:,} cases of the harvest, {len(columns.cases) - first:,} drawn, "
+        f"{columns.count.count(-1):,} failed, {int((arrays['recipe'] < 0).sum()):,} without a recipe\n"
     )
 
 
 def main(words: list[str] | None = None) -> int:
     """Capture from several processes at once, for a time."""
-    parser = ArgumentParser(
-        "python -m tileprof.harvest.product_captures", description="capture products, without launches"
-    )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--workers", type=int, default=14)
+    parser = option_parser("product_captures", "capture products, without launches")
     parser.add_argument("--launched", type=int, default=0, help="number of cases of the harvest to capture first")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(words)
-    options.output.mkdir(parents=True, exist_ok=True)
-    context: Any = multiprocessing.get_context("spawn")
-    ends = time.time() + options.seconds
-    workers = [
-        context.Process(
-            target=_work, args=(w, options.workers, options.launched, options.seed, ends, options.output)
-        )
-        for w in range(options.workers)
-    ]  # fmt: skip
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    return int(any(worker.exitcode for worker in workers))
+    return start(_work, parser.parse_args(words))
 
 
 if __name__ == "__main__":

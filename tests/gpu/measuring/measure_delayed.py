@@ -1,16 +1,17 @@
 """On a GPU: every scheduler of the runtime, and the examples with schedulers of their own, under random delays: in how
 many of 1,000 runs some bit differs from stream order.
 
-python tests/gpu/measuring/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--only KIND,…]
-    [--names NAME …]
+python tests/gpu/measuring/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--examples 2]
+    [--only KIND,…] [--names NAME …]
 
 Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
 persistent kernel under `PERSISTENT`), ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters,
 ``dataflow-bloom``) and ``spawn`` (programs whose threads launch child grids, under each rule for launches; ``flat``,
 whose result the others must have, runs once a process). Each case is a process. No times are measured: chains run
 ``--jobs`` at a time, and other work may run beside. The examples wait for the GPU between many short kernels, which
-takes long where several processes share it; they come last, two at a time. A row is written when it is known; nothing
-begins after ``--budget`` seconds, and what still runs ends.
+takes long where several processes share it; they come last, ``--examples`` at a time. A row is written when it is
+known; runs of a process that have not ended after `CHUNK_S` are an error; nothing begins after ``--budget`` seconds,
+and what still runs ends.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ SCALE, COSTS, STEPS = 6, (2000, 100), 32
 """Of the programs with child grids; costs of a launch in ns that let controllers decide now so, now otherwise; most
 steps of a point of Mandelbrot's set, which flat does one after the other.
 """
-CHUNK = 250
-"""Runs of a process, so that a cut keeps some."""
+CHUNK, CHUNK_S = 250, 60
+"""Runs of a process, so that a cut keeps some, and seconds after which they hang."""
 BLOOMS = tuple((seed, bits) for bits in (512, 2048) for seed in (1, 2))
 LIMIT_MS = 20_000
 """Of a wait behind filters; other processes take the GPU's time, too."""
@@ -61,7 +62,11 @@ def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[d
             words += ["16", "32", "1024", name]
         else:
             words = ["2", name.split()[1], str(LIMIT_MS), "24", "192", str(count)]
-        result = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+        try:
+            result = subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=CHUNK_S)
+        except subprocess.TimeoutExpired as late:
+            yield {"scheduler": "all", "error": f"{count} runs after {done} did not end in {late.timeout} s"}
+            return
         lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
         found = spawn_rows(lines) if kind == "spawn" else bloom_rows(lines)
         if not found:
@@ -204,6 +209,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--budget", type=float, default=180)
     parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--examples", type=int, default=2)
     parser.add_argument("--only", default="spawn,bloom,persistent,synchronised")
     parser.add_argument("--names", nargs="+", help="of the cases, those alone")
     parser.add_argument("--case", nargs=3, help="one case in this process: kind, name, program")
@@ -236,7 +242,11 @@ def main() -> None:
     only = chosen.only.split(",")
     all_cases = [case for case in cases(only) if not chosen.names or case[1] in chosen.names]
     device = device_name()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.jobs) as pool, ThreadPoolExecutor(2) as two:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(chosen.jobs) as pool,
+        ThreadPoolExecutor(chosen.examples) as few,
+    ):
         building = pool.submit(built, Path(folder), only)
         if "persistent" in only:
             compiling = pool.submit(compile_chains)
@@ -248,7 +258,7 @@ def main() -> None:
             job.result()
         programs = building.result()
         print(f"chains done after {time.time() - start_s:.0f} s", flush=True)
-        jobs = [two.submit(run, kind, name, program_of(kind, name, programs)) for kind, name in all_cases
+        jobs = [few.submit(run, kind, name, program_of(kind, name, programs)) for kind, name in all_cases
                 if kind in {"spawn", "bloom"}]  # fmt: skip
         for job in jobs:
             job.result()

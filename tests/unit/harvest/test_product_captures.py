@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tileprof.harvest import graph_captures
+from tileprof.harvest import capture_workers, graph_captures
 from tileprof.harvest import product_captures as captures
 from tileprof.harvest.product_cases import Dtype, Op, held_out
 
@@ -147,7 +147,7 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
     name = "nvjet_sm90_tst_64x128_64x8_2x1_h_bz_splitK_TNT"  # 64 along n, 128 along m, a cluster of 2 along n
     none, reduce = (0, 0, 0), "_ZN8cublasLt19splitKreduce_kernelILi32E"
     copy = "_ZN2at6native29vectorized_elementwise_kernel"
-    kept = captures._Kept()
+    kept = captures._LaunchColumns()
     resources = (168, 384, 1000)
     launches = [
         [captures.Launch("memset", none, none), captures.Launch(name, (8, 2, 3), resources)],
@@ -156,7 +156,7 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
     ]
     launches[0].append(captures.Launch(reduce, (1, 1, 1), none))
     kept.add([case(256, 512), case(1), case(256, 512)], launches)
-    columns = kept.columns(1)
+    columns = kept.arrays(1)
     assert columns["asked"].tolist() == [1, 2]
     assert columns["recipe"].tolist() == [0, -1, 1]
     words = [dict(zip(captures.RECIPE, row, strict=True)) for row in columns["recipes"].tolist()]
@@ -170,23 +170,66 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
 
 
 def test_drawn_cases_are_the_same_again_fit_and_none_is_held_out():
-    cases = list(islice(captures.drawn(3, 1), 3000))
-    assert cases == list(islice(captures.drawn(3, 1), 3000))
+    cases = list(islice(captures.drawn_cases(3, 1), 3000))
+    assert cases == list(islice(captures.drawn_cases(3, 1), 3000))
     assert all(captures.fits(one) for one in cases)
     assert not set(cases) & set(map(tuple, held_out().tolist()))
     assert {one[0] for one in cases} == set(captures.OPS)
 
 
 def test_known_cases_are_a_part_of_the_harvest():
-    cases = captures.known(1500)
+    cases = captures.launched_cases(1500)
     assert 300 < len(cases) < 500
     assert np.isin(cases[:, 0], captures.OPS).all()
 
 
 def test_a_folder_without_launched_cases_is_read_again(tmp_path):
-    drawn = list(islice(captures.drawn(2, 0), 4))
+    drawn = list(islice(captures.drawn_cases(2, 0), 4))
     columns = {"asked": np.array([0, 4]), "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
     np.savez(tmp_path / "captures-00.npz", **columns)
     answers = captures.read(tmp_path, launched=0, seed=2)
     assert answers.keys.tolist() == [list(drawn[i][:8]) for i in (0, 2, 3)]
     assert answers.recipes[answers.recipe].tolist() == [list(range(13)), list(range(13, 26)), list(range(13))]
+
+
+def test_cases_are_captured_in_batches_until_there_are_none_or_the_time_is_over():
+    cases = [case(m) for m in (1, 3, 5)]
+    found = list(capture_workers.batches(Fake(), cases, 2, end=float("inf")))
+    assert [batch for batch, _ in found] == [cases[:2], cases[2:]]
+    assert [seen(launches) for _, launches in found] == [
+        [[("kernel1", (1, 3, 1))], [("kernel3", (3, 3, 1))]],
+        [[("kernel5", (5, 3, 1))]],
+    ]
+    assert not list(capture_workers.batches(Fake(), cases, 2, end=0))
+
+
+def test_a_worker_writes_its_share_of_launched_cases_then_drawn_ones(tmp_path, monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(capture_workers, "time", SimpleNamespace(time=lambda: next(clock)))
+    monkeypatch.setattr(captures, "ProductCaptures", Fake)
+    monkeypatch.setattr(captures, "machine", lambda: {"gpu": "none"})
+    options = ["-o", str(tmp_path), "--launched", "1500", "--workers", "3", "--seed", "2"]
+    monkeypatch.setattr(captures, "start", lambda work, options: work(1, 5, options))
+    captures.main(options)
+    launched = captures.launched_cases(1500)[1::3]
+    with np.load(tmp_path / "captures-01.npz") as file:
+        first, more = file["asked"].tolist()
+        assert (first, more) == (len(launched), (5 - 3) * 96)
+        assert len(file["recipe"]) == first + more
+        small = next(place for place, one in enumerate(launched) if one[5] % 2 and one[5] not in (7, 9))
+        begin = int(np.maximum(file["count"][:small], 0).sum())
+        assert file["grid"][begin].tolist() == [*launched[small][5:7], 1]
+
+
+def write_options(worker, end, options):
+    (options.output / f"{worker}").write_text(f"{options.seed} of {options.workers}")
+    if worker == 1:
+        raise SystemExit(options.seed)
+
+
+def test_each_process_gets_its_number_and_one_that_fails_fails_the_command(tmp_path):
+    parser = capture_workers.option_parser("product_captures", "captures")
+    for seed, code in ((0, 0), (3, 1)):
+        options = parser.parse_args(["-o", str(tmp_path), "--workers", "2", "--seed", f"{seed}"])
+        assert capture_workers.start(write_options, options) == code
+        assert [(tmp_path / f"{worker}").read_text() for worker in range(2)] == [f"{seed} of 2"] * 2

@@ -33,7 +33,7 @@ struct Counts {
 
     void clear() { std::memset(this, 0, sizeof *this); }
 
-    // Counts a task as done; calls met(waiter) for each that now waits for nothing else.
+    // Counts a task as done; calls met(waiter) for each task that now waits for nothing else.
     template <class Met>
     void add(int task, Met&& met) {
         for (int post = POST_PTR[task]; post < POST_PTR[task + 1]; ++post) {
@@ -45,7 +45,7 @@ struct Counts {
         }
     }
 
-    // Takes back what `add` counted.
+    // Undoes `add`.
     void remove(int task) {
         for (int post = POST_PTR[task]; post < POST_PTR[task + 1]; ++post) {
             const int semaphore = POSTS[post], value = posted[semaphore];
@@ -59,7 +59,7 @@ struct Counts {
     bool met(int task) const { return pending[task] == NEEDS[task]; }
 };
 
-// A command as it was written last, and the task that stood there before, -1 where none did.
+// The task of a command, and the task that it has overwritten, or -1.
 struct Command {
     int task = -1, before = -1;
 };
@@ -67,23 +67,24 @@ struct Command {
 struct Pilot {
     static constexpr int programs = PROGRAMS;
 
-    Rings<CLUSTERS, COMMANDS, COMPLETIONS> rings;  // a message is a task that has been completed
+    Rings<CLUSTERS, COMMANDS, COMPLETIONS> rings;  // a message is the number of a completed task
     int outstanding[CLUSTERS];
     int sent, finished, turn;
     bool was_sent[TASKS], is_done[TASKS];
     int owner[TASKS];
-    Counts done, begun;  // begun: as if all that was sent were done
-    Ranked<TASKS> ready, sendable;  // places of the pilot's order
-    int kin[CLUSTERS][KIN];  // ready tasks whose last input a cluster has made
+    Counts done, begun;  // `begun` counts tasks that were sent as done
+    Ranked<TASKS> ready, sendable;  // positions in the pilot's order
+    int kin[CLUSTERS][KIN];  // ready tasks whose last input was written by this cluster
     int kin_count[CLUSTERS];
-    Command sent_commands[CLUSTERS][COMMANDS];  // OVERWRITE: by number, as in the rings
-    u32 taken[CLUSTERS] = {};  // OVERWRITE: commands that a cluster is known to have taken, over all runs
-    int undecided = 0;  // commands of which either task may run
-    int worst_grade, not_ready;  // of tasks sent in this run: the greatest, and how many wait for inputs
-    int done_at[CLUSTERS];  // this run's completions when a cluster completed its last task
-    int home[TASKS];  // the cluster that has made the last input of a task, -1
-    int left[PROGRAMS];  // tasks of each program that are not completed
-    u64 first_ns = 0, ended_ns[PROGRAMS] = {};  // this run's first completion; from there to a program's last, all runs
+    Command sent_commands[CLUSTERS][COMMANDS];  // OVERWRITE: by sequence number, as in the rings
+    u32 taken[CLUSTERS] = {};  // OVERWRITE: number of commands that a cluster is known to have taken, over all runs
+    int undecided = 0;  // number of commands of which either task may run
+    int worst_grade, not_ready;  // of tasks sent in this run: the largest grade, and the number that wait for inputs
+    int done_at[CLUSTERS];  // number of this run's completions when a cluster completed its last task
+    int home[TASKS];  // the cluster that made the last input of a task, or -1
+    int left[PROGRAMS];  // number of tasks of each program that are not completed
+    // time of this run's first completion; nanoseconds from there to a program's last one, over all runs
+    u64 first_ns = 0, ended_ns[PROGRAMS] = {};
     u64 runs = 0, commands = 0, ahead = 0, own = 0;
 
     explicit Pilot(u64* link) : rings(link) { begin_run(); }
@@ -127,7 +128,7 @@ struct Pilot {
         if (SPECULATE) begun.add(task, [&](int waiter) { sendable.insert(PLACE[waiter]); });
     }
 
-    // The first task of a set that has not been sent, -1 where there is none.
+    // Returns the first task of a set that has not been sent, or -1.
     int take(Ranked<TASKS>& from) {
         for (;;) {
             const int place = from.take();
@@ -136,7 +137,7 @@ struct Pilot {
         }
     }
 
-    // The first task of those ahead that has not been sent and of which all inputs have, -1 where there is none.
+    // Takes the first task that has not been sent although all its inputs have; returns -1 if there is none.
     int take_ahead() {
         int task;
         do task = take(sendable);
@@ -144,7 +145,7 @@ struct Pilot {
         return task;
     }
 
-    // Gives a cluster something to do; false where there is nothing.
+    // Sends a cluster a command; returns false if there is none.
     bool give(int cluster) {
         while (AFFINITY && kin_count[cluster] > 0) {
             const int task = kin[cluster][--kin_count[cluster]];
@@ -170,13 +171,13 @@ struct Pilot {
         deal_in_turn(CLUSTERS, DEPTH, outstanding, &turn, [&](int cluster) { return sent < TASKS && give(cluster); });
     }
 
-    // Whether a task that is ready is to run in place of another that a cluster has been sent.
+    // Returns whether a ready task should replace another that a cluster has been sent.
     bool better(int task, int other, int cluster) const {
         if (GRADE[task] != GRADE[other]) return GRADE[task] < GRADE[other];
         return !done.met(other) || (AFFINITY && home[task] == cluster && home[other] != cluster);
     }
 
-    // Whether a task that was sent may go elsewhere: no cluster waits for it.
+    // Returns whether a task that was sent may be dealt anew: no cluster waits for it.
     bool withdrawable(int task) const {
         for (int post = POST_PTR[task]; SPECULATE && post < POST_PTR[task + 1]; ++post)
             for (int event = EVENT_PTR[POSTS[post]]; event < EVENT_PTR[POSTS[post] + 1]; ++event)
@@ -185,7 +186,7 @@ struct Pilot {
         return true;
     }
 
-    // The command of a cluster, from `taken` on, that a task should overwrite; -1 where there is none.
+    // Returns the command of a cluster, counted from `taken`, that a task should overwrite; -1 if there is none.
     int command_for(int task, int cluster) const {
         for (u32 number = taken[cluster]; number != rings.issued[cluster]; ++number) {
             const Command& command = sent_commands[cluster][number % COMMANDS];
@@ -197,7 +198,7 @@ struct Pilot {
     }
 
     // Writes a task over the command that will be taken first of those that it should overwrite: as far as is known, of
-    // a cluster that has worked on its task for longest. False where there is none.
+    // the cluster that has worked on its task for longest. Returns false if there is none.
     bool replace(int task) {
         for (;;) {
             int best = -1, nearest = COMMANDS;
@@ -221,7 +222,7 @@ struct Pilot {
         }
     }
 
-    // Reads a cluster's claims. Whether there were any that were not known.
+    // Reads a cluster's claims. Returns whether there were new ones.
     bool settle(int cluster) {
         bool any = false;
         for (u32 value; rings.claimed(cluster, taken[cluster], &value); ++taken[cluster], any = true) {
@@ -244,10 +245,10 @@ struct Pilot {
         return any;
     }
 
-    // False where no cluster can have a command that the task should overwrite: most often, and at once.
+    // A quick test: returns false if no cluster can have a command that the task should overwrite.
     bool may_replace(int task) const { return GRADE[task] < worst_grade || not_ready > 0 || AFFINITY; }
 
-    // Ready tasks for which there was no room, in place of others.
+    // Sends ready tasks for which no cluster had room in place of others.
     void overwrite() {
         for (int task; (task = take(ready)) >= 0;)
             if (!may_replace(task) || !replace(task)) {
@@ -274,7 +275,7 @@ struct Pilot {
         });
     }
 
-    // Everything that has been completed by now, then what that allows. Whether there was anything.
+    // Processes all completions that have arrived, then sends what they allow. Returns whether there were any.
     bool step() {
         bool any = rings.receive([&](u32 task) {
             if (task >= TASKS || !was_sent[task] || is_done[task]) return false;

@@ -1,4 +1,4 @@
-// When threads of SPAWN's programs come to their launch sites on a GPU, one run for each rule.
+// When threads of SPAWN's programs come to their launch sites on a GPU and decide there, a run for each rule.
 //
 //     nvcc -O3 -std=c++17 -arch=sm_90 -rdc=true -include spawn_log.cuh -I SPAWN spawn_log.cu -lcudadevrt -o spawn_log
 //     spawn_log FOLDER scale first_ns another_ns name ...
@@ -58,8 +58,7 @@ int main(int count, char** arguments) {
     Buffer<spawn_log::Site> sites(MOST);
     for (const Work& work : works_of(std::atoi(arguments[2]))) {
         if (std::find(arguments + 5, arguments + count, work.name) == arguments + count) continue;
-        for (const auto& [name, rule] : {std::pair("always", spawn::ALWAYS), std::pair("spawn", spawn::CONTROLLED),
-                                         std::pair("warp", spawn::BY_WARP)}) {
+        for (const auto& [name, rule] : {std::pair("spawn", spawn::CONTROLLED), std::pair("warp", spawn::BY_WARP)}) {
             std::vector<spawn_log::Site> all;
             Control outcome;
             const double us = logged_us(work, control_of(rule, work, costs), sites.at, all, outcome);
