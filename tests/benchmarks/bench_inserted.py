@@ -12,10 +12,9 @@ import argparse
 import json
 from dataclasses import asdict
 
-import numpy as np
 from measuring import ROOT
 
-from tileprof.analysis.simulate.bloom import Filters, marks, touched
+from tileprof.analysis.simulate.bloom import Filters, filter_words, touched
 from tileprof.analysis.simulate.inserted import WINDOW, answers
 from tileprof.trace import load
 
@@ -27,21 +26,13 @@ RESULTS = ROOT / "tests/benchmarks/results/inserted.json"
 READS, WRITES = 0, 1
 
 
-def filter_words(side, filters):
-    """Return ``[tiles, words of 32 bits]``: `marks` by tile."""
-    table = marks(side, filters, slice(None))
-    flags = np.unpackbits(table.astype("<u8").view(np.uint8), axis=1, bitorder="little")[:, : side.tiles]
-    return np.packbits(np.ascontiguousarray(flags.T), axis=1, bitorder="little").view("<u4")
-
-
 def words_of(trace, filters, granule):
     """Filters of every kernel of a trace, by launch; copies and fills have none."""
     words = {}
     for launch, row in enumerate(trace.launches.itertuples()):
         if row.registers == 0:
             continue
-        sides = touched(trace, launch, granule)
-        words[launch] = np.stack([filter_words(side, filters) for side in sides], axis=1)
+        words[launch] = filter_words(touched(trace, launch, granule), filters)
         if row.coverage == "conservative" or BY_TENSOR_MAPS in row.kernel:
             words[launch][:, READS] = 0xFFFFFFFF
         if row.coverage != "exact":
