@@ -16,6 +16,7 @@ import argparse
 import faulthandler
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -228,7 +229,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--rows", type=lambda text: tuple(text.split(",")), default=ROWS)
+    parser.add_argument("--rows", type=lambda text: tuple(re.split(",(?! )", text)), default=ROWS)
     parser.add_argument("--only", choices=("times", "right"))
     parser.add_argument("--many", action="store_true")
     parser.add_argument("--chains", nargs="+")
