@@ -1,13 +1,13 @@
 """Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, with which rules were
-corrected, and with ``--held-out`` those of `held_out.py`, which were not used for rules.
+corrected, and with ``--held-out`` those of a list of `held_out.py`, which were not used for rules.
 
 What was recorded is in `tests/golden/clients`: launches with the medians of their durations (NaN where PyTorch's
 profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
 (`tests/gpu/measuring/measure_clients.py` made them). Launches are matched and pairs counted as
 `bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
 As many bytes count as one address as in the recordings (``--granule 1``: only in those).
-``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page RESULTS HELD_OUT`` writes the table of
-docs/model-recorder.md from two such files.
+``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page`` writes the table of
+docs/model-recorder.md from the results in `tests/benchmarks/results` (`SETS`).
 """
 
 import argparse
@@ -30,7 +30,11 @@ GRANULE = 32
 """Bytes that count as one address in the recordings: where two tiles share such a piece and no byte, both graphs have a
 dependency.
 """
+LISTS = {"first": "held_out.json", "second": "held_out_second.json"}
+SETS = {"clients": "used for rules", "held_out": "held out", "held_out_second": "of a second draw"}
+"""Results files, and what the page calls their programs."""
 LIMIT_S = 900
+RESULTS = Path(__file__).parent / "results"
 PAGE = GOLDEN.parents[1] / "docs" / "model-recorder.md"
 BEGIN, END = "<!-- programs of users -->\n", "<!-- end of programs of users -->\n"
 
@@ -106,28 +110,32 @@ def in_all(results):
 
 
 def programs(held_out):
-    """Names that were recorded, in order, and their script."""
-    drawn_names = [e["name"] for e in json.loads((GOLDEN / "held_out.json").read_text())]
-    programs_before = pd.read_parquet(RECORDED / "launches.parquet", columns=["program"]).program.unique()
-    script = "held_out.py" if held_out else "clients.py"
-    names = judgement(programs_before) if held_out else sorted(set(programs_before) - set(drawn_names))
-    return names, script
+    """Names that were recorded, in order, and their script; ``held_out`` names a list of `held_out.py`."""
+    lists = {name: json.loads((GOLDEN / path).read_text()) for name, path in LISTS.items()}
+    recordings = pd.read_parquet(RECORDED / "launches.parquet", columns=["program"]).program.unique()
+    if held_out:
+        return judgement(lists[held_out], recordings), "held_out.py"
+    return sorted(set(recordings) - {e["name"] for drawn in lists.values() for e in drawn}), "clients.py"
 
 
-def judgement(programs_before):
+def judgement(drawn, recordings):
     """Return the drawn programs to be judged of each library; one that could not be recorded is replaced."""
-    entries = [e for e in json.loads((GOLDEN / "held_out.json").read_text()) if e["name"] in programs_before]
-    numbers = Counter(e["library"] for e in json.loads((GOLDEN / "held_out.json").read_text()) if not e["reserve"])
+    entries = [e for e in drawn if e["name"] in recordings]
+    numbers = Counter(e["library"] for e in drawn if not e["reserve"])
     return [e["name"] for library, n in numbers.items() for e in [e for e in entries if e["library"] == library][:n]]
 
 
-def page(results, held_out):
-    """Write both sets of results into the documentation."""
+def page():
+    """Write the results of all sets into the documentation."""
     lines = ["| program | launches modelled / recorded | share | median error of a duration | of their sum |",
              "|---|---|---|---|---|"]  # fmt: skip
-    for title, some in (("used for rules", results), ("held out", held_out)):
-        matches = sum(r["share"] >= (0.95 if title == "used for rules" else 0.9) for r in some)
-        aim = "95%" if title == "used for rules" else "90%"
+    for name, title in SETS.items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        some = json.loads(path.read_text())
+        aim = "95%" if name == "clients" else "90%"
+        matches = sum(r["share"] >= float(aim[:-1]) / 100 for r in some)
         for r in sorted(some, key=lambda r: -r["share"]):
             errors = ["" if r[k] is None or np.isnan(r[k]) else f"{r[k]:.0%}" for k in ("duration_error", "sum_error")]
             lines.append(f"| {r['program']} | {r['launches'][0]} / {r['launches'][1]} | {r['share']:.0%} | "
@@ -144,15 +152,15 @@ def page(results, held_out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs (default: all)")
-    parser.add_argument("--held-out", action="store_true", help="those that were not used for rules")
+    parser.add_argument("--held-out", choices=LISTS, help="those of a list that were not used for rules")
     parser.add_argument("--granule", type=int, default=GRANULE, help="bytes of the model that count as one address")
     parser.add_argument("--list", action="store_true", help="list what differs")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")
-    parser.add_argument("--page", nargs=2, type=Path, metavar="FILE", help="results of both sets, for the page")
+    parser.add_argument("--page", action="store_true", help="write the page from the results files")
     options = parser.parse_args()
     if options.page:
-        page(*(json.loads(path.read_text()) for path in options.page))
+        page()
         return
     header("The model recorder against recordings of users' programs on an H200")
     names, script = programs(options.held_out)

@@ -1,9 +1,10 @@
-"""Ten programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
+"""Programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
 
-`held_out.json` lists them; it was committed before any was recorded, and no rule is to be mended on them. It was made
-by `python held_out.py --draw cpu 20261124` with torch 2.13, transformers 5.17, timm 1.0.31, torchvision 0.28 and
-torch_geometric 2.8.1: a fixed number per library, types and training drawn. What does not run on the CPU in fp32, is
-too large or takes too long is passed over for the next of the draw. diffusers is not on the machine that records.
+`LISTS` are two draws of ten; each was committed before any of its programs was recorded, and no rule is to be mended on
+them. They were made by `python held_out.py --draw cpu first 20261124` and `... second 20261128` with torch 2.13,
+transformers 5.17, timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number per library, types and
+training drawn, and no model of another list. What does not run on the CPU in fp32, is too large or takes too long is
+passed over for the next of the draw. diffusers is not on the machine that records.
 """
 
 import json
@@ -16,7 +17,7 @@ import torch
 from clients import DEVICE, graph, main
 from torch import nn
 
-LIST = Path(__file__).with_name("held_out.json")
+LISTS = {"first": Path(__file__).with_name("held_out.json"), "second": Path(__file__).with_name("held_out_second.json")}
 NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
 RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
 """Drawn behind those, in case the machine that records has another version of the library, which lacks one."""
@@ -94,8 +95,14 @@ def tensors(out):
     return [t for v in values for t in tensors(v)]
 
 
+def entries(*lists):
+    """The programs of some lists (all, if none is named)."""
+    paths = [LISTS[name] for name in lists or LISTS]
+    return [entry for path in paths if path.exists() for entry in json.loads(path.read_text())]
+
+
 def program(entry):
-    """A program of the list."""
+    """A program of a list."""
     dtype = getattr(torch, entry["dtype"])
 
     def make():
@@ -137,9 +144,10 @@ def candidates(library):
     return list(MODEL_MAPPING_NAMES)
 
 
-def draw(seed):
-    """Write the list."""
-    chance, entries = random.Random(seed), []
+def draw(list_name, seed):
+    """Write a list."""
+    chance, drawn = random.Random(seed), []
+    others = [entry["model"] for entry in entries(*(n for n in LISTS if n != list_name))]
     for library, number in NUMBERS.items():
         names = sorted(candidates(library))
         chance.shuffle(names)
@@ -149,13 +157,13 @@ def draw(seed):
             training = chance.random() < 0.25
             label = f"{library}_{name}".lower().replace("-", "_").replace(".", "_") + ("_step" if training else "")
             entry = {"name": label, "library": library, "model": name, "dtype": dtype, "training": training}
-            if name not in KNOWN and runs(entry):
-                entries.append(entry | {"reserve": draws >= number})
+            if name not in (*KNOWN, *others) and runs(entry):
+                drawn.append(entry | {"reserve": draws >= number})
                 draws += 1
                 sys.stderr.write(f"{label} {dtype}: {draws} of {number}\n")
             if draws == number + RESERVE[library]:
                 break
-    LIST.write_text(json.dumps(entries, indent=1) + "\n")
+    LISTS[list_name].write_text(json.dumps(drawn, indent=1) + "\n")
 
 
 def runs(entry):
@@ -177,6 +185,6 @@ def runs(entry):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--draw":
-        draw(int(sys.argv[3]))
+        draw(sys.argv[3], int(sys.argv[4]))
     else:
-        main(sys.argv[1], [program(e) for e in json.loads(LIST.read_text())])
+        main(sys.argv[1], [program(e) for e in entries()])

@@ -63,6 +63,16 @@ def _timm(name: str, side: int = 64, **more: Any) -> Any:
     return make
 
 
+def _clip() -> Made:
+    """The two towers of CLIP, of which neither needs the other until the end."""
+    library = import_module("transformers")
+    texts = {"vocab_size": 500, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 499, **SIZE}
+    images = {"image_size": 64, "patch_size": 16, **SIZE}
+    network = library.CLIPModel(library.CLIPConfig(text_config=texts, vision_config=images, projection_dim=32))
+    tokens, pixels = _tokens(), torch.randn(2, 3, 64, 64)
+    return network, lambda: network(input_ids=tokens, pixel_values=pixels).logits_per_image, [tokens, pixels]
+
+
 def _perceptron() -> Made:
     widths = (64, 256, 256, 256, 10)
     layers = [
@@ -89,6 +99,26 @@ def _graph(layer: str, **more: Any) -> Any:
         return layers, step, [nodes]
 
     return make
+
+
+def _hetero_graph() -> Made:
+    """Two layers of torch_geometric over a graph of three kinds of nodes and six of edges, one convolution each."""
+    library = import_module("torch_geometric.nn")
+    counts = {"author": 150, "paper": 200, "venue": 40}
+    kinds = [(source, f"to {target}", target) for source in counts for target in counts if source != target]
+    layers = torch.nn.ModuleList(
+        [library.HeteroConv({kind: library.SAGEConv((32, 32), 32) for kind in kinds}) for _ in range(2)]
+    )
+    nodes = {name: torch.randn(count, 32) for name, count in counts.items()}
+    edges = {kind: torch.stack([torch.randint(0, counts[end], (600,)) for end in kind[::2]]) for kind in kinds}
+
+    def step() -> torch.Tensor:
+        x = nodes
+        for layer in layers:
+            x = {name: rows.relu() for name, rows in layer(x, edges).items()}
+        return torch.cat(list(x.values()))
+
+    return layers, step, list(nodes.values())
 
 
 MODELS: dict[str, Callable[[], Made]] = {
@@ -119,16 +149,19 @@ MODELS: dict[str, Callable[[], Made]] = {
         **SIZE,
         **WITHOUT_DROPOUT,
     ),
+    "clip": _clip,
     "resnet18": _image("resnet18"),
     "googlenet": _image("googlenet", aux_logits=False, init_weights=False),
     "shufflenet": _image("shufflenet_v2_x0_5"),
     "squeezenet": _image("squeezenet1_1"),
     "inception_v3": _image("inception_v3", side=96, aux_logits=False, init_weights=False),
     "nasnetalarge": _timm("nasnetalarge", stem_size=32, num_features=960),
+    "hrnet": _timm("hrnet_w18_small", side=96),
     "mlp": _perceptron,
     "gcn": _graph("GCNConv"),
     "gat": _graph("GATConv", heads=2, concat=False),
     "sage": _graph("SAGEConv"),
+    "hetero": _hetero_graph,
 }
 
 

@@ -5,8 +5,9 @@ python tests/gpu/measuring/measure_arithmetic.py OUT.json [--seconds 60] [--coun
 Every shape runs in half precision (accumulated in single) through PyTorch, several times in a CUDA graph. The share of
 peak arithmetic is what the shape has to multiply and add over time times the peak of tensor cores at the clock of the
 data sheet: useful work, so that padded tiles and other kernels of the operator (im2col, conversions of layouts) lower
-it. With ``--counters`` Nsight Compute (`ncu`) then counts, for every kernel of every shape, the cycles in which tensor
-cores were busy and in which warps were resident; of a shape's kernels the mean by time.
+it. With ``--counters`` the same graphs run under CUPTI's range profiler (`hardware_counters.py`): shares of the cycles
+in which tensor cores and FP32 pipes were busy, warps resident and SMs busy. Where CUPTI refuses, Nsight Compute (`ncu`)
+counts them for every kernel of every shape; of a shape's kernels the mean by time. ``counted`` says what refused.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import csv
 import io
 import itertools
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import time
 from pathlib import Path
 
 import torch
+from hardware_counters import METRICS, CountersError, HardwareCounters
 
 from tileprof.devices import get
 from tileprof.examples.deepbench import PRODUCTS
@@ -70,8 +73,8 @@ def convolutions():
             )  # fmt: skip
 
 
-def time_us(run):
-    """The median over rounds of one run in a graph of several."""
+def repeated(run):
+    """A graph of several runs."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         run(), run()
@@ -80,13 +83,28 @@ def time_us(run):
     with torch.cuda.graph(graph):
         for _ in range(REPEATS):
             run()
-    matches = []
+    return graph
+
+
+def time_us(graph):
+    """The median over rounds of one run in a graph of several."""
+    times = []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record(), graph.replay(), end.record()
         end.synchronize()
-        matches.append(1e3 * begin.elapsed_time(end) / REPEATS)
-    return statistics.median(matches[1:])
+        times.append(1e3 * begin.elapsed_time(end) / REPEATS)
+    return statistics.median(times[1:])
+
+
+def counted(shapes, counters):
+    """Percent of the most that the GPU can do, by counter, of each shape."""
+    for _, _, _, run in shapes:
+        graph = repeated(run)
+        graph.replay()
+        torch.cuda.synchronize()
+        values = counters.count(graph.replay, torch.cuda.synchronize)
+        yield {key: round(value, 3) for key, value in zip(METRICS, values, strict=True)}
 
 
 COUNTERS = {
@@ -120,7 +138,20 @@ def run_once():
 
 
 def counts(seconds):
-    """Percent of peak by counter, per shape; and what Nsight Compute is."""
+    """Percent of peak by counter, per shape, and what counted; or what each of CUPTI and Nsight Compute answered."""
+    try:
+        counters = HardwareCounters(METRICS.values())
+        shapes = list(counted(all_shapes(), counters))
+        counters.close()
+    except CountersError as error:
+        return {"CUPTI": str(error)} | counts_of_ncu(seconds)
+    return {"by": "CUPTI", "counters": METRICS, "shapes": shapes}
+
+
+def counts_of_ncu(seconds):
+    """The same of Nsight Compute."""
+    if shutil.which("ncu") is None:
+        return {"ncu": "not installed"}
     query = subprocess.run(["ncu", "--query-metrics", "--chip", "gh100"], capture_output=True, text=True, check=True)
     metric_names = {line.split()[0] for line in query.stdout.splitlines() if line.strip()}
     names = {key: next((c for c in some if c.split(".")[0] in metric_names), None) for key, some in COUNTERS.items()}
@@ -130,7 +161,7 @@ def counts(seconds):
     run_result = subprocess.run([*words, "--once", "-"], capture_output=True, text=True, check=False, timeout=seconds)
     text = run_result.stdout[run_result.stdout.find('"ID"') :]
     if not text.startswith('"ID"'):
-        raise SystemExit(f"ncu gave no table: {run_result.stdout[-1500:]} {run_result.stderr[-1500:]}")
+        return {"ncu": f"no table: {run_result.stdout[-1500:]} {run_result.stderr[-1500:]}"}
     lines, rows = [], list(csv.DictReader(io.StringIO(text)))
     for row in rows[1:]:  # the first has units
         if MARK in row["Kernel Name"]:
@@ -141,7 +172,7 @@ def counts(seconds):
     for kernels in lines:
         ns = sum(k["ns"] for k in kernels)
         means.append({key: sum(k[key] * k["ns"] for k in kernels) / ns for key in names if key != "ns"} | {"ns": ns})
-    return {"counters": names, "shapes": means}
+    return {"by": "ncu", "counters": names, "shapes": means}
 
 
 def driver():
@@ -166,14 +197,14 @@ def main():
     for kind, shape, flops, run in all_shapes():
         if time.monotonic() > end:
             break
-        us = time_us(run)
+        us = time_us(repeated(run))
         rows.append({"kind": kind, "shape": shape, "us": round(us, 2), "share": flops / (us * 1e-6 * peak)})
     result["MHz after"] = driver()
     arguments.output.write_text(json.dumps(result))
     if arguments.counters:
         result["counted"] = counts(arguments.seconds)
         arguments.output.write_text(json.dumps(result))
-        print(result["counted"]["counters"], len(result["counted"]["shapes"]), result["counted"]["shapes"][:3])
+        print({key: value for key, value in result["counted"].items() if key != "shapes"})
     for kind in dict.fromkeys(row["kind"] for row in rows):
         shares = sorted(row["share"] for row in rows if row["kind"] == kind)
         some = [shares[int(q * (len(shares) - 1))] for q in (0, 0.25, 0.5, 0.75, 1)]

@@ -1,10 +1,10 @@
 """Record the programs of `tests/golden/clients.py` and `held_out.py` on a GPU: ``measure_clients.py OUT [NAME ...]``.
 
-Each is recorded by a process of its own, several at once. OUT gets, per program, ``NAME.launches.parquet`` and
-``NAME.pairs.parquet``, which `tests/golden/clients` holds joined (``--join OUT FOLDER TIMES``) and
-`tests/benchmarks/bench_clients.py` compares with the model recorder, and the trace ``NAME.tileprof``. With ``--times``
-the programs run one after the other in one process under PyTorch's profiler, alone on the GPU: ``NAME.times.json`` has
-the kernels of each with their grids and the median of their durations over `REPEATS` runs.
+Each is recorded by a process of its own, several at once. OUT gets, per program, ``NAME.launches.parquet``,
+``NAME.pairs.parquet`` and the trace ``NAME.tileprof``. ``--join OUT FOLDER TIMES`` puts the tables of OUT into those of
+`tests/golden/clients`, which `tests/benchmarks/bench_clients.py` compares with the model recorder. With ``--times`` the
+programs run one after the other in one process under PyTorch's profiler, alone on the GPU: ``NAME.times.json`` has the
+kernels of each with their grids and the median of their durations over `REPEATS` runs.
 """
 
 import json
@@ -28,7 +28,8 @@ PAIRS = ["producer", "consumer", "pattern"]
 
 def programs():
     """Names and scripts, those first that take longest."""
-    held_out = [e["name"] for e in json.loads((GOLDEN / "held_out.json").read_text())]
+    drawn = [e for path in sorted(GOLDEN.glob("held_out*.json")) for e in json.loads(path.read_text())]
+    held_out = [e["name"] for e in sorted(drawn, key=lambda e: e["reserve"])]
     clients = (
         "triton_products", "faster_rcnn", "t5_step", "static_decode", "flex_attention", "mamba", "whisper", "qwen3_moe",
         "convnext", "mixer", "unet", "gcn", "gat",
@@ -92,7 +93,7 @@ def times(out, names):
     import held_out
 
     makers = {f.__name__: f for f in clients.NAMES}
-    makers |= {e["name"]: held_out.program(e) for e in json.loads(held_out.LIST.read_text())}
+    makers |= {e["name"]: held_out.program(e) for e in held_out.entries()}
     compiled = {"triton_products", "flex_attention", "static_decode"}
     for name in sorted(names, key=lambda n: n in compiled):
         began = time.monotonic()
@@ -141,7 +142,7 @@ def profile_of(torch, run, out):
 
 
 def join(out, folder, timed):
-    """One table of launches, with durations of the folder ``timed``, and one of pairs of all programs."""
+    """One table of launches, with durations of the folder ``timed``, and one of pairs; programs not in ``out`` stay."""
     import pandas as pd
 
     for kind in ("launches", "pairs"):
@@ -149,8 +150,12 @@ def join(out, folder, timed):
         if kind == "launches":
             for name, launches in frames.items():
                 launches["duration_ns"] = durations(launches, timed / f"{name}.times.json")
+        path = folder / f"{kind}.parquet"
+        if path.exists():
+            before = dict(iter(pd.read_parquet(path).groupby("program")))
+            frames = {name: rows.drop(columns="program") for name, rows in before.items()} | frames
         table = pd.concat(frames, names=["program"]).reset_index(level=0).reset_index(drop=True)
-        table.to_parquet(folder / f"{kind}.parquet", compression="zstd", index=False)
+        table.to_parquet(path, compression="zstd", index=False)
 
 
 def durations(launches, path):

@@ -1,7 +1,8 @@
 """Grids that kernels launch: what the recorder sees of them, and what Compute Sanitizer tells a tool.
 
-The second test holds down what the library did when it was last looked at (13.4.92): no callback for such a launch, and
-the callback data of the launch from the host. Where it fails, a newer library tells more, or `children.py` is wrong.
+The second test holds down what the library did when it was last looked at (13.4.92): no callback for such a launch, the
+callback data of the launch from the host, and no call where blocks of the launching kernel enter. Where it fails, a
+newer library tells more, or `children.py` is wrong.
 """
 
 import os
@@ -71,7 +72,7 @@ def probe(tmp_path_factory):
     return library, patches
 
 
-def test_the_library_reports_no_launch_of_a_child_and_gives_it_its_parents_data(program, probe):
+def test_the_library_reports_no_launch_of_a_child_and_no_entry_of_a_parent_and_gives_children_its_data(program, probe):
     library, patches = probe
     environment = os.environ | {
         "CUDA_INJECTION64_PATH": str(library),
@@ -82,8 +83,18 @@ def test_the_library_reports_no_launch_of_a_child_and_gives_it_its_parents_data(
     assert "refused" not in result.stdout, result.stdout
     launches = re.findall(r"launch (\S+) source (\d+)", result.stdout)
     assert [name for name, _ in launches] == ["_Z6parentPKiPiS1_"] * 2 + ["_Z5afterPKiPi"]
-    blocks = re.findall(r"block \d+ of \d+ grid (-?\d+) pc (\w+) source (\d+)", result.stdout)
-    children = [(pc, source) for grid, pc, source in blocks if int(grid) < 0]
+    seen = re.findall(r"block \d+ of \d+ grid (-?\d+) pc (\w+) source (\d+) left (\d+)", result.stdout)
+    children = [(pc, source) for grid, pc, source, left in seen if int(grid) < 0 and left == "0"]
     each = PARENTS * CHILDREN * (BLOCKS + 1)
     assert Counter(source for _, source in children) == {source: each for _, source in launches[:2]}
     assert len({pc for pc, _ in children}) == 2, "children and grandchildren"
+    own = Counter()
+    for grid, _, source, left in seen:
+        if int(grid) >= 0:
+            own[source, left == "0"] += int(left) or 1
+    parents, after = [source for _, source in launches[:2]], launches[2][1]
+    assert own == {
+        **{(source, False): PARENTS * THREADS for source in parents},  # they exit, and do not enter
+        (after, True): PARENTS * CHILDREN * BLOCKS * THREADS // 64,
+        (after, False): PARENTS * CHILDREN * BLOCKS * THREADS,
+    }

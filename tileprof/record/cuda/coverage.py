@@ -101,8 +101,8 @@ def missing_reason(
     if attribution is Attribution.INCOMPLETE:
         return "records of this launch were copied while it was made, and some may be missing"
     spilled = event["launch"] in records.spilled
-    own = entries if children is None else children.own
-    if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(own, geometry):
+    whole = accesses.all_seen(entries, geometry) if children is None else children.whole
+    if attribution is Attribution.EXACT and not spilled and not whole:
         return "not every block of it was seen, or more than once"
     if unpatched_names := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
         return f"the library refused to patch some of its code ({', '.join(unpatched_names)})"

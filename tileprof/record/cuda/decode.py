@@ -234,7 +234,7 @@ class Decoder:
         kernel, launched = self._kernels[event["kernel"]], Geometry.of(event)
         entries, attribution = self.graphs.entries(event)
         records = self._records()
-        kin = children(entries, event, kernel, attribution, self._kernels)
+        kin = children(entries, event, kernel, launched, attribution, self._kernels)
         reason = missing_reason(records, event, kernel, launched, entries, attribution, kin)
         crowded = bool(reason) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
         crowded |= kin is not None

@@ -1,7 +1,7 @@
 // An injection library that finds out what Compute Sanitizer tells a tool of grids that kernels launch. It sets
 // callback data where a launch is reported, and patches all code. In the environment: TILEPROF_SANITIZER (the library)
-// and PROBE_PATCHES (a fatbin). It prints a line for each launch that is reported, and one for each block that ran
-// patched.
+// and PROBE_PATCHES (a fatbin). It prints a line for each launch that is reported, and one for each block that
+// enters patched, and each group of threads that exits.
 #include <dlfcn.h>
 #include <sanitizer.h>
 #include <stdio.h>
@@ -59,8 +59,9 @@ void finish() {
     std::vector<Seen> all(some < kCapacity ? some : kCapacity);
     report(CALL(sanitizerMemcpyDeviceToHost)(all.data(), seen, all.size() * sizeof(Seen), last_stream), "reading");
     for (const Seen& s : all)
-        printf("block %u of %u grid %lld pc %llx source %llu\n", s.block, s.blocks, static_cast<long long>(s.grid),
-               static_cast<unsigned long long>(s.pc), static_cast<unsigned long long>(s.source));
+        printf("block %u of %u grid %lld pc %llx source %llu left %u\n", s.block, s.blocks,
+               static_cast<long long>(s.grid), static_cast<unsigned long long>(s.pc),
+               static_cast<unsigned long long>(s.source), s.left);
     fflush(stdout);
 }
 
@@ -75,6 +76,8 @@ void callback(void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, c
                 patched[context] = true;
         report(CALL(sanitizerPatchInstructions)(SANITIZER_INSTRUCTION_BLOCK_ENTER, module->module, "probe_enter"),
                "enter");
+        report(CALL(sanitizerPatchInstructions)(SANITIZER_INSTRUCTION_BLOCK_EXIT, module->module, "probe_exit"),
+               "exit");
         report(CALL(sanitizerPatchModule)(module->module), "patching");
         printf("module %p patched\n", static_cast<void*>(module->module));
     }

@@ -1,10 +1,11 @@
-// What the probe's patches leave behind, per thread block.
+// What the probe's patches leave behind, per thread block that enters and per group of its threads that exits.
 #pragma once
 #include <stdint.h>
 
 struct Seen {
     uint64_t grid, pc, source;
     uint32_t block, blocks;
+    uint32_t left, unused;  // threads that exit; 0: the block enters
 };
 
 struct Buffer {

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.record.cuda.cuda_records import H200, process
-from tests.unit.record.cuda.native.fake_libraries import cubin, libraries, runner  # noqa: F401 - fixtures
+from tests.unit.record.cuda.native.fake_libraries import cubin, launching_cubin, libraries, runner  # noqa: F401 - fixtures
 from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import TraceWriter, load, validate
 

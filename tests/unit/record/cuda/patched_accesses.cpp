@@ -1,6 +1,7 @@
 // The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the entries and the filters of its
 // blocks go to stdout.
 #include "patches/accesses.cuh"
+#include "patches/blocks.cuh"
 
 #include <stdio.h>
 
@@ -11,10 +12,11 @@ namespace {
 // What a test asks for, before its accesses.
 struct Asked {
     uint64_t granule_shift, filter_granule_shift, filter_bits_shift, filter_hashes, filters_only, blocks, capacity,
-        in_graph;
+        in_graph, keeps_exits;
 };
 
-// Of a warp: kind 0 is an access of `bytes` a lane, 1 a bulk copy, 2 a load through a tensor map.
+// Of a warp: kind 0 is an access of `bytes` per lane, 1 a bulk copy, 2 a load through a tensor map; a block enters (3),
+// lanes exit (4) at an address.
 struct Access {
     uint64_t kind, block, mode, bytes, lanes, address[32];
 };
@@ -42,7 +44,8 @@ int main() {
     h.filter_granule_shift = static_cast<uint8_t>(asked.filter_granule_shift);
     h.filter_bits_shift = static_cast<uint8_t>(asked.filter_bits_shift);
     h.filter_hashes = static_cast<uint8_t>(asked.filter_hashes);
-    h.filters_only = static_cast<uint16_t>(asked.filters_only);
+    h.filters_only = static_cast<uint8_t>(asked.filters_only);
+    h.keeps_exits = static_cast<uint8_t>(asked.keeps_exits);
     h.in_graph = static_cast<uint16_t>(asked.in_graph);
     h.filter_blocks = static_cast<uint32_t>(asked.blocks);
     h.filters = filters.data();
@@ -60,6 +63,9 @@ int main() {
         warp::run(static_cast<uint32_t>(access.lanes), [&](uint32_t lane) {
             if (access.kind == 1) return bulk(&h, access.address[0], bytes, mode, 0);
             if (access.kind == 2 && elected()) return fill_filter_of_reads(&h);
+            if (access.kind == 3 && lane == 0) return enter_block(&h, access.address[0]);
+            if (access.kind == 4 && elected())
+                return exit_block(&h, access.address[0], __builtin_popcount(warp::lanes));
             if (access.kind == 0) touch(&h, hot_fields(&h), access.address[lane], bytes, mode);
         });
     }

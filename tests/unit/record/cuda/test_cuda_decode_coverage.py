@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, WINDOW, access, block_record, launch
+from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, TENSOR, WINDOW, access, block_record, entry, launch
 from tileprof.record.cuda import coverage, decode
 from tileprof.record.cuda.installation.selftest import granules
 from tileprof.record.cuda.records import raw
@@ -149,10 +149,16 @@ def at(code):
     return (code >> 4 << raw.SM_BITS | 3) & raw.LOW_MASK
 
 
+def left(number, block, threads, end, *, code=CODE):
+    """The record of threads that exit."""
+    return entry(raw.EXIT, at(code + 0x40), block, number, (threads, 0, end, 0))
+
+
 def of_family():
-    """A parent of two blocks, whose children have two blocks of three numbers, and touch two windows."""
-    blocks = [block_record(1, b, 1000 + b, 0, sm=at(CODE)) for b in (0, 1)]
-    blocks += [block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)) for b in (0, 1, 2)]
+    """A parent of two blocks, which do not enter, whose children have three blocks, and touch two windows."""
+    blocks = [left(1, b, threads, 1000 + b) for b in (0, 1) for threads in (31, 1)]
+    for b in (0, 1, 2):
+        blocks += [block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)), left(1, b, 32, 9000, code=CHILD)]
     return [*blocks, access(1, 0, WINDOW, read=1), access(1, 2, WINDOW + 1, write=1)]
 
 
@@ -167,12 +173,14 @@ def test_what_children_touch_stands_for_the_launch_that_began_them(trace_of):
 
 
 def of_launch(number):
-    return [block_record(number, b, 1000 + b, 1100, sm=at(CODE)) for b in (0, 1)]
+    """A launch that launches nothing, and enters."""
+    entered = [block_record(number, b, 1000 + b, 0, sm=at(CODE)) for b in (0, 1)]
+    return [*entered, *(left(number, b, 32, 1100) for b in (0, 1))]
 
 
 def test_children_that_the_host_launched_too_have_names(trace_of):
     child = {**KERNEL, "id": 1, "name": "child(int*)", "launches": 1, "code": [CHILD, 0x400]}
-    own = [block_record(2, b, 1000, 1100, sm=at(CHILD)) for b in (0, 1)]
+    own = [left(2, b, 32, 1100, code=CHILD) for b in (0, 1)]
     trace, _ = trace_of([ALLOC, PARENT, child, launch(1), launch(2, kernel=1)], [*of_family(), *own])
     assert "3 of child(int*) from" in trace.launches.note[0]
 
@@ -182,15 +190,25 @@ def test_children_that_the_host_launched_too_have_names(trace_of):
     [
         ({"launches": 2}, []),  # graphs
         ({"code": [0, 0]}, []),  # code of unknown place
-        ({}, [block_record(1, 1, 2000, 0, sm=at(CODE))]),  # launches itself: more blocks of its own than it has
+        ({}, [left(1, 1, 32, 2000)]),  # launches itself: more threads exit than it has
+        ({}, [left(1, 2, 32, 2000)]),  # or a grid with more blocks
         ({}, [(raw.MAP << raw.KIND_SHIFT | 0x7000, 0, 1, (1, 0, 0, 0))]),  # loads through maps of somebody's parameters
     ],
-    ids=["graphs", "unknown code", "itself", "maps"],
+    ids=["graphs", "unknown code", "itself", "a larger itself", "maps"],
 )
 def test_a_launch_whose_children_cannot_be_told_stands_for_all_memory(trace_of, kernel, entries):
     trace, _ = trace_of([ALLOC, {**PARENT, **kernel}, launch(1)], [*of_family(), *entries])
     [coverage_of] = trace.launches.coverage
     assert coverage_of == "conservative"
+    assert "stands for all memory" in trace.launches.note[0]
+
+
+@pytest.mark.parametrize("missing", range(4))
+def test_a_parent_of_which_an_exit_lacks_stands_for_all_memory(trace_of, missing):
+    entries = of_family()
+    del entries[missing]
+    trace, _ = trace_of([ALLOC, PARENT, launch(1)], entries, whole=False)
+    assert "not every block of it was seen" in trace.launches.note[0]
     assert "stands for all memory" in trace.launches.note[0]
 
 

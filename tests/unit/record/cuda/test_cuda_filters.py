@@ -81,11 +81,13 @@ def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
     return rows
 
 
-def run(program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1):
+def run(
+    program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1, keeps=0
+):
     """Entries that were left, and words ``[2, blocks, words]``; what lies behind them must stay clear."""
     asked = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
     asked += [only, BLOCKS, capacity]
-    data = np.array([*asked, in_graph], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
+    data = np.array([*asked, in_graph, keeps], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
     out = subprocess.run([program], input=data, capture_output=True, check=True).stdout
     number = int(np.frombuffer(out[:8], "<u8")[0])
     words = np.frombuffer(out[8 + number * raw.ENTRY.itemsize :], "<u4")
@@ -173,6 +175,25 @@ def test_a_granule_that_patches_lose_or_invent_is_seen(tmp_path, fault):
     program, rows = compiled(tmp_path, fault), warps(np.random.default_rng(8), 1500)
     entries, _ = run(program, HOW[0], rows, capacity=100_000, hashes=0)
     assert recorded(entries) != touched_granules(rows)
+
+
+ALL = 0xFFFFFFFF
+CODE, CHILD = 0x7F0000004000, 0x7F0000008000
+
+
+@needs_compiler
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_threads_that_exit_are_counted_where_grids_share_a_launch_and_otherwise_end_their_block(patched, keeps):
+    """The launched block has no entry of its own, and another grid's has its number."""
+    rows = [[3, 1, 0, 0, ALL, *[CHILD] * 32], [4, 1, 0, 0, 0xFFFFFFFE, *[CODE + 48] * 32]]
+    rows += [[4, 1, 0, 0, 1, *[CODE + 96] * 32], [4, 2, 0, 0, ALL, *[CODE + 96] * 32]]
+    entries, _ = run(patched, HOW[0], rows, keeps=keeps)
+    exits = entries[raw.kinds(entries) == raw.EXIT]
+    places = ((raw.low(exits) >> raw.SM_BITS) << 4).tolist()
+    left = [(int(e["block"]), place & 0xFFF, int(e["payload"][0])) for e, place in zip(exits, places, strict=True)]
+    assert left == ([(1, 48, 31), (1, 96, 1), (2, 96, 32)] if keeps else [(2, 96, 32)])
+    [entered] = entries[raw.kinds(entries) == raw.BLOCK]
+    assert entered["payload"].tolist() == [5, 0, 0 if keeps else 5, 0]
 
 
 @needs_compiler

@@ -2,20 +2,26 @@
 
 No callback reports such grids. Their patched code gets the callback data of the launch from the host, whatever the
 depth (seen with 13.4.92, tests/gpu/recorder/test_gpu_children.py), so that what they touch stands among its records,
-and blocks say in whose code they entered. Which grid of a kernel an access belongs to is not recorded: a launch and its
-children are one tile.
+and blocks say in whose code they enter and exit. Which grid of a kernel an access belongs to is not recorded: a launch
+and its children are one tile.
+
+The blocks of a kernel that launches others do not enter where the host launched it: the library does not call
+BLOCK_ENTER there (seen with 13.4.92). So threads that exit are counted, block by block, which is more than an entry
+says: one that is missing, and one of a grid that the kernel launches of itself, are noticed alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 
 from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.records.graphs import Attribution
+from tileprof.record.cuda.records.tiles import Geometry
 
 KERNELS: Final = 1
 """``launches`` of a kernel's event whose module launches kernels. Larger values: it launches graphs, whose nodes
@@ -27,7 +33,9 @@ _PC_SHIFT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Grids:
-    """Blocks of one kernel that a launch's kernels launched; times are nanoseconds after its first block."""
+    """Blocks of one kernel that a launch's kernels launched; times are nanoseconds after the launch's first block came
+    or went.
+    """
 
     kernel: str
     blocks: int
@@ -42,9 +50,11 @@ class Grids:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """``own``: the launch's own records of blocks; ``grids``: of others, by kernel, in order of begin."""
+    """``whole``: every thread of the launch's own blocks exited once; ``grids``: of others, by kernel, in order of
+    begin.
+    """
 
-    own: raw.Entries
+    whole: bool
     grids: list[Grids]
 
     def note(self) -> str:
@@ -57,6 +67,7 @@ def children(
     entries: raw.Entries,
     event: Mapping[str, Any],
     kernel: Mapping[str, Any],
+    geometry: Geometry,
     attribution: Attribution,
     kernels: Mapping[int, Mapping[str, Any]],
 ) -> Children | None:
@@ -70,20 +81,31 @@ def children(
     kind = raw.kinds(entries)
     if np.isin(kind, (raw.TENSOR, raw.TENSOR_TAIL, raw.MAP)).any():  # whose parameters lie where is not known
         return None
+    exits = entries[kind == raw.EXIT]
+    own = exits[_inside(raw.low(exits) >> raw.SM_BITS, code)]
+    if not len(own):
+        return None
     blocks = entries[kind == raw.BLOCK]
     entered = raw.low(blocks) >> raw.SM_BITS
     home = _inside(entered, code)
-    if not home.any():
-        return None
     begin = _clock(blocks, 0)
-    first = int(begin[home].min())
+    first = int(np.concatenate([begin, _clock(own, 2)]).min())
     grids = []
     for place in np.unique(entered[~home]).tolist():
         mine = entered == place
         ends = _clock(blocks[mine], 2)
         end_ns = int(ends.max()) - first if ends.max() > 0 else -1
         grids.append(Grids(_name(place, kernels), int(mine.sum()), int(begin[mine].min()) - first, end_ns))
-    return Children(blocks[home], sorted(grids, key=lambda g: g.begin_ns))
+    return Children(_all_exited(own, geometry), sorted(grids, key=lambda g: g.begin_ns))
+
+
+def _all_exited(own: raw.Entries, geometry: Geometry) -> bool:
+    blocks, threads = prod(geometry.grid), prod(geometry.block)
+    block = own["block"].astype(np.int64)
+    if block.max() >= blocks:
+        return False
+    exited = np.bincount(block, weights=own["payload"][:, 0], minlength=blocks)
+    return bool((exited == threads).all())
 
 
 def _inside(entered: np.ndarray, code: list[int]) -> np.ndarray:

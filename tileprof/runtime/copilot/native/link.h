@@ -1,5 +1,5 @@
-// What co-pilots share: the rings of words that a kernel reads and writes while it runs, sets of tasks in an order, and
-// the order in which workers (clusters or blocks) get something to do.
+// Shared by all co-pilots: the rings of words that a kernel reads and writes while it runs, ordered sets of tasks,
+// and the order in which workers (clusters or blocks) get tasks.
 #pragma once
 
 #include <chrono>
@@ -19,48 +19,65 @@ inline u64 now_ns() {
         .count();
 }
 
-// Places of an order: a bit each, the first is the next.
+// An ordered set of places, with one bit each; the first set bit is the next place.
 template <int COUNT>
 struct Ranked {
     static constexpr int WORDS = (COUNT + 63) / 64;
     u64 words[WORDS] = {};
-    int first = WORDS;  // no word before has a bit
+    int first = WORDS;  // no earlier word has a bit
 
     void insert(int place) {
         words[place / 64] |= 1ull << place % 64;
         if (place / 64 < first) first = place / 64;
     }
 
-    // The next place, which is taken out; -1 where there is none.
-    int take() {
+    // The next place; -1 if there is none.
+    int next() {
         for (; first < WORDS; ++first)
-            if (words[first] != 0) {
-                const int place = 64 * first + __builtin_ctzll(words[first]);
-                words[first] &= words[first] - 1;
-                return place;
-            }
+            if (words[first] != 0) return 64 * first + __builtin_ctzll(words[first]);
         return -1;
+    }
+
+    // Removes and returns the next place; -1 if there is none.
+    int take() {
+        const int place = next();
+        if (place >= 0) words[first] &= words[first] - 1;
+        return place;
     }
 };
 
-// The rings of a kernel, in memory that starts as zeros: each worker's commands, and the messages of all of them. Runs
-// go on in the same rings. A word holds its number, from 1, above its value.
+// The rings of a kernel, in memory that starts as zeros: each worker's commands, the messages of all workers, and, if
+// commands may be overwritten, each worker's claims, which repeat the commands that it took. All runs use the same
+// rings. A word contains its sequence number, from 1, above its value.
 template <int WORKERS, int COMMANDS, int MESSAGES>
 struct Rings {
     u64* const link;
-    u32 issued[WORKERS] = {};  // commands, over all runs
-    u32 received = 0;  // messages, over all runs
+    u32 issued[WORKERS] = {};  // number of commands, over all runs
+    u32 received = 0;  // number of messages, over all runs
     u64 batches = 0, most_in_batch = 0;
+    u64 overwritten = 0, too_late = 0;  // commands; and those that their worker had read before
 
     explicit Rings(u64* link) : link(link) {}
 
     void write(int worker, u32 value) {
         const u32 number = issued[worker]++;
+        overwrite(worker, number, value);
+    }
+
+    // Puts another value into a command's place, which the worker may have read or not.
+    void overwrite(int worker, u32 number, u32 value) {
         store(link + LINK_HEAD + worker * COMMANDS + number % COMMANDS, static_cast<u64>(number + 1) << 32 | value);
     }
 
-    // Passes on each message that has come by now. False where there was none, or where `take` refuses one: that kernel
-    // says what it should not, and its own waits will end it.
+    // Returns whether a worker is known to have taken the command of a number, and the value that it took.
+    bool claimed(int worker, u32 number, u32* value) const {
+        const u64 word = load(link + LINK_HEAD + WORKERS * COMMANDS + MESSAGES + worker * COMMANDS + number % COMMANDS);
+        *value = static_cast<u32>(word);
+        return static_cast<u32>(word >> 32) == number + 1;
+    }
+
+    // Passes on each message that has arrived. Returns false if there was none, or if `take` rejects one: that kernel
+    // sends a wrong message, and its own waits will end it.
     template <class Take>
     bool receive(Take&& take) {
         u64 batch = 0;
@@ -76,12 +93,12 @@ struct Rings {
     }
 };
 
-// Workers with the least to do come first, in turn, each until it has `depth` commands that are not completed.
-// `give(worker)`: gives it something to do; false where there is nothing.
+// Serves the workers with the fewest commands first, in turn, until each has `depth` commands that are not completed.
+// `give(worker)` sends it a command; it returns false if there is none.
 template <class Give>
 void deal_in_turn(int workers, int depth, const int* outstanding, int* turn, Give&& give) {
     for (int level = 0; level < depth; ++level) {
-        const int first = *turn;  // the turn moves on below, and no worker may be passed over for that
+        const int first = *turn;  // the turn changes below, and that must not skip a worker
         for (int i = 0; i < workers; ++i) {
             const int worker = (first + i) % workers;
             if (outstanding[worker] != level) continue;

@@ -7,17 +7,18 @@
 //     done -> semaphore + 1 -- value? -> each waiter's count + 1 -- all? -> place in the queue -> cluster that drew it
 //
 // PILOT: a thread of the CPU says what comes next, in a ring for each cluster in memory of the CPU, and reads of what
-// is done in another.
+// is done in another. CLAIMS: it may write another task over a command until the cluster reads it, which takes what it
+// read and writes that word into a ring of claims.
 #pragma once
 
 #include "common.cuh"
 
-// Counts in device memory behind the semaphores and sums, of a cache line where many add to one.
+// Counts in device memory behind the semaphores and sums, with a cache line each if many threads add to them.
 constexpr int HEAD_AT = COUNTS_AT, TAIL_AT = HEAD_AT + FLAG_WORDS, PENDING_AT = TAIL_AT + FLAG_WORDS,
               PLACES_AT = PENDING_AT + TASKS;  // QUEUE
 constexpr int SENT_AT = COUNTS_AT, TAKEN_AT = SENT_AT + FLAG_WORDS, DONE_AT = TAKEN_AT + CLUSTERS;  // PILOT
 
-// What stands in a place of the queue, or the ring of a cluster: a number, marked with its run or its turn.
+// A slot of the queue, or of the ring of a cluster: a task number, marked with its run or its turn.
 constexpr int NUMBER_BITS = 20;
 constexpr s32 NUMBERS = (1 << NUMBER_BITS) - 1;
 static_assert(TASKS <= NUMBERS);
@@ -26,8 +27,8 @@ __device__ __forceinline__ s32 marked(u32 run, s32 task) {
     return static_cast<s32>((run + 1) % 2048 << NUMBER_BITS | static_cast<u32>(task));
 }
 
-// Memory of the CPU: a word that ends everything, then a ring of COMMANDS for each cluster, then one ring of
-// COMPLETIONS.
+// Memory of the CPU: a word that ends everything, then a ring of COMMANDS per cluster, then one ring of COMPLETIONS,
+// then a ring of COMMANDS per cluster in which it repeats each command that it took.
 constexpr int LINK_HEAD = 16;
 
 __device__ __forceinline__ u64* link_commands(const Arguments& arguments, int cluster) {
@@ -38,7 +39,11 @@ __device__ __forceinline__ u64* link_completions(const Arguments& arguments) {
     return reinterpret_cast<u64*>(arguments.link) + LINK_HEAD + CLUSTERS * COMMANDS;
 }
 
-// Notes that nothing came; as a wait that gave up does, with the task's place for its semaphore.
+__device__ __forceinline__ u64* link_claims(const Arguments& arguments, int cluster) {
+    return link_completions(arguments) + COMPLETIONS + cluster * COMMANDS;
+}
+
+// Records that no task arrived, like a wait that timed out, with the task's slot instead of a semaphore.
 __device__ __forceinline__ void record_no_task(const Arguments& arguments, s32 place) {
     if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) == 0) {
         arguments.record[1] = 0;
@@ -61,7 +66,7 @@ struct Dealer {
         if constexpr (DEALER == PILOT) taken = arguments.flags[TAKEN_AT + cluster];
     }
 
-    // Calls look(value) until it finds a task, or too late. `place` is for the record.
+    // Calls look(value) until it finds a task, or until the timeout. `place` goes into the record.
     template <class Look>
     __device__ s32 poll(s32 place, Look&& look) {
         s32 task = NO_MORE;
@@ -79,7 +84,7 @@ struct Dealer {
         }
     }
 
-    // Whether the thread of the CPU has ended, with its program perhaps.
+    // Whether the thread of the CPU has ended, for example with its program.
     __device__ bool ended() const {
         return DEALER == PILOT && load_acquire_sys_u64(reinterpret_cast<const u64*>(arguments.link)) != 0;
     }
@@ -97,23 +102,26 @@ struct Dealer {
                 return seen == marked(run, task);
             });
         } else {
-            const u64* command = link_commands(arguments, cluster) + taken % COMMANDS;
-            ++taken;
+            const u32 place = taken++ % COMMANDS;
+            const u64* command = link_commands(arguments, cluster) + place;
             return poll(taken, [&](s32& task) {
                 const u64 seen = load_acquire_sys_u64(command);
                 task = static_cast<s32>(static_cast<u32>(seen));
-                return static_cast<u32>(seen >> 32) == taken;
+                if (static_cast<u32>(seen >> 32) != taken) return false;
+                // Before the task's completion, which releases it; the CPU relies on that order.
+                if constexpr (CLAIMS) store_relaxed_sys_u64(link_claims(arguments, cluster) + place, seen);
+                return true;
             });
         }
     }
 
-    // What the next run has to know.
+    // Prepares the next run.
     __device__ void leave() {
         if constexpr (DEALER == PILOT) arguments.flags[TAKEN_AT + cluster] = taken;
     }
 };
 
-// One thread of each block, of which the first block's fetches for all: calls work for each task.
+// One thread of each block, of which the one in the first block fetches for all: calls work for each task.
 template <class Work>
 __device__ __forceinline__ void for_fetched_tasks(const Arguments& arguments, const Tasks& tasks, Work&& work) {
     if constexpr (!DEALT) {
@@ -152,7 +160,7 @@ __device__ __forceinline__ void for_fetched_tasks(const Arguments& arguments, co
     }
 }
 
-// All lanes: a semaphore of which `value` blocks have stored. Those who wait for that many are counted, and put into
+// All lanes: handles a semaphore that has reached `value`. Tasks that wait for this value are counted, and put into
 // the queue if they wait for nothing else.
 __device__ __forceinline__ void pass_on(const Arguments& arguments, u32 run, s32 semaphore, s32 value) {
     const s32* events = arguments.dealt + EVENTS_AT;

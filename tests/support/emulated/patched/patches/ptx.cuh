@@ -98,6 +98,12 @@ T atomicExch(T* at, T value) {
     *at = value;
     return before;
 }
+template <typename T>
+T atomicMax(T* at, T value) {
+    T before = *at;
+    if (value > before) *at = value;
+    return before;
+}
 inline uint32_t atomicCAS(uint32_t* at, uint32_t expected, uint32_t value) {
     uint32_t before = *at;
     if (before == expected) *at = value;

@@ -91,17 +91,18 @@ void append(Header* h, uint64_t key, uint32_t block) {
     e = Entry{key, block, h->launch, {1, 0, 2, 0}};
 }
 
-// What a launch's blocks leave: a record each, at the kernel's entry, and the count of nodes in graphs.
+// What a launch's blocks leave: a record each, at the kernel's entry, also of the exit where each is kept, and the
+// count of nodes in graphs.
 void run(CUmodule module, uint32_t blocks) {
     auto* h = static_cast<Header*>(const_cast<void*>(present));
     Brief brief(state().mutex);
     if (h == nullptr || h->launch == kKeepAll || state().patched.count(module) == 0) return;
     uint64_t generation = h->in_graph ? h->generation : 0;
-    for (uint32_t b = 0; b < blocks; ++b)
-        append(h,
-               static_cast<uint64_t>(kBlock) << kKindShift | generation << kGenerationShift |
-                   (state().code[module] >> 4 << kSmBits),
-               b);
+    uint64_t low = generation << kGenerationShift | (state().code[module] >> 4 << kSmBits);
+    for (uint32_t b = 0; b < blocks; ++b) {
+        append(h, static_cast<uint64_t>(kBlock) << kKindShift | low, b);
+        if (h->keeps_exits) append(h, static_cast<uint64_t>(kExit) << kKindShift | low, b);
+    }
     if (h->in_graph) ++h->generation;
 }
 

@@ -148,3 +148,23 @@ def cubin():
         subprocess.run([locate.nvcc(), "-arch=sm_90", "-cubin", "-o", folder / "k.cubin", folder / "k.cu"], check=True)
 
     return str(once("cubin_that_stores", make) / "k.cubin")
+
+
+LAUNCHES = """
+__global__ void child(int* p) { p[threadIdx.x] = 1; }
+extern "C" __global__ void parent(int* p) { child<<<1, 32>>>(p); }
+"""
+
+
+@pytest.fixture(scope="session")
+def launching_cubin():
+    """A module whose kernels launch kernels."""
+
+    def make(folder):
+        folder.mkdir()
+        (folder / "k.cu").write_text(LAUNCHES)
+        nvcc = [locate.nvcc(), "-arch=sm_90", "-cubin", "-o"]
+        subprocess.run([*nvcc, folder / "part.cubin", "-rdc=true", folder / "k.cu"], check=True)
+        subprocess.run([*nvcc, folder / "k.cubin", "-dlink", folder / "part.cubin", "-lcudadevrt"], check=True)
+
+    return str(once("cubin_that_launches", make) / "k.cubin")

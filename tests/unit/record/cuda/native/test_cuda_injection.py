@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from tests.unit.record.cuda.native.fake_libraries import PROGRAM, events, needs_tools
+from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.records.graphs import Attribution, Graphs
 
 pytestmark = needs_tools
@@ -328,6 +329,19 @@ def test_a_parameter_that_is_always_new_does_not_slow_a_program_down_for_ever(ru
 def test_only_names_that_are_mangled_are_read_as_such(runner):
     process, _ = runner("inject(); module(); launch(b't'); launch(b'_Z1tPi'); launch(b'_Zt')")
     assert [k["name"] for k in events(process, "kernel")] == ["t", "t(int*)", "_Zt"]
+
+
+def test_exits_are_kept_of_launches_whose_kernels_launch_others(runner, launching_cubin):
+    process, _ = runner(
+        """
+        inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); launch(b"parent", 3)
+        other = ctypes.c_void_p(0x20); module(0x2000, handle=other); launch(b"k", handle=other); launch(b"parent")
+        """,
+        CUBIN=launching_cubin,
+    )
+    launches = [e["launch"] for e in events(process, "launch")]
+    kinds = [raw.kinds(process.of(number, 0)) for number in launches]
+    assert [int((kind == raw.EXIT).sum()) for kind in kinds] == [3, 0, 2]
 
 
 def test_constant_variables_that_the_driver_cannot_tell_are_not_taken_for_none(runner, cubin):

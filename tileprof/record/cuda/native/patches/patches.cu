@@ -1,27 +1,12 @@
-// The device side: what runs inside the recorded kernels. Compiled with nvcc --compile-as-tools-patch, which
-// allows neither shared memory nor many registers.
+// The device side: the functions that run inside the recorded kernels. Compiled with nvcc --compile-as-tools-patch,
+// which allows no shared memory and few registers.
 #include <sanitizer_patching.h>
 
 #include "patches/accesses.cuh"
+#include "patches/blocks.cuh"
 #include "patches/tensor_maps.cuh"
 
 using namespace tileprof;
-
-namespace {
-
-// The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but
-// not by all lanes of a warp at once where they leave in turns (seen with 13.4.92: reductions, cuBLAS products), so
-// threads are counted. No count is ever lost: should some leave unseen, or nodes overlap, then `exited` does not end at
-// 0 or `generation` not at the number of nodes, and the reader tells no node from another.
-__device__ void end_threads(Header* h, unsigned long long leaving) {
-    uint64_t blocks = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
-    uint64_t all = blocks * (blockDim.x * blockDim.y * blockDim.z);
-    if (atomicAdd(&h->exited, leaving) + leaving != all) return;
-    atomicAdd(&h->exited, 0ull - all);
-    if (load_relaxed_gpu(&h->generation) < kLastGeneration) atomicAdd(&h->generation, 1u);
-}
-
-}  // namespace
 
 extern "C" {
 
@@ -47,47 +32,15 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, ui
     if (h == nullptr) return SANITIZER_PATCH_SUCCESS;
     if (h->end_bit != kKeepAll && ((linear_cluster() >> h->end_bit) & 1u) == h->end_value) return SANITIZER_PATCH_ERROR;
     if (h->launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
-    if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
-        uint64_t now = globaltimer();
-        uint32_t block = linear_block();
-        uint64_t at = append_one(h);
-        if (at != kFull) {
-            uint64_t key = key_of(h, kBlock, pc >> 4 << kSmBits | sm_id());
-            write_entry(h, at, key, block, static_cast<uint32_t>(now), static_cast<uint32_t>(now >> 32), 0, 0);
-            store_relaxed_gpu(h->table + slot_of(h, key_of(h, kBlock, 0), block), slot_value(h, at));
-        }
-    }
+    if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) enter_block(h, pc);
     return SANITIZER_PATCH_SUCCESS;
 }
 
-__device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uint64_t) {
+__device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uint64_t pc) {
     Header* h = static_cast<Header*>(data);
-    uint32_t leaving = __activemask();  // once: from here on lanes may part
+    uint32_t leaving = __activemask();  // once: lanes may diverge from here on
     if (h == nullptr || h->launch == kKeepAll || lane_id() != __ffs(leaving) - 1u) return SANITIZER_PATCH_SUCCESS;
-    uint64_t now = globaltimer();
-    uint32_t block = linear_block();
-    uint64_t key = key_of(h, kBlock, 0);
-    const uint32_t* slot = h->table + slot_of(h, key, block);
-    auto entered = [&](const uint4& is) {
-        constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
-        return is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch;
-    };
-    uint32_t slot_entry = load_weak(slot);
-    bool has_entry = slot_entry != kClaimed && entered(load_weak_v4(h->arena + entry_in(h, slot_entry)));
-    if (!has_entry) {
-        slot_entry = load_relaxed_gpu(slot);
-        has_entry = slot_entry != kClaimed && entered(load_relaxed_gpu_v4(h->arena + entry_in(h, slot_entry)));
-    }
-    if (has_entry) {
-        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[entry_in(h, slot_entry)].payload[2]),
-                  static_cast<unsigned long long>(now));
-    } else {
-        uint64_t to = append_one(h);
-        if (to != kFull)
-            write_entry(h, to, key_of(h, kExit, sm_id()), block, 0, 0, static_cast<uint32_t>(now),
-                        static_cast<uint32_t>(now >> 32));
-    }
-    if (h->in_graph) end_threads(h, __popc(leaving));
+    exit_block(h, pc, __popc(leaving));
     return SANITIZER_PATCH_SUCCESS;
 }
 
