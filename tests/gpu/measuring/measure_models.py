@@ -404,8 +404,8 @@ def table(result: dict[str, Any]) -> list[str]:
 def what_ran(row: dict[str, Any]) -> str:
     """Which program the backend kept, by its log."""
     decisions = [line for line in row.get("log", ()) if line.startswith("whole program: ")]
-    if decisions and "kept ours" in decisions[-1]:
-        return decisions[-1].split("kept ours (", 1)[1].removesuffix(")")
+    if decisions and "kept tileprof's" in decisions[-1]:
+        return decisions[-1].split("kept tileprof's (", 1)[1].removesuffix(")")
     return "Inductor" if row.get("log") else ""
 
 
