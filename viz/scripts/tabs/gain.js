@@ -1,9 +1,9 @@
 // The view Gain: the recorded time step by step, and every scheduler on the same scale.
 
-import { INK, make } from "./canvas.js";
-import { doc, duration, hasLanes, launchCount, served, timed } from "./data.js";
-import { ABOUT, info } from "./glossary.js";
-import { changed, state } from "./state.js";
+import { INK, make } from "../canvas.js";
+import { doc, duration, hasLanes, launchCount, served, timed } from "../data.js";
+import { ABOUT, info } from "../glossary.js";
+import { changed, state } from "../state.js";
 
 const ROWS_BESIDE = 380; // px of a row beside its bar: name, time, share, gaps and margins, as the style has them
 

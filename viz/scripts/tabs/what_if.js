@@ -1,11 +1,11 @@
 // The view What if: the GPU had another size, or a scheduler other options. By slider: a file has the runs that were
 // worked out beforehand, which move one slider at a time; a served page runs any combination.
 
-import { INK, make, niceStep } from "./canvas.js";
-import { doc, duration, launchCount, number, plural, served, short, tickTime, timed } from "./data.js";
+import { INK, make, niceStep } from "../canvas.js";
+import { doc, duration, launchCount, number, plural, served, short, tickTime, timed } from "../data.js";
+import { ABOUT, info } from "../glossary.js";
+import { state, writeHash } from "../state.js";
 import { signedShare, stackedBar, svgOf } from "./gain.js";
-import { ABOUT, info } from "./glossary.js";
-import { state, writeHash } from "./state.js";
 
 export const whatIf = { scheduler: "", options: {}, sms: doc.summary.sms, occupancy: 0, moved: "sms", problem: "" };
 const IN_SIZES = { stream: "stream_ns", graph: "graph_ns", list: "list_ns" };

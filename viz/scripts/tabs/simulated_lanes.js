@@ -1,9 +1,9 @@
 // The lanes of a simulated schedule: which tile runs on which SM, when, drawn below the recorded ones.
 
-import { INK, make } from "./canvas.js";
-import { deviceSlots, doc, hasLanes, keeper, launchCount, launches, tileBase } from "./data.js";
-import { ABOUT } from "./glossary.js";
-import { state } from "./state.js";
+import { INK, make } from "../canvas.js";
+import { deviceSlots, doc, hasLanes, keeper, launchCount, launches, tileBase } from "../data.js";
+import { ABOUT } from "../glossary.js";
+import { state } from "../state.js";
 import { tilesView } from "./tile_graph.js";
 import { aggregation, kernelColour, lanesView, launchColour, rowCount, startOf } from "./timeline.js";
 

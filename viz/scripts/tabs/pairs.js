@@ -1,6 +1,6 @@
 // The view Pairs: the tiles of a pair, producers down and consumers across.
 
-import { FONT, fitted, INK, make, niceStep, patternMark, Surface } from "./canvas.js";
+import { FONT, fitted, INK, make, niceStep, patternMark, Surface } from "../canvas.js";
 import {
   blocks,
   coordinates,
@@ -23,12 +23,12 @@ import {
   shortKernel,
   size,
   text,
-} from "./data.js";
-import { shownEdges, shownLink } from "./fold.js";
-import { info } from "./glossary.js";
+} from "../data.js";
+import { shownEdges, shownLink } from "../fold.js";
+import { info } from "../glossary.js";
+import { select, state } from "../state.js";
 import { sayCentre } from "./launches.js";
 import { earlyTitle, earlyWords, rankPairs } from "./pair_ranking.js";
-import { select, state } from "./state.js";
 
 export const matrix = { key: "", parts: [], hidden: new Set(), order: "dispatch", awaited: null, missing: null };
 

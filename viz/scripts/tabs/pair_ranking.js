@@ -1,6 +1,6 @@
 // Without a pair: the pairs to look at first, copies of a layer together.
 
-import { make, patternMark } from "./canvas.js";
+import { make, patternMark } from "../canvas.js";
 import {
   doc,
   duration,
@@ -14,12 +14,12 @@ import {
   size,
   text,
   waves,
-} from "./data.js";
-import { shownEdges } from "./fold.js";
-import { info } from "./glossary.js";
+} from "../data.js";
+import { shownEdges } from "../fold.js";
+import { info } from "../glossary.js";
+import { found, select, state } from "../state.js";
 import { anyGain, drawing } from "./launches.js";
 import { missesSome, overlayOf } from "./pairs.js";
-import { found, select, state } from "./state.js";
 
 const MOST_RANKED = 100;
 
