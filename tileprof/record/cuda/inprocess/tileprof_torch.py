@@ -306,8 +306,8 @@ class _Hooks:
         self.backward = True
         self.complain(
             "a backward pass ran under the hooks that name operators, where PyTorch adds gradients out of place and "
-            "takes other ways for some operators: its kernels may be others than those of a plain run; --no-names "
-            "records without hooks"
+            "runs other kernels for some operators: they may differ from those of a plain run; --no-names records "
+            "without hooks"
         )
 
     # ---- modules and parameters
