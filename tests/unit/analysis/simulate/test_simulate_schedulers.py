@@ -480,7 +480,7 @@ def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm,
     bounds = Bounder(g, machine, simulator.lives.shortest(g.recording, machine, simulator.recorded)).of(1.0)
     for name in (*SCHEDULERS, *CORNERS):
         if model != "recorded" and name.startswith("inline"):
-            with pytest.raises(UserError, match="knows no --durations"):
+            with pytest.raises(UserError, match="does not support --durations"):
                 simulator.run(scheduler(name))
             continue
         schedule = simulator.run(scheduler(name))
