@@ -193,7 +193,7 @@ class Dealt:
         return not self.choices.speculate or not any(self.send_flags[waiter] for waiter in self.waiters[task])
 
     def settle(self, cluster, command):
-        """A claim has arrived: the other task of an overwritten command is dealt anew."""
+        """A claim has arrived: the other task of an overwritten command is dealt again."""
         command.claimed = True
         if command.new is None:
             return

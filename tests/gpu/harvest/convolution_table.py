@@ -4,9 +4,9 @@
 Held-out cases do not enter the table; they go to ``tests/benchmarks/results/convolutions_held_out.json``.
 
 ``--captures DIR`` adds what was captured (`tileprof.harvest.convolution_captures`) to the slices or, without any, to
-the table that is there: entries without a time. Captures of another GPU with as many SMs count but for windows of one
-tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed (`cudnn_engines`): each
-entry gets the engine that it names.
+the table that is there: entries without a time. Captures of another GPU with as many SMs count except for windows of
+one tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed (`cudnn_engines`):
+each entry gets the engine that it names.
 """
 
 import argparse

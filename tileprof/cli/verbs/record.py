@@ -27,7 +27,7 @@ _OF_A_RUN: Final = ("recorder", "skip", "count", "nvtx")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the options; everything from the first word that is not an option of ours belongs to the program."""
+    """Add the options; everything from the first word that is not an option of tileprof belongs to the program."""
     parser.usage = (
         "tileprof record [options] [--] python infer.py … | python -m module … | infer.py …\n"
         "       tileprof record --accel-sim LIST [-o TRACE] [--device NAME]"
@@ -124,7 +124,7 @@ def _read_logs(arguments: argparse.Namespace) -> int:
 
 
 def _hint_at_own_options(program: Sequence[str]) -> None:
-    """The program gets every word after its name; one that is an option of ours may have been meant for us."""
+    """Print a note if a word after the program's name is also an option of tileprof; it goes to the program."""
     parser = argparse.ArgumentParser()
     prepare(parser)
     own = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}  # noqa: SLF001 - argparse tells its options nowhere else

@@ -1,4 +1,4 @@
-"""A trace that is being recorded, shown anew whenever more of it is on the disk."""
+"""A trace that is being recorded, shown again whenever more of it is on the disk."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ _copy: Any = torch._C.TensorBase.copy_  # noqa: SLF001 - the method of all tenso
 
 
 def _copied_to(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Copy, but for fake tensors on the GPU: they have no contents, and PyTorch asks for a driver."""
+    """Copy, except for fake tensors on the GPU: they have no contents, and PyTorch asks for a driver."""
     if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
         return tensor
     copied: torch.Tensor = _copy(tensor, source, non_blocking)
@@ -188,7 +188,7 @@ def _seeds_looked_up() -> Iterator[None]:
 def _propagated(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what gives nodes their tensors on the GPU: those that they had on the CPU, moved.
 
-    To compute them anew, as ``original`` does, takes a driver for some operators.
+    To compute them again, as ``original`` does, takes a driver for some operators.
     """
 
     def propagate(part: torch.fx.GraphModule, examples: Sequence[Any], *rest: Any, **options: Any) -> Any:

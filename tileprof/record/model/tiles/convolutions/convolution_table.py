@@ -220,7 +220,7 @@ def _with(
 def nearest(
     key: tuple[int, ...], table: Table, count: int, *, without: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the nearest entries and how far they are, nearest first, but for those that ``without`` leaves out."""
+    """Return the nearest entries and how far they are, nearest first, except for those that ``without`` leaves out."""
     sizes, same, group = (part[0] for part in _features(np.array([key], np.int64)))
     columns = _columns(table)
     rows = columns.groups.get(tuple(group.tolist()), np.empty(0, np.int64))

@@ -60,7 +60,7 @@ _DEPTHWISE: Final = re.compile(
 
 _SQUARES: Final = {"conv2d_c1_k1_nhwc": True, "dgrad2d_c1_k1_nhwc": False, "dgrad2d_c1_k1_nhwc_specialized": False}
 """Depthwise kernels of cuDNN whose threads compute 2 x 2 results each, and whether that was recorded byte by byte; of
-the others it is what the grids say, which begin anew with each image.
+the others it is what the grids say, which begin again with each image.
 """
 
 
