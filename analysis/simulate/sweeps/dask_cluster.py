@@ -52,7 +52,7 @@ def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
         except distributed.scheduler.KilledWorker as died:
             raise UserError(
                 f"workers of the Dask cluster at {_address_text(address)} died while they simulated ({died.task}): "
-                "out of memory, or ended from outside; give them more memory, or ask for fewer points"
+                "out of memory, or ended by another program; give them more memory, or simulate fewer points"
             ) from None
         except (CancelledError, distributed.comm.CommClosedError) as lost:
             raise UserError(

@@ -36,6 +36,9 @@ class Figure:
     values: tuple[str, ...]
 
 
+WORDS = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
+
+
 def figures() -> list[Figure]:
     """Return the figures of all pages with the values that results files give them."""
     return [*_of_mutants(), *_of_chains(), *_of_models(), *_of_programs(), *_of_acs(), *_of_dealing()]
@@ -114,10 +117,9 @@ def share_of_pairs(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _of_programs() -> Iterator[Figure]:
-    words = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
     users, held_out = (results(name, BENCHMARKS) for name in ("clients", "held_out"))
     shares = [f"{share_of_pairs(rows):.0%}" for rows in (users, held_out)]
-    counts = [words.get(len(rows), str(len(rows))) for rows in (users, held_out)]
+    counts = [WORDS.get(len(rows), str(len(rows))) for rows in (users, held_out)]
     cells = (shares[0], counts[0], shares[1], counts[1])
     yield Figure(r"the same in (\d+%) over (\w+) programs of users, in (\d+%) over (\w+) that", cells)
 
@@ -127,8 +129,8 @@ def _of_acs() -> Iterator[Figure]:
     captured = [ratio for name, ratio in ratios.items() if "islands" not in name]
     yield Figure(r"\(captured programs ([\d.]+)x\)", (f"{mean(captured):.1f}",))
     six = captured[:6]
-    cells = f"{mean(six):.2f}", f"{mean(captured):.2f}"
-    yield Figure(r"first six captured programs gain ([\d.]+)x and all ten ([\d.]+)x", cells)
+    cells = f"{mean(six):.2f}", WORDS[len(captured)], f"{mean(captured):.2f}"
+    yield Figure(r"first six captured programs gain ([\d.]+)x and all (\w+) ([\d.]+)x", cells)
     errors = [abs(row["acs"] / row["acs_us"] - 1) for row in results("acs_simulated")["rows"]]
     yield Figure(
         r"(\d+) of (\d+) programs are within 10%, the other", (f"{sum(e <= 0.1 for e in errors)}", f"{len(errors)}")

@@ -129,7 +129,12 @@ ACS_CAPTURED = {
         "tree_lstm --leaves 16 --graph --keep",
         "inception --size 28 --graph --keep",
     )
-} | {"acs_models inception_v3 --graph --keep": "torchvision's Inception v3, 96 pixels, `--graph --keep`"}
+} | {
+    "acs_models inception_v3 --graph --keep": "torchvision's Inception v3, 96 pixels, `--graph --keep`",
+    "acs_models googlenet --graph --keep": "torchvision's GoogLeNet, 64 pixels, `--graph --keep`",
+    "acs_models hetero --graph --keep": "torch_geometric's HeteroConv, six kinds of edges, `--graph --keep`",
+    "acs_models clip --graph --keep": "CLIP of transformers, small, `--graph --keep`",
+}
 
 
 def acs_gains() -> dict[str, tuple[float, float]]:
