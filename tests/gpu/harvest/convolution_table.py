@@ -191,7 +191,8 @@ def check(path, count):
         alike = roles(own.launches) == roles(other.launches)
         same[what, "roles"] += alike
         same[what, "tiles"] += alike and all(
-            parse_name(a.name).tile == parse_name(b.name).tile for a, b in zip(own.launches, other.launches, strict=True)
+            parse_name(one.name).tile == parse_name(two.name).tile
+            for one, two in zip(own.launches, other.launches, strict=True)
         )
     for (what, kind), number in sorted(same.items()):
         print(what, kind, number, f"{number / same[what, 'all']:.0%}")
