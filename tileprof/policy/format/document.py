@@ -201,6 +201,8 @@ def load_policy(path: Path | str) -> Policy:
         more = (
             f" and seems to be a trace; `tileprof export {path}` makes policies of one"
             if (Path(path) / "manifest.json").exists()
+            else f" of an export; name {Path(path) / 'policy.json'}"
+            if (Path(path) / "policy.json").exists()
             else ""
         )
         raise PolicyError(f"{path} is a folder{more}; a policy is a JSON file") from None

@@ -161,3 +161,12 @@ def test_calls_are_kept_in_the_trace_as_documented(tmp_path) -> None:
     call = json.loads(graph.launches["call"].iloc[-1])
     assert call["operands"][1] == {"argument": "mat2", "shape": [96, 192], "strides": [1, 96], "dtype": "float32"}
     assert set(call) == {"operands", "arguments"}
+
+
+def test_functions_of_a_tensor_without_dimensions_are_stages(tmp_path) -> None:
+    x = torch.randn(64, 64)
+    graph = record(lambda: (x @ x).sum() * 0.5 + x[0, 0], tmp_path / "t.tileprof")
+    stages = synthesise(graph, range(len(graph.launches))).stages
+    (halved,) = [stage for stage in stages if "mul" in stage.name]
+    assert halved.operator["name"] == "elementwise"
+    assert (halved.operator["operands"]["out"]["shape"], halved.grid) == ([1], (1, 1, 1))
