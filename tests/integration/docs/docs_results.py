@@ -1,7 +1,7 @@
 """Tables in Markdown pages that come from committed results files; `docs_figures` has the figures in sentences.
 
     python -m tests.integration.docs.docs_results              checks all pages
-    python -m tests.integration.docs.docs_results --write      writes tables and figures anew
+    python -m tests.integration.docs.docs_results --write      writes tables and figures again
     python -m tests.integration.docs.docs_results --list       lists the other numbers; ! where no source is near
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``. What ``docs_examples.py`` executes, and tables
@@ -129,7 +129,12 @@ ACS_CAPTURED = {
         "tree_lstm --leaves 16 --graph --keep",
         "inception --size 28 --graph --keep",
     )
-} | {"acs_models inception_v3 --graph --keep": "torchvision's Inception v3, 96 pixels, `--graph --keep`"}
+} | {
+    "acs_models inception_v3 --graph --keep": "torchvision's Inception v3, 96 pixels, `--graph --keep`",
+    "acs_models googlenet --graph --keep": "torchvision's GoogLeNet, 64 pixels, `--graph --keep`",
+    "acs_models hetero --graph --keep": "torch_geometric's HeteroConv, six kinds of edges, `--graph --keep`",
+    "acs_models clip --graph --keep": "CLIP of transformers, small, `--graph --keep`",
+}
 
 
 def acs_gains() -> dict[str, tuple[float, float]]:
@@ -212,6 +217,11 @@ def filters() -> list[str]:
 def filters_of_recordings() -> list[str]:
     """Return what filters with the bits of recorded accesses answer."""
     return markdown(bloom_results.RECORDINGS_HEAD, bloom_results.recordings_rows(results("inserted", BENCHMARKS)))
+
+
+def graph_of_filters() -> list[str]:
+    """Return the graphs that filters alone give beside the exact ones."""
+    return markdown(bloom_results.GRAPH_HEAD, bloom_results.graph_rows(results("inserted", BENCHMARKS)))
 
 
 def filters_by_patches() -> list[str]:
@@ -385,6 +395,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "found by filters": bloom,
         "filters in kernels": filters,
         "filters by patches": filters_by_patches,
+        "graph of filters": graph_of_filters,
         "cost of patches": cost_of_patches,
         "filters of recordings": filters_of_recordings,
         "steps that repeat": steps_that_repeat,
@@ -406,7 +417,7 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def with_tables(text: str, tables: Mapping[str, Callable[[], list[str]]]) -> str:
-    """Return a page with its tables made anew."""
+    """Return a page with its tables made again."""
     for name, rewrites in tables.items():
         begin, end = marks(name)
         head, rest = text.split(begin + "\n")

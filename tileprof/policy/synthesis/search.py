@@ -186,14 +186,13 @@ def _prediction(whole: Prediction, predict: Predictor) -> dict[str, Any]:
 def _notes(
     graph: TileGraph, launches: list[int], renamable: pd.DataFrame, whole: Prediction, *, renamed: bool
 ) -> tuple[str, ...]:
-    notes = []
+    notes = [graph.basis] if graph.basis else []
     if whole.gain <= 0:
         notes.append("the model expects nothing of overlapping these stages: stream order is as good")
     if renamed and len(renamable):
         notes.append(
-            f"{len(renamable)} hazards exist only because memory was recycled; they hold no longer where each stage "
-            "has memory of "
-            "its own, as the runtime gives it"
+            f"{len(renamable)} hazards exist only because memory was recycled; they do not exist if each stage has "
+            "its own memory, as in the runtime"
         )
     rough = graph.launches.iloc[launches]
     rough = rough[rough["coverage"] != "exact"]

@@ -78,6 +78,7 @@ PAIR = convolution_pair(2, 6, 64, (12, 32))
         ("persistent-dynamic", 1),
         ("ccks", 1),
         ("ccks-ready", 1),
+        ("ccks-overwrite", 1),
         ("persistent-stages", 2),
         ("persistent-pdl", 2),
         ("persistent-unsynchronised", 1),
@@ -189,7 +190,7 @@ def test_the_command_runs_a_policy_on_the_gpu_and_compares(monkeypatch, tmp_path
         run(tmp_path / "p.json", "--scheduler", "unsynchronised")
     with pytest.raises(UserError, match="no scheduler 'cusink'"):
         run(tmp_path / "p.json", "--scheduler", "cusink")
-    with pytest.raises(UserError, match="goes with neither"):
+    with pytest.raises(UserError, match="cannot be combined with --compare"):
         run(tmp_path / "p.json", "--scheduler", "graph", "--compare")
 
 
