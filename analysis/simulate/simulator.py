@@ -175,7 +175,7 @@ class Simulator:
                     f"{name} runs tiles as long as recorded, whatever runs beside them; it knows no --durations "
                     f"{self.lives.name}"
                 )
-            outcome, remarks = scheduler.alone(p, room)
+            outcome, remarks = scheduler.alone(p, room, plan)
             notes += remarks
         else:
             outcome = run(p, self._successors_of(p), plan, room, self._sharing.of(p.launch))
