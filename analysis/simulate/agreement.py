@@ -18,7 +18,7 @@ CLOSE = 0.05
 """A launch is reproduced when its simulated time is this close to its recorded one."""
 
 _TICK_NS = 64
-"""Two steps of the clock that blocks are timed with: what is shorter cannot be told apart."""
+"""Two steps of the clock that blocks are timed with: shorter times cannot be distinguished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Program:
     alone. ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and
     ``fan_in[c]`` count the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the
     operands of c. ``overlaps(window, whole)`` gives hazards as ``hazards`` does, found by comparing address ranges with
-    those of the last ``window`` launches; ``whole``: reads stand for whole buffers.
+    those of the last ``window`` launches; ``whole``: reads count as whole buffers.
     """
 
     launches: pd.DataFrame

@@ -40,6 +40,7 @@ from measure_deadlines import ORDERS
 from measure_deadlines import cases as cases_of_deadlines
 from measure_dealers import SMS, timed_chains
 
+from tests.integration.docs import acs_results
 from tests.support.synthetic_graphs import block, footprint, graph, trace
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.arrays.ragged import owners
@@ -151,6 +152,10 @@ def all_twins(off):
     predicted = json.loads((ROOT / "tests/gpu/results/acs_simulated.json").read_text())["rows"]
     errors = [row["acs"] / row["acs_us"] - 1 for row in predicted]
     yield twin("`acs-sw:captured=1`, graphs over streams", "programs of `measure_acs_simulated.py`", errors)
+    eager = json.loads((ROOT / "tests/gpu/results/acs_eager.json").read_text())
+    steps = [program.fastest for program in acs_results.eager(eager) if program.fastest]
+    errors = [predicted / measured - 1 for _, measured, predicted in steps]
+    yield twin("ACS in eager mode, predicted from stream order", "programs of `measure_acs_eager.py`", errors)
     blooms, _ = bench_bloom.comparison()
     for name, mode in (("`dataflow`, the exact graph", "exact"), ("`dataflow-bloom`, filters in software", "filters")):
         yield twin(name, "times of `bloom.cu`", bench_bloom.errors(blooms, mode))

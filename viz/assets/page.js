@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: bd0672a71871736948b9827ddf6a0e182c46cc1de2e48c25d6d057cc06602434
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 1e6bd77887444f5dad8b9020d90493fa6ae144d6099837b985deacf68aa15b09
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -231,7 +231,7 @@ var Surface = class {
     this.pan(x - this.drag.last[0], y - this.drag.last[1]);
     this.drag.last = [x, y];
   }
-  // What is under the pointer is told anew: it moved, or more is known.
+  // What is under the pointer is told again: it moved, or more is known.
   hoverAgain() {
     if (!this.pointer) return;
     const [x, y, clientX, clientY] = this.pointer;
@@ -475,7 +475,7 @@ var ABOUT = {
   list: "greedy, free launches: a tile is dispatched when its parents have ended",
   persistent: "one kernel for the whole program, whose workers have static lists of tiles",
   "persistent-dynamic": "one kernel for the whole program, whose tiles are assigned on the GPU",
-  inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
+  inline: "a persistent kernel whose workers run the tiles that they have made ready, or spawn grids for them",
   ccks: "CCKS: a persistent kernel whose tiles the CPU assigns",
   blockmaestro: "BlockMaestro: kernels launched early, whose blocks a hardware scheduler delays",
   wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
@@ -496,7 +496,7 @@ var WORDS = {
   "list schedule": ABOUT.list,
   "poll (poll_ns)": "time from a tile's post to the tile that polls for it",
   "post (post_ns)": "time that a tile needs to post that it has ended, and to check its first semaphore",
-  inside: "where a tile waits for its parents: 0 all of them at its entry, 1 each where its bytes are needed, 2 the faster"
+  inside: "where a tile waits for its parents: 0: at its entry for all; 1: for each where its bytes are needed; 2: the faster of both"
 };
 var SETS = {
   accesses: ["exact", "inferred", "conservative"],
@@ -664,7 +664,7 @@ function bracketPicture(g, ran2) {
     svg.append(part);
   };
   const best = Math.min(g.recorded_ns, g.listed_ns ?? Infinity, ...ran2.map((s) => s.time_ns));
-  bar(0, g.bound_ns, INK.muted, "no schedule is so fast");
+  bar(0, g.bound_ns, INK.muted, "no schedule is as fast");
   bar(g.bound_ns, best, INK.parts.idle, "the best schedule ends in here");
   bar(best, longest2, INK.idle, "reached by a simulated schedule or by the recording");
   const say = (words, at, y, anchor, name) => svg.append(
@@ -744,7 +744,7 @@ function waterfall(name, total, steps, g, longest2) {
   const over = steps.reduce((sum, s) => sum + s[2], 0) - total;
   if (over > 0.01 * total)
     rows.splice(-1, 0, [
-      make("span", "less what counts twice"),
+      make("span", "minus time that counts twice"),
       make("span", g.beside_ns < 0 ? "tiles were timed in a slower run than their launches" : "launches overlapped", {
         class: "soft"
       }),
@@ -976,7 +976,7 @@ function showSizes() {
     Object.assign(whatIf, { scheduler: names.includes("cusync") ? "cusync" : names[0], options: {} });
   const sliders = slidersNow().filter((s) => s.values.length > 1);
   if (!sliders.some((s) => s.key === whatIf.moved)) whatIf.moved = sliders[0]?.key ?? "";
-  says.textContent = served.variant ? "tile times as recorded, whatever runs beside them" : sliders.length ? "in a file SMs and blocks move together, an option alone; --serve combines them all" : "too large a program for sliders in a file; --serve has them";
+  says.textContent = served.variant ? "tile times as recorded, whatever runs beside them" : sliders.length ? "in a file, SMs and blocks per SM vary together and options one at a time; --serve combines them all" : "too large a program for sliders in a file; --serve has them";
   const kind = [whatIf.scheduler, ...sliders.map((s) => s.key)].join();
   if (box.dataset.kind !== kind) {
     box.dataset.kind = kind;
@@ -1706,7 +1706,7 @@ function noPairs() {
     return launchCount ? "The trace holds one launch, which depends on nothing." : "The trace holds no launches.";
   if (!doc.summary.accesses) return "The trace holds no accesses, so dependencies between its launches are unknown.";
   if (!pairCount) return "No launch depends on another one.";
-  if (state.search) return "None of the launches found has a pair.";
+  if (state.search) return "No matching launch has a pair.";
   return "No pair is shown; patterns may be hidden in the legend.";
 }
 function rankRow(edge) {
@@ -2116,7 +2116,7 @@ function describePair() {
   document.getElementById("matrix-title").textContent = `${launchName(from)} → ${launchName(to)}`;
   const says = [];
   if (matrix.coarse) says.push("aggregated: zoom shows no single tiles");
-  if (matrix.leftOut) says.push("left out: this relation did not fit in the page");
+  if (matrix.leftOut) says.push("left out: this pair did not fit in the page");
   document.getElementById("matrix-says").textContent = says.join(" · ") || "click a column to follow its tile";
   const fact = (label, value, mark = "") => make("span", [document.createTextNode(`${label} `), make("b", value)], mark ? { class: mark } : {});
   const names = make("div", [nameOf(from, INK.producer), document.createTextNode("→"), nameOf(to, INK.consumer)], {
@@ -2835,7 +2835,7 @@ function fillBeside() {
   const ran2 = doc.schedules.filter(hasLanes);
   choice.parentElement.hidden = !ran2.length;
   choice.replaceChildren(
-    make("option", "nothing", { value: "" }),
+    make("option", "no schedule", { value: "" }),
     ...ran2.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name }))
   );
 }
@@ -4835,12 +4835,12 @@ var KEYS = [
   ],
   ["o", "open or fold the layers around the selected launch"],
   ["+  −  0", "zoom in, zoom out, show all"],
-  ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"],
-  ["f", "this view alone, and back"],
+  ["/", "search; Enter goes to the next match; kernel:, op: or module: before a word searches only these names"],
+  ["f", "show only this view, or all views"],
   ["1  2  3", "launches, tiles of a pair, timeline"],
   ["4  5  6  7", "tile graph, gain, what if, tensor"],
   ["b", "another scheduler beside the recorded timeline"],
-  [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"],
+  [",  .", "move the marked time back or forward; a drag along the timeline's axis does the same"],
   ["t", "dark or light"],
   ["Esc", "step back: view, tile, pair, launch, search"],
   ["wheel, drag", "zoom and move; with Shift the wheel zooms the timeline's lanes; double click shows all"]

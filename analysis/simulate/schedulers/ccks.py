@@ -28,6 +28,10 @@ _FETCH_NS: Final = 100.0
 """A worker's time to take a tile from a queue on the GPU, assumed."""
 
 
+_DEPTH: Final = 2
+"""Tiles that the runtime's co-pilot sends a worker."""
+
+
 @dataclass(frozen=True)
 class Ccks(Options):
     """Workers of a persistent kernel report ends of tiles to the CPU over a coherent link, and the CPU decides what
@@ -78,17 +82,18 @@ class Ccks(Options):
     depth: int = option(
         0, "tiles that a worker is sent and has not completed, 0: tiles are not tied to workers", most=12
     )
-    overwrite: int = option(0, "1: overwrite commands that are not taken; depth is at least 2", most=1)
-    urgent: int = option(-1, "with depth: a launch of the program that goes first, -1: none", least=-1)
+    overwrite: int = option(0, "1: overwrite commands that are not taken, with a depth of 2 or more", most=1)
+    urgent: int = option(-1, "a launch of the program that goes first, with a depth; -1: none", least=-1)
 
     def with_options(self, options: Mapping[str, str]) -> Self:
-        """Return what deals tiles into rings where ``depth`` is given; raises UserError for options that need it."""
+        """Return what deals tiles into rings where ``depth``, or what asks for one, is given."""
         chosen = super().with_options(options)
-        if chosen.overwrite and chosen.depth < 2:
-            raise UserError(f"scheduler ccks: overwrite=1 takes depth=2 or more, not {chosen.depth}")
-        if chosen.urgent >= 0 and not chosen.depth:
-            raise UserError("scheduler ccks: urgent is the order of tiles in rings; give a depth, such as depth=2")
-        return cast("Self", _CcksInRings(**vars(chosen))) if chosen.depth and type(chosen) is Ccks else chosen
+        if not (chosen.depth or chosen.overwrite or chosen.urgent >= 0):
+            return chosen
+        in_rings = _CcksInRings(**vars(chosen) | {"depth": chosen.depth or _DEPTH})
+        if in_rings.overwrite and in_rings.depth < _DEPTH:
+            raise UserError(f"scheduler ccks: overwrite=1 takes depth=2 or more, not {in_rings.depth}")
+        return cast("Self", in_rings)
 
     def draft(self, program: Program) -> Draft:
         n = program.count
@@ -128,12 +133,10 @@ class Ccks(Options):
 
 @dataclass(frozen=True)
 class _CcksInRings(Ccks):
-    """`Ccks` with a ``depth``."""
+    """`Ccks` with a ``depth``, see `Ccks.with_options`."""
 
     def draft(self, program: Program) -> Draft:
         n = program.count
-        if self.urgent >= n:
-            raise UserError(f"scheduler ccks: urgent={self.urgent} is no launch; there are {n}")
         up_ns, down_ns = self.link_ns(program)
         read_ns = program.device.link_read_ns
         if self.down_ns is None:
@@ -163,6 +166,8 @@ class _CcksInRings(Ccks):
         if self.overwrite:
             late = f"{outcome.too_late:,} of them too late"
             sentences.append(f"{counted(outcome.overwritten, 'command')} overwritten, {late}.")
+        if self.urgent >= len(p.launch):
+            sentences.append(f"There is no launch {self.urgent}, so that no program goes first.")
         if first.any():
             end_us = outcome.end_ns[first].max() / 1e3
             sentences.append(f"The program of launch {self.urgent} ends after {end_us:.1f} us.")
@@ -185,7 +190,7 @@ def urgency(p: Problem, urgent: int) -> tuple[I64, I64, NDArray[np.bool_]]:
         producer, consumer = p.producer[link], p.consumer[link]
         behind[producer] = max(behind[producer], longest[consumer] + behind[consumer])
     program = np.zeros(n, np.bool_)
-    if urgent >= 0:
+    if 0 <= urgent < n:
         program[urgent], size = True, 0
         while size < program.sum():
             size = int(program.sum())

@@ -1,6 +1,6 @@
 """Is a policy a superset of what the trace says? Tile by tile, through posts, values and orders.
 
-A dependency is covered if the producer tile has surely ended when the consumer tile goes on
+A dependency is covered if the producer tile has surely ended when the consumer tile continues
 (`tileprof.policy.verification.guarantees`); any other is *missing*, and a schedule exists in which the consumer reads
 too early.
 

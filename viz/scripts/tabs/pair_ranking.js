@@ -170,7 +170,7 @@ export function noPairs() {
     return launchCount ? "The trace holds one launch, which depends on nothing." : "The trace holds no launches.";
   if (!doc.summary.accesses) return "The trace holds no accesses, so dependencies between its launches are unknown.";
   if (!pairCount) return "No launch depends on another one.";
-  if (state.search) return "None of the launches found has a pair.";
+  if (state.search) return "No matching launch has a pair.";
   return "No pair is shown; patterns may be hidden in the legend.";
 }
 

@@ -448,7 +448,7 @@ export function describePair() {
   document.getElementById("matrix-title").textContent = `${launchName(from)} → ${launchName(to)}`;
   const says = [];
   if (matrix.coarse) says.push("aggregated: zoom shows no single tiles");
-  if (matrix.leftOut) says.push("left out: this relation did not fit in the page");
+  if (matrix.leftOut) says.push("left out: this pair did not fit in the page");
   document.getElementById("matrix-says").textContent = says.join(" · ") || "click a column to follow its tile";
   const fact = (label, value, mark = "") =>
     make("span", [document.createTextNode(`${label} `), make("b", value)], mark ? { class: mark } : {});

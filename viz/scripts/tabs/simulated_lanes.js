@@ -184,7 +184,7 @@ export function fillBeside() {
   const ran = doc.schedules.filter(hasLanes);
   choice.parentElement.hidden = !ran.length;
   choice.replaceChildren(
-    make("option", "nothing", { value: "" }),
+    make("option", "no schedule", { value: "" }),
     ...ran.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name })),
   );
 }

@@ -154,7 +154,7 @@ export function showSizes() {
   says.textContent = served.variant
     ? "tile times as recorded, whatever runs beside them"
     : sliders.length
-      ? "in a file SMs and blocks move together, an option alone; --serve combines them all"
+      ? "in a file, SMs and blocks per SM vary together and options one at a time; --serve combines them all"
       : "too large a program for sliders in a file; --serve has them";
   // A slider that is being dragged must stay the element that it is.
   const kind = [whatIf.scheduler, ...sliders.map((s) => s.key)].join();

@@ -106,12 +106,15 @@ def test_the_scheduler_ties_tiles_to_workers_and_says_when_the_urgent_program_en
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("overwrite=1", "overwrite=1 takes depth=2 or more, not 0"),
         ("depth=1,overwrite=1", "overwrite=1 takes depth=2 or more, not 1"),
-        ("urgent=0", "give a depth"),
         ("depth=13", "depth is 13, expected at least 0 and at most 12"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         scheduler(f"ccks:{options}")
+
+
+@pytest.mark.parametrize("options", ["overwrite=1", "urgent=7"])
+def test_what_needs_rings_has_the_depth_of_the_runtime(options):
+    assert scheduler(f"ccks:{options}").depth == 2
