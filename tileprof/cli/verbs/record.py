@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         tile=tuple(arguments.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)
-    name = _chosen(arguments) if arguments.recorder == "auto" else arguments.recorder
+    name = _chosen_recorder(arguments) if arguments.recorder == "auto" else arguments.recorder
     _refuse_foreign(arguments, name)
     if name == "cuda":
         from tileprof.record import cuda  # noqa: PLC0415 - only here
@@ -135,7 +135,7 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
             )
 
 
-def _chosen(arguments: argparse.Namespace) -> str:
+def _chosen_recorder(arguments: argparse.Namespace) -> str:
     """Return the model where its own options ask for it; otherwise the machine decides, which is said."""
     if _changed_options(arguments, _MODEL_ONLY):
         return "model"

@@ -213,7 +213,7 @@ def _step(
 def _execute(instruction: Instruction, state: State, constants: Constants) -> None:
     rule = _RULES.get(instruction.name)
     results = rule(instruction, state, constants) if rule is not None else None
-    for key in _written(instruction):
+    for key in _written_registers(instruction):
         state.pop(key, None)
     if results is None:
         return
@@ -244,7 +244,7 @@ _MANY_REGISTERS: Final = frozenset(
 """Operations that write any number of registers, but no uniform ones."""
 
 
-def _written(instruction: Instruction) -> list[str]:
+def _written_registers(instruction: Instruction) -> list[str]:
     """Return all registers and predicates that an instruction may write, or more."""
     named = [(kind, number) for o in instruction.operands for kind, number in _REGISTER.findall(o.partition("[")[0])]
     out = [f"{kind}{number}" for kind, number in named if kind in {"P", "UP"}]

@@ -108,7 +108,7 @@ class Session:
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
         self._stack.enter_context(attention_choice.as_on_gpu(capability(self.device)))
-        ignore_host_data = self._stack.enter_context(host_data.seen(self))
+        ignore_host_data = self._stack.enter_context(host_data.watch(self))
         self._stack.enter_context(compiler(self, ignore_host_data))
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:

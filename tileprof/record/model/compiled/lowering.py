@@ -123,7 +123,7 @@ def _lower_part(
     valid_settings = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
     with ExitStack() as stack:
         stack.enter_context(_silence())
-        stack.enter_context(target.seen(device))
+        stack.enter_context(target.as_only_gpu(device))
         stack.enter_context(target.convolution_layouts())
         stack.enter_context(_seeds_looked_up())
         stack.enter_context(mock.patch.object(torch.Tensor, "copy_", _copied_to, create=True))

@@ -30,7 +30,7 @@ import numpy as np
 from tileprof.record.model import tables
 from tileprof.record.model.tiles.convolutions import cudnn_engines, launch_grids, learned
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
-from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, named
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns, work_s
 from tileprof.record.model.tiles.products import gemm_choice
 from tileprof.record.model.tiles.products import problem as products
@@ -286,7 +286,7 @@ def _times(
         ]
         times: list[float] = np.exp(weight @ np.array(logarithms) / weight.sum()).tolist()
         return times
-    roles = [named(one.name).role in MAINS for one in launches_of(table, int(near[same[0]]))]
+    roles = [parse_name(one.name).role in MAINS for one in launches_of(table, int(near[same[0]]))]
     calls = near[timed[near]][:_TIMED].tolist()
     total = np.median(
         [sum(scaled_ns(one, key, tuple(table.keys[row].tolist())) for one in launches_of(table, row)) for row in calls]
