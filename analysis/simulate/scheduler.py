@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.machine import Machine
 from tileprof.analysis.bounds.problem import Links, Problem
 from tileprof.analysis.simulate.address_ranges import range_hazards
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.plan import Draft, Plan
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Program:
     alone. ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and
     ``fan_in[c]`` count the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the
     operands of c. ``overlaps(window, whole)`` gives hazards as ``hazards`` does, found by comparing address ranges with
-    those of the last ``window`` launches; ``whole``: reads stand for whole buffers.
+    those of the last ``window`` launches; ``whole``: reads count as whole buffers.
     """
 
     launches: pd.DataFrame
@@ -158,8 +158,8 @@ class Chooses(Protocol):
 class RunsAlone(Protocol):
     """A scheduler with an event loop of its own, since it decides while tiles run."""
 
-    def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
-        """Return what became of all tiles, and sentences about it."""
+    def alone(self, p: Problem, room: Room, plan: Plan) -> tuple[Outcome, list[str]]:
+        """Return what became of all tiles, and sentences about it; ``plan`` is that of its draft."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Record the golden traces anew, on a machine with a GPU, from the repository's root:
+"""Record the golden traces again, on a machine with a GPU, from the repository's root:
 ``python tests/golden/make.py FOLDER [NAME ...]``; NAMEs of `programs.py`, of `later.py` with "later/" before them.
 
 "selftest" keeps the raw records of the recorder's self-test, so that decoding is tested on real records without a GPU.

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 108d92c74c50d650f267218dcb5c343e86a51fca8f1575ab2f4c589130134b28
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 1e6bd77887444f5dad8b9020d90493fa6ae144d6099837b985deacf68aa15b09
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -231,7 +231,7 @@ var Surface = class {
     this.pan(x - this.drag.last[0], y - this.drag.last[1]);
     this.drag.last = [x, y];
   }
-  // What is under the pointer is told anew: it moved, or more is known.
+  // What is under the pointer is told again: it moved, or more is known.
   hoverAgain() {
     if (!this.pointer) return;
     const [x, y, clientX, clientY] = this.pointer;

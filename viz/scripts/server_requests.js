@@ -100,7 +100,7 @@ export function serve() {
       chooseBeside(text);
     } catch (error) {
       served.problem = `${text}: ${error.message}`;
-      changed(); // the address names nothing: it is written anew
+      changed(); // the address names nothing: it is written again
     }
   };
 }

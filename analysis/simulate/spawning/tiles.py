@@ -118,7 +118,7 @@ def _slowness(z: State, o: Costs) -> float:
 
 @internal
 def comes_to_site(w: Work, o: Costs, z: State, now: float, t: int) -> bool:
-    """A thread that does items with sites launches there or goes on; return whether it has not come to its end."""
+    """A thread that does items with sites launches there or continues; return whether it has not come to its end."""
     u = z.site[t]
     z.ns[OWN_ITEMS] += z.due_items[t]
     z.ns[OWN_NS] += z.due_ns[t]

@@ -213,7 +213,7 @@ def disagreements(texts: Mapping[str, str]) -> list[str]:
 
 
 def with_figures(text: str) -> str:
-    """Return a page with its figures written anew."""
+    """Return a page with its figures written again."""
     for figure in figures():
         for match in reversed(matches(figure, text)):
             for group in range(len(figure.values), 0, -1):
@@ -252,7 +252,7 @@ def other_numbers(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def run(*, write: bool, other: bool) -> int:
-    """Check all pages, or write their tables and figures anew, or list the other numbers. Return the exit code."""
+    """Check all pages, or write their tables and figures again, or list the other numbers. Return the exit code."""
     texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
     if other:
         for name, text in texts.items():

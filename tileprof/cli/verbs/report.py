@@ -77,7 +77,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - as above
     from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
-    from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import condition, fact_text  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above
     from tileprof.cli.text.inserted_text import print_inserted  # noqa: PLC0415 - as above
     from tileprof.cli.text.progress import first_time, steps  # noqa: PLC0415 - as above
@@ -117,7 +117,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     values = facts(report)
     failures = [c for c in conditions if c.holds(values[c.name])]
     for c in failures:
-        say(f"tileprof: {c.text} holds: {c.name} is {shown(c.name, values[c.name])}")
+        say(f"tileprof: {c.text} holds: {c.name} is {fact_text(c.name, values[c.name])}")
     return 1 if failures else 0
 
 

@@ -2,7 +2,8 @@
 
 A tile of a grid ``(gx, gy, gz)`` has the number ``x + gx*(y + gy*z)``; so has a semaphore of a semaphore grid. A
 producer tile posts (adds 1 to) one semaphore of each of its arrays when all its writes are visible; a consumer tile
-goes on when every semaphore that it awaits has reached its value. Worked example, a GEMM of 24 x 4 tiles whose consumer
+continues when every semaphore that it awaits has reached its value. Worked example, a GEMM of 24 x 4 tiles whose
+consumer
 reads whole rows::
 
     {"tileprof_policy": 1,

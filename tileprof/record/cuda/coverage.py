@@ -241,7 +241,7 @@ def _by_its_code(
 
 
 def _spilled(records: Records, launch: Examined) -> None:
-    """Accesses without room in the arena stand for all tiles and whole pages; loads through maps leave no page."""
+    """Accesses without room in the arena count as all tiles and whole pages; loads through maps leave no page."""
     spill = records.spilled.get(launch.event["launch"])
     if spill is None:
         return

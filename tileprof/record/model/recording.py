@@ -123,7 +123,7 @@ class Recording:
             path = session.writer.abandon(reason) if reason else session.writer.close(self._exit_code or 0)
         except UserError as error:
             _say(f"the trace is not whole: {error}")
-        except Exception as error:  # noqa: BLE001 - a bug of ours, and the program's exit code stays its own
+        except Exception as error:  # noqa: BLE001 - a bug of tileprof, and the program's exit code stays its own
             traceback.print_exc()
             _say(f"the trace is not whole; this is a bug in tileprof: {error}")
         else:

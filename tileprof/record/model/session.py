@@ -56,7 +56,7 @@ _LIFT = "aten::lift_fresh"
 
 
 class Session:
-    """One recording, from `start` to `stop`; ``active`` is False once it cannot go on.
+    """One recording, from `start` to `stop`; ``active`` is False once it cannot continue.
 
     A failure of the recorder never reaches the program: it is printed, and recording stops (``failure``).
     """
@@ -108,7 +108,7 @@ class Session:
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
         self._stack.enter_context(attention_choice.as_on_gpu(capability(self.device)))
-        ignore_host_data = self._stack.enter_context(host_data.seen(self))
+        ignore_host_data = self._stack.enter_context(host_data.watch(self))
         self._stack.enter_context(compiler(self, ignore_host_data))
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:
@@ -183,7 +183,7 @@ class Session:
     # ---- captured regions
 
     def begin_capture(self) -> None:
-        """The first region of the program starts the trace anew."""
+        """The first region of the program starts the trace again."""
         with self._lock:
             if self.window.begin_capture() and self.active:
                 self._guard(self._restart)
@@ -521,7 +521,7 @@ class Session:
             self.buffers.release(buffer)
 
     def _move(self, path: str) -> None:
-        """Copies that resized storages cost; whatever the module: memory that the trace knows goes on in another
+        """Copies that resized storages cost; whatever the module: memory that the trace knows continues in another
         buffer.
         """
         for move in self.buffers.moves():

@@ -76,7 +76,7 @@ def backend(
 def _regions(
     graph: Traced, options: Options, policies: Mapping[Path, policy_files.AnyPolicy], report: Report
 ) -> list[Region]:
-    """Return what kernels of ours compute of a graph; the report says what, and what they do not."""
+    """Return what kernels of this package compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
     reason = _unraced(nodes)

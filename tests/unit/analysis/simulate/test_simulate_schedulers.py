@@ -23,7 +23,7 @@ from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, scheduler
 from tileprof.analysis.simulate.scheduler import program_of
-from tileprof.analysis.simulate.schedulers.acs import missed
+from tileprof.analysis.simulate.schedulers.acs import missed_notes
 from tileprof.analysis.simulate.simulator import covered_ns
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
@@ -329,8 +329,10 @@ def test_the_published_check_misses_what_is_only_read(name):
 
 
 def test_a_chain_of_checked_launches_keeps_what_the_check_misses():
-    assert missed([{}, {0: {"WAW"}}, {1: {"WAR"}, 0: {"RAW"}}], [set(), {0}, {1}])[0].endswith("no dependency here.")
-    assert "misses 1 of 1" in missed([{}, {0: {"RAW"}}], [set(), set()])[0]
+    assert missed_notes([{}, {0: {"WAW"}}, {1: {"WAR"}, 0: {"RAW"}}], [set(), {0}, {1}])[0].endswith(
+        "no dependency here."
+    )
+    assert "misses 1 of 1" in missed_notes([{}, {0: {"RAW"}}], [set(), set()])[0]
 
 
 def test_static_lists_wait_inside_and_cost_a_signal():

@@ -390,7 +390,7 @@ def test_a_bit_that_is_not_set_is_a_missed_dependency(tmp_path, which):
 
 
 def test_launches_whose_records_fall_short_have_filters_of_all_bits(tmp_path):
-    """One had no room, one stands for all memory since a block of it was not seen."""
+    """One had no room, one counts as touching all memory since a block of it was not seen."""
     unseen = [e for e in ENTRIES if e[2] != 2]
     program = [ALLOC, KERNEL, launch(1), launch(2, grid=(2, 1, 1)), launch(3), {"e": "unfinished", "launch": 2}]
     trace = recorded_trace(tmp_path, FILTERS[:2], program, unseen)

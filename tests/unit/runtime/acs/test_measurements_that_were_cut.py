@@ -1,4 +1,6 @@
-"""Scripts that measure ACS on a GPU go on where they were cut: what is there is not done again, and nothing is lost."""
+"""Scripts that measure ACS on a GPU continue where they were cut: what is there is not done again, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 

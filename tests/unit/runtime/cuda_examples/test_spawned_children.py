@@ -197,7 +197,7 @@ def test_the_pace_is_that_of_the_last_whole_window(controller) -> None:
     for begin, now in ((1_100, 1_300), (1_200, 1_500), (2_100, 2_500)):
         controller.end_at(control, begin, now)
     assert controller.waiting(control) == 0
-    assert pace(2_600) == (2.0, 500.0, 1_024.0)  # window 1; window 2 still goes on
+    assert pace(2_600) == (2.0, 500.0, 1_024.0)  # window 1; window 2 still continues
     assert pace(3_100) == (1.0, 400.0, 1_024.0)
     assert pace(3_072 + 1_024) == (1.0, 400.0, 1_024.0)  # window 3 had none
     assert pace(1_024 * 40) == (3.0, 900.0, 1_024.0 * 40 - 1_100)  # too long ago: all of time

@@ -61,7 +61,7 @@ def compiler(session: Session, before: Callable[[], None]) -> Iterator[None]:
 
 
 def _unfollowed(function: Any) -> None:
-    """Let Dynamo run a function of ours as it is, where the program calls it between two compiled graphs."""
+    """Let Dynamo run a function of tileprof as it is, where the program calls it between two compiled graphs."""
     frames: Any = import_module("torch._dynamo.eval_frame")
     skip = getattr(frames, "skip_code", None)
     if skip is not None and "tileprof" in function.__code__.co_filename:

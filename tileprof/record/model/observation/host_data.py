@@ -28,7 +28,7 @@ _LIBRARIES = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
 
 
 @contextmanager
-def seen(session: Session) -> Iterator[Callable[[], None]]:
+def watch(session: Session) -> Iterator[Callable[[], None]]:
     """Tell the session of data that become tensors (`Session.from_host`); yields what ends that before the context
     does.
     """

@@ -63,7 +63,7 @@ class Lane:
         return lane
 
     def follow(self, key: str, device: torch.device, folded: Sequence[Any]) -> None:
-        """Make a runner that keeps copies of weights anew if these are no longer the ones that it saw."""
+        """Make a runner that keeps copies of weights again if these are no longer the ones that it saw."""
         if not self._runners[key].frozen:
             return
         if any(t.is_inference() for t in folded):

@@ -11,7 +11,7 @@
 //
 // OVERWRITE: a command whose cluster is not known to have taken it may be overwritten by a task that is ready and more
 // urgent, once. Nothing makes the CPU's write and the cluster's read one step, so that either task may run: both stay
-// with the cluster until its claim says which it took, and the other one is dealt anew. A task for which others have
+// with the cluster until its claim says which it took, and the other one is dealt again. A task for which others have
 // been sent ahead stays where it is. So a task that was sent ahead still waits only for tasks in commands that were
 // sent before its own, and that will be taken.
 //
@@ -177,7 +177,7 @@ struct Pilot {
         return !done.met(other) || (AFFINITY && home[task] == cluster && home[other] != cluster);
     }
 
-    // Returns whether a task that was sent may be dealt anew: no cluster waits for it.
+    // Returns whether a task that was sent may be dealt again: no cluster waits for it.
     bool withdrawable(int task) const {
         for (int post = POST_PTR[task]; SPECULATE && post < POST_PTR[task + 1]; ++post)
             for (int event = EVENT_PTR[POSTS[post]]; event < EVENT_PTR[POSTS[post] + 1]; ++event)

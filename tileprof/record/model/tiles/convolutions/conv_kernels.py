@@ -312,7 +312,7 @@ def direct_kernel(window: Window, device: Device, name: str, *, run: int = DIREC
 
 def squares_kernel(window: Window, device: Device, name: str, *, by_image: bool) -> Kernel:
     """Depthwise, channels innermost: 256 threads, each with a square of 2 x 2 results of a channel; channels first,
-    then squares along a row of them. ``by_image``: blocks begin anew with each image.
+    then squares along a row of them. ``by_image``: blocks begin again with each image.
     """
     images, channels, height, width = window.out.shape
     shape = (images, -(-height // 2), -(-width // 2), channels)

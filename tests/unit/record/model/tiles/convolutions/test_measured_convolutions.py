@@ -13,7 +13,7 @@ from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
-from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
+from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
 from tileprof.record.model.tiles.convolutions.problem import Problem, channels_last, key_of, operand_sizes
 from tileprof.record.model.tiles.convolutions.windows import Axis
@@ -267,19 +267,20 @@ def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
 
 
 def test_kernels_are_told_by_their_names():
-    assert named("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").tile == (128, 64, 64)
-    assert named("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").cluster == (2, 4)
-    assert named("sm90_xmma_fprop_implicit_gemm_bf16_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1").tile[:2] == (
+    assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").tile == (128, 64, 64)
+    assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").cluster == (2, 4)
+    xmma = "sm90_xmma_fprop_implicit_gemm_bf16_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1"
+    assert parse_name(xmma).tile[:2] == (
         256,
         64,
     )
-    assert named("_Z23implicit_convolve_sgemmIffLi1024ELi5ELi5ELi3ELi3ELi3ELi1ELb0E").tile[:2] == (32, 32)
-    assert named("_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernelINS4_9GemmShapeILi64ELi128ELi32EEEE").tile == (
+    assert parse_name("_Z23implicit_convolve_sgemmIffLi1024ELi5ELi5ELi3ELi3ELi3ELi1ELb0E").tile[:2] == (32, 32)
+    assert parse_name("_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernelINS4_9GemmShapeILi64ELi128ELi32EEEE").tile == (
         64,
         128,
         32,
     )
-    assert named("a kernel of tomorrow").role == Role.OTHER
+    assert parse_name("a kernel of tomorrow").role == Role.OTHER
 
 
 def test_layouts_are_told_as_pytorch_tells_them():
