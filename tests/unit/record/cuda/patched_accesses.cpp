@@ -66,7 +66,7 @@ int main() {
             if (access.kind == 3 && lane == 0) return enter_block(&h, access.address[0]);
             if (access.kind == 4 && elected())
                 return exit_block(&h, access.address[0], __builtin_popcount(warp::lanes));
-            if (access.kind == 0) touch(&h, hot_fields(&h), access.address[lane], bytes, mode);
+            if (access.kind == 0) touch(&h, access.address[lane], bytes, mode);
         });
     }
     uint64_t entries = 0;
