@@ -9,12 +9,12 @@
 # ---
 
 # %% [markdown]
-# # Do programs like those of the papers reach the published gains of ACS, SPAWN, BlockMaestro and Wireframe?
+# # Published gains of ACS, SPAWN, BlockMaestro and Wireframe, simulated
 #
 # Four papers, each with its own simulator, report large average gains: kernels out of order from a window (ACS), child
 # grids that are launched only where they pay (SPAWN), kernels that are launched early and whose blocks wait
 # (BlockMaestro), and a task graph in hardware (Wireframe). This notebook runs all of them in one simulator, on
-# generated programs of the kinds that the authors used.
+# generated programs of the kinds that the authors used, and compares the gains with the published ones.
 #
 # The kinds of programs, the numbers of kernels and SMs, the cost of a launch, and how full the GPU was come from the
 # papers. The duration of a block is **assumed**; where it decides the size of a gain, the notebook gives a range. No
@@ -50,12 +50,13 @@ folder = Path(tempfile.mkdtemp())
 pool = ThreadPoolExecutor(2)
 
 # %% [markdown]
-# ## How many kernels must ACS look at?
+# ## ACS: the size of the window
 #
-# A window of N kernels, in software (a host thread sees each kernel end, 5 us later) and on the GPU. The first three
-# run on a GPU of 46 SMs with 3.6 us per launch, from any thread. The recurrent network is recorded from PyTorch without
-# a GPU, for an H200: its kernels take a microsecond or two, so that a window on the host only delays them. A window on
-# the GPU gains even with a single kernel in it, because it does not query the host between two kernels.
+# ACS looks at a window of N kernels, in software (a host thread sees each kernel end, 5 us later) or on the GPU. The
+# first three run on a GPU of 46 SMs with 3.6 us per launch, from any thread. The recurrent network is recorded from
+# PyTorch without a GPU, for an H200: its kernels take a microsecond or two, so that a window on the host only delays
+# them. A window on the GPU gains even with a single kernel in it, because it does not query the host between two
+# kernels.
 
 
 # %%
@@ -97,11 +98,11 @@ curves(
 of_window.round(2)
 
 # %% [markdown]
-# ## When should a thread launch its work as a grid?
+# ## SPAWN: which work to launch as a grid
 #
-# Child grids on a K20c (28 us for a warp to launch, 2.4 us more for each grid, 32 grids at a time). A static threshold
-# launches every thread with that many items or more: 1 means always, the right end of each line never. The benchmark
-# suite's own threshold is 32.
+# Child grids run on a K20c (28 us for a warp to launch, 2.4 us more per grid, 32 grids at a time). A static threshold
+# launches a grid for every thread with that many items or more: 1 means always, the right end of each line never. The
+# benchmark suite's own threshold is 32.
 
 # %%
 works = {
@@ -144,11 +145,11 @@ curves(
 rules.round(2)
 
 # %% [markdown]
-# ## Theirs and ours
+# ## Published and simulated means
 #
-# The figure has every published average and the range of our (geometric) means under our assumptions: blocks that are
-# as fast beside others as alone or half as fast on a full SM, blocks of 5 to 20 us, items of 100 to 400 cycles, and a
-# rule that launches or estimates until the first child has ended.
+# The figure has every published average and the range of the simulated (geometric) means under these assumptions:
+# blocks that are as fast beside others as alone, or half as fast on a full SM; blocks of 5 to 20 us; items of 100 to
+# 400 cycles; and a rule that either launches or estimates until the first child has ended.
 
 # %%
 comparisons = [
@@ -162,15 +163,15 @@ table = pd.DataFrame(
         (f"{c.scheduler}: {c.programs}", c.mean, c.best, *c.means, c.most, c.verdict, c.why)
         for c in comparisons
     ],
-    columns=["row", "value", "published best", "low", "high", "our best", "verdict", "what differs"],
+    columns=["row", "value", "published best", "low", "high", "simulated best", "verdict", "what differs"],
 )  # fmt: skip
 directed = [c for c in comparisons if c.same_direction is not None]
 same = sum(bool(c.same_direction) for c in directed)
-inside, near_ours = sum(c.inside for c in comparisons), sum(c.near for c in comparisons)
+inside, near_simulated = sum(c.inside for c in comparisons), sum(c.near for c in comparisons)
 intervals(
     table, log_x=True, one="no gain", x_title="times as fast",
     title=f"{same} of {len(directed)} published gains have the same direction here; of {len(comparisons)} published values<br>"
-    f"{inside} lie in our range, and {near_ours} in it or within a factor of {published.NEAR:g} of its nearest end",
+    f"{inside} lie in the simulated range, and {near_simulated} in it or within a factor of {published.NEAR:g} of its nearest end",
 )  # fmt: skip
 
 # %%
@@ -183,7 +184,7 @@ lines = [
     for c in comparisons
     if not c.inside
 ]
-Markdown("Where the published value lies outside our range:\n\n" + "\n".join(lines))
+Markdown("Where the published value lies outside the simulated range:\n\n" + "\n".join(lines))
 
 # %%
 wide = ", ".join(f"{program}: {int(n)}" for (program, scheduler), n in enough.items() if scheduler == "acs-hw")
@@ -193,20 +194,20 @@ of_best = ", ".join(
 
 
 def named(rows: list[published.Comparison]) -> str:
-    """Rows with their numbers: published, and from the least to the greatest of our means."""
-    each = (f"{c.scheduler}, {c.programs} ({c.mean:.2f}; ours {c.means[0]:.2f} to {c.means[1]:.2f})" for c in rows)
+    """Rows with their numbers: the published one, and the range of the simulated means."""
+    each = (f"{c.scheduler}, {c.programs} ({c.mean:.2f}; simulated {c.means[0]:.2f} to {c.means[1]:.2f})" for c in rows)
     return "; ".join(each) or "none"
 
 
 Markdown(
     f"""
-**Answer.** Three counts, since a direction is less than a size:
+**Answer.** There are three counts, since the same direction says less than the same size:
 
-- **Direction**: {same} of {len(directed)} published gains or losses have the same direction under all our assumptions. Published as 1, without a
-  direction, and not counted: {named([c for c in comparisons if c.same_direction is None])}.
-- **In our range**: {inside} of {len(comparisons)} published values. Outside: {named([c for c in comparisons if not c.inside])}.
-- **Within a factor of {published.NEAR:g}** of the nearest end of our range, or in it: {near_ours} of {len(comparisons)}. Farther: {named([c for c in comparisons if not c.near])}.
+- **Direction**: {same} of {len(directed)} published gains or losses have the same direction under all assumptions. A mean that is published as 1
+  has no direction and is not counted: {named([c for c in comparisons if c.same_direction is None])}.
+- **In the simulated range**: {inside} of {len(comparisons)} published values. Outside: {named([c for c in comparisons if not c.inside])}.
+- **Within a factor of {published.NEAR:g}** of the nearest end of the simulated range, or in it: {near_simulated} of {len(comparisons)}. Farther: {named([c for c in comparisons if not c.near])}.
 
-Windows that give 95% of what any gives, on the GPU: {wide}. SPAWN's rule over the best static threshold: {of_best}.
+Windows on the GPU that reach 95% of the best gain: {wide}. SPAWN's rule over the best static threshold: {of_best}.
 """
 )

@@ -9,17 +9,16 @@
 # ---
 
 # %% [markdown]
-# # How large must a Bloom filter be to find the dependencies of thread blocks?
+# # Size of a Bloom filter that finds dependencies of thread blocks
 #
 # A scheduler that starts a thread block when its parents have ended must know these parents. If they are not known in
 # advance, Kuper, Pati and Sinclair propose to put the addresses that a block touches into a Bloom filter; a later block
 # waits for every earlier block whose filter it hits. A filter never misses a dependency, but a small one finds false
-# ones, and every false one may cost time. No sizes were published.
+# ones, and every false one may cost time. No sizes were published. This notebook shows how large a filter must be.
 #
-# Two programs are recorded without a GPU for an H200; the filters are real filters over the **recorded** addresses of
-# the tile model; times are **modelled** by simulation, with free launches and free look-ups, so that nothing but
-# dependencies counts. The scale of gain has two ends: 0% is a barrier after every launch, 100% is dataflow with exact
-# dependencies.
+# Two programs are recorded without a GPU for an H200. The filters hold the **recorded** addresses of the tile model.
+# Times are **modelled** by simulation, with free launches and free look-ups, so that only dependencies count. A gain of
+# 0% is that of a barrier after every launch, a gain of 100% that of dataflow with exact dependencies.
 
 # %%
 import subprocess
@@ -106,7 +105,7 @@ def run(job: tuple[str, Counted]) -> dict[str, object]:
 # %% [markdown]
 # ## Bits and hashes
 #
-# Filters of one block, with the granule of 128 bytes and the flush every 4 launches that are the scheduler's defaults.
+# The filters of a block have the scheduler's defaults: a granule of 128 bytes and a flush every 4 launches.
 
 # %%
 BITS = [2**k for k in (8, 10, 12, 14, 16, 18)]
@@ -131,7 +130,7 @@ curves(
     + " and ".join(f"{value:.1f}" for value in default["false edges"])
     + " false dependencies for each true one",
     x_title="bits of a filter",
-    y_title="false for each true one",
+    y_title="false answers per true one",
 )
 
 # %%
@@ -210,8 +209,8 @@ curves(
 )
 
 # %% [markdown]
-# The smallest filter that keeps nine tenths of what the largest one keeps, at a flush every 4 launches, and what it
-# takes: two filters for each tile of the launches between two flushes.
+# The table has the smallest filter that keeps nine tenths of the gain of the largest one, at a flush every 4 launches,
+# and its memory: two filters per tile of the launches between two flushes.
 
 # %%
 ENOUGH = 0.9
@@ -251,12 +250,12 @@ def each(values: pd.Series, form: str) -> str:
 
 Markdown(
     f"""
-**Answer.** {each(need["bits"], ",.0f")} bits a filter with {max(HASHES)} hashes keep nine tenths of what any size keeps; that is
+**Answer.** {each(need["bits"], ",.0f")} bits per filter with {max(HASHES)} hashes keep nine tenths of the gain of the largest size; that is
 {each(need["MiB of filters"], ".1f")} MiB of filters for the tiles between two flushes. With 4,096 bits and 2 hashes
 {each(default["false edges"], ".1f")} false dependencies come with each true one, and {each(default["kept"], ".0%")} of the gain of exact
-dataflow is left. Hashes matter as much as bits: with a single one the {worse.split(",")[0]} keeps {single[worse]:.0%} at {max(BITS):,} bits instead of
+dataflow remains. Hashes matter as much as bits: with a single one the {worse.split(",")[0]} keeps {single[worse]:.0%} at {max(BITS):,} bits instead of
 {several[worse]:.0%}. So does the granule: at 4,096 bits, 4 hashes and {peak["granule"]} bytes the {program.split(",")[0]} keeps {peak["kept"]:.0%}. The flush is
-a limit of its own: every 4 launches, no filter keeps more than {each(need["kept at most"], ".0%")}. All times modelled, over
-recorded addresses of the tile model.
+a separate limit: with a flush every 4 launches, no filter keeps more than {each(need["kept at most"], ".0%")}. All times are modelled,
+over recorded addresses of the tile model.
 """
 )

@@ -9,15 +9,16 @@
 # ---
 
 # %% [markdown]
-# # How fast a link does a CPU need to schedule thread blocks on a GPU?
+# # Latency of the link from which a CPU schedules thread blocks on a GPU
 #
 # CCKS ("Cooperative Coherent Kernel Scheduling", proposed for Grace Hopper) keeps one persistent kernel on the GPU; its
 # workers report finished tiles to the CPU over a coherent link, and the CPU writes back what to run next. It was shown
-# only on NVLink-C2C and without a CUDA graph as baseline. This notebook asks what remains of the gain on a slower link.
+# only on NVLink-C2C and without a CUDA graph as baseline. This notebook shows how much of the gain remains on a slower
+# link.
 #
 # Four programs are recorded without a GPU and simulated with the link's latency, one way, from 0.1 to 20 microseconds.
-# For orientation: about 0.5 is often assumed for NVLink-C2C; over PCIe an H200 was measured at 2.5 when all its blocks
-# use the link (`link_trip_ns` of its device description). **All times are modelled**, on an H200; launch gaps and the
+# About 0.5 is often assumed for NVLink-C2C; over PCIe, 2.5 was measured on an H200 when all its blocks use the link
+# (`link_trip_ns` of its device description). **All times are modelled**, on an H200; launch gaps and the
 # link were measured on one, the costs of the CPU (20 ns per tile, 100 ns per batch, four threads) are assumed.
 
 # %%
@@ -84,9 +85,9 @@ pd.DataFrame(
 ).T.round(1)
 
 # %% [markdown]
-# Variants of the scheduler. *Speculative enqueue*: the CPU assigns tiles of the next four launches before their parents
-# have ended, and the GPU starts them by itself. *Bypass*: a tile with a single parent starts on the GPU without a
-# message to the CPU. *Batch commit*: 32 decisions share one write.
+# The scheduler has variants. *Speculative enqueue*: the CPU assigns tiles of the next four launches before their
+# parents have ended, and the GPU starts them without the CPU. *Bypass*: a tile with a single parent starts on the GPU
+# without a message to the CPU. *Batch commit*: 32 decisions share one write.
 
 # %%
 VARIANTS = {
@@ -128,7 +129,7 @@ here = table[table["latency_us"] == NVLINK_US]
 here.pivot_table(index="program", columns="variant", values="gain", sort=False).join(pd.DataFrame(baselines).T).round(3)
 
 # %% [markdown]
-# Break-even: the latency at which the gain falls to that of the CUDA graph, by bisection.
+# The break-even is the latency at which the gain falls to that of the CUDA graph; bisection finds it.
 
 # %%
 LONGEST_US = 100.0
@@ -191,8 +192,8 @@ curves(
 )
 
 # %% [markdown]
-# The link is not the only limit: the CPU decides about every tile. At the latency of NVLink-C2C, with more or fewer
-# threads:
+# The link is not the only limit, because the CPU decides about every tile. The next figure varies the number of
+# threads at the latency of NVLink-C2C.
 
 # %%
 crowded = small[1]
@@ -231,7 +232,7 @@ curves(
 # ## Measured points
 #
 # The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that assigns tiles to a persistent
-# kernel over PCIe. Its link was measured by itself and is part of the device description (`link_one_way_ns`). Ten
+# kernel over PCIe. Its link was measured separately and is part of the device description (`link_trip_ns`). Ten
 # chains were measured on an H200. The curves are simulated with the same tiles and use only the measured time of the
 # stages one by one (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their
 # inputs, *ccks-ready* does not.
@@ -281,7 +282,8 @@ there.assign(difference=lambda t: t["simulated_us"] / t["measured_us"] - 1)[
 ].round(2)
 
 # %% [markdown]
-# Every simulated scheduler that runs for real as well, measured and simulated (`tests/benchmarks/bench_twins.py`):
+# The table has every simulated scheduler that also runs on a GPU, measured and simulated
+# (`tests/benchmarks/bench_twins.py`):
 
 # %%
 pd.read_csv(clone / "notebooks" / "data" / "twins.csv").set_index("scheduler")
@@ -303,12 +305,12 @@ bypass = 100 * (near["no speculation"] - near["no speculation, no bypass"]).max(
 idle = [100 * (gain(name, at("ccks:fetch=0ns", NVLINK_US)) - baselines[name]["CUDA graph"]) for name in large]
 Markdown(
     f"""
-**Answer.** With speculation, a link about as fast as PCIe will do: from {NVLINK_US} to {PCIE_US} us one way the programs of small kernels lose
+**Answer.** With speculation, a link about as fast as PCIe is enough: from {NVLINK_US} to {PCIE_US} us one way the programs of small kernels lose
 at most {lost.max():.1f} points of gain, and they beat a CUDA graph {text(speculative[small].min())}. Without it every chain of tiles pays the
 round trip, and they beat the graph only {text(plain[small].max())}. Bypassing the CPU is worth at most {bypass:.1f} points up
 to {PCIE_US} us; the CPU's throughput matters more ({crowded.split(",")[0]} needs {thread_counts["batches of 32"]} with batches, {thread_counts["no batches"]} without).
-The MLPs, few and large kernels, beat the graph {text(speculative[large].max())}; even if the workers' {scheduler("ccks").fetch_ns:.0f} ns per tile were free,
-they would be {min(idle):+.1f} to {max(idle):+.1f} points from it. All of it modelled.
+The MLPs have few and large kernels and beat the graph {text(speculative[large].max())}; even if the workers' {scheduler("ccks").fetch_ns:.0f} ns per tile were free,
+they would be {min(idle):+.1f} to {max(idle):+.1f} points from it. All figures are modelled.
 
 | program | gain of a CUDA graph | CCKS at {NVLINK_US} us | CCKS at {PCIE_US} us | beats the graph | without speculation |
 |---|---|---|---|---|---|

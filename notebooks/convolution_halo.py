@@ -9,12 +9,12 @@
 # ---
 
 # %% [markdown]
-# # What does a 3x3 convolution need of the one before, and do cuSync's policies wait for it?
+# # The halo of a 3x3 convolution and cuSync's policies
 #
 # cuSync lets the thread blocks of a convolution start when the blocks that they need of the convolution before have
 # ended. The policy says which blocks these are, and nothing checks it. A block computes a run of pixels. It needs the
 # same pixels of its input and, for a filter of 3x3, the ring of pixels around them: the *halo*. The halo lies in other
-# blocks.
+# blocks. This notebook checks whether cuSync's policies wait for it.
 #
 # ResNet-38 and VGG-19 are recorded without a GPU for a V100, in fp16 and channels-last, with one image and with
 # sixteen. The dependencies come from the **recorded** accesses of the tile model; tile shapes and times are
@@ -91,8 +91,9 @@ def needed(fused) -> int:
 # %% [markdown]
 # ## One block on the image
 #
-# The second convolution of ResNet-38's first stage: 56 x 56 pixels, 64 channels. The pixels that one of its blocks
-# reads are those of the recorded accesses; the recorded output of the convolution before shows which blocks wrote them.
+# The figure shows the second convolution of ResNet-38's first stage, with 56 x 56 pixels and 64 channels. The pixels
+# that one of its blocks reads are those of the recorded accesses; the recorded output of the convolution before shows
+# which blocks wrote them.
 
 # %%
 graph = graphs["ResNet-38", 16]
@@ -136,8 +137,8 @@ areas(
 )
 
 # %% [markdown]
-# The same for the first 40 blocks of both convolutions: the diagonal is awaited, its neighbours are not. cuSync's
-# RowSync differs only in the number of semaphores: a row of blocks is the same run of pixels.
+# The next figure shows the first 40 blocks of both convolutions: the diagonal is awaited, its neighbours are not.
+# cuSync's RowSync differs only in the number of semaphores: a row of blocks is the same run of pixels.
 
 # %%
 wait_matrix(
@@ -148,10 +149,11 @@ wait_matrix(
 )
 
 # %% [markdown]
-# ## Every stage
+# ## All stages
 #
-# The policies as cuSync ships them, verified against the recorded dependencies; beside them a policy derived from these
-# and verified, and one that awaits exactly what is needed, with one wait for each dependency.
+# The table verifies the policies that cuSync ships against the recorded dependencies. Beside them are a verified policy
+# that was derived from these dependencies, and a policy that awaits exactly what is needed, with one wait per
+# dependency.
 
 # %%
 rows = []
@@ -208,11 +210,11 @@ best = table.loc[gain.idxmax()]
 same = (table["missing: Conv2DTileSync"] == table["missing: RowSync"]).all()
 Markdown(
     f"""
-**Answer.** The ring of pixels around its own, and {"neither shipped policy waits" if same else "the shipped policies do not all wait"} for it:
+**Answer.** A block needs the ring of pixels around its own, and {"neither shipped policy waits" if same else "the shipped policies do not all wait"} for it:
 Conv2DTileSync leaves out {unsound["missing share"].min():.0%} to {unsound["missing share"].max():.0%} of the dependencies in {len(unsound)} of
 {len(table)} pairs, RowSync {"the same ones" if same else "others"}; where nothing is missing, one row of blocks holds the whole image. A policy that waits for the
-halo too is sound in all {len(table)} and costs at most {cost.max():.2f} us more in the model, since neighbours finish together: the
-largest gain, {gain.max():.0%} ({best["network"]} {best["stage"]}, {best["images"]} images, {best["stream order, us"]:.1f} us in stream order), is kept. Dependencies from recorded
-accesses of the tile model, times modelled; nothing here ran on a GPU.
+halo too is sound in all {len(table)} and costs at most {cost.max():.2f} us more in the model, because neighbours finish together: the
+largest gain, {gain.max():.0%} ({best["network"]} {best["stage"]}, {best["images"]} images, {best["stream order, us"]:.1f} us in stream order), is kept. Dependencies come from recorded
+accesses of the tile model, times are modelled; nothing here ran on a GPU.
 """
 )

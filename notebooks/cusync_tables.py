@@ -9,12 +9,12 @@
 # ---
 
 # %% [markdown]
-# # Are cuSync's published waves and gains those that a model predicts?
+# # cuSync's published waves and gains beside those of a model
 #
-# cuSync synchronises dependent kernels tile by tile. Its paper prints waves, its repository times of two policies,
-# RowSync and TileSync, beside stream order: for GPT-3's MLP on a V100 and an A100, and for the convolutions of
-# ResNet-38 on a V100. This notebook computes both again: waves from grids, gains by simulation from stream-order times,
-# tile shapes, and what each policy's loops wait for.
+# cuSync synchronises dependent kernels tile by tile. Its paper prints waves, and its repository has times of two
+# policies, RowSync and TileSync, beside stream order: for GPT-3's MLP on a V100 and an A100, and for the convolutions
+# of ResNet-38 on a V100. This notebook computes both again: waves from grids, gains by simulation from stream-order
+# times, tile shapes, and what each policy's loops wait for.
 #
 # **Published** values were measured by cuSync's authors; **predicted** values are modelled. No point is predicted from
 # its own time under a policy. The points that constants were taken from are hollow in the figures and are not counted.
@@ -43,8 +43,9 @@ from studies.published_beside_predicted import beside
 # %% [markdown]
 # ## Waves
 #
-# The paper's table for the V100: waves in stream order (whole waves of both kernels), and under cuSync (filled waves).
-# Beside it what follows from the grids that the paper prints, and from the tile shapes and split-k of the repository.
+# The paper's table for the V100 has waves in stream order (whole waves of both kernels) and under cuSync (filled
+# waves). Beside it is what follows from the grids that the paper prints, and from the tile shapes and split-k of the
+# repository.
 
 # %%
 points = published(pd.read_csv(data / "cusync_published_times.csv"), pd.read_csv(data / "cusync_configurations.csv"))
@@ -118,7 +119,7 @@ beside(
 )
 
 # %% [markdown]
-# ## What the A100's gains are made of
+# ## Pace of tiles on the A100
 #
 # *Pace* is how long a tile takes, as a multiple of the time in stream order at most token counts. The three programs of
 # a token count ran one after another.
@@ -143,7 +144,7 @@ curves(
 
 # %% [markdown]
 # One pace per token count explains both policies: each is predicted with the pace of the other (`from_other`). That is
-# no prediction from stream order. `most` is what any schedule could gain if tiles took as long as in stream order:
+# not a prediction from stream order. `most` is what any schedule could gain if tiles took as long as in stream order:
 # gains above it cannot come from filled waves.
 
 # %%
@@ -172,10 +173,10 @@ curves(
 )
 
 # %% [markdown]
-# ## Held out
+# ## Held-out points
 #
-# LLaMA's MLP, from the same repository: no constant was taken from it, and none changed for it. Only tile times are
-# from its own stream order.
+# The points of LLaMA's MLP come from the same repository: no constant was taken from them, and none changed for them.
+# Only tile times are from its own stream order.
 
 # %%
 llama = published(pd.read_csv(data / "cusync_llama_times.csv"), pd.read_csv(data / "cusync_configurations.csv"))
@@ -193,9 +194,10 @@ beside(
 )
 
 # %% [markdown]
-# ## Which policy to take
+# ## The better policy
 #
-# Points at which the published times of the two policies differ by more than 3% of the stream-order time.
+# The table has the points at which the published times of the two policies differ by more than 3% of the stream-order
+# time.
 
 # %%
 best = best_policies(table)
@@ -222,9 +224,9 @@ crossed = agreement(a100, "from_other").set_index("policy")["correlation"]
 peak = table[(table["kind"] == "mlp") & (table["arch"] == "v100")].groupby("m")["peak_share"].first()
 Markdown(
     f"""
-**Answer.** Of the {len(waves)} rows of the paper's table of waves, {sum(f == 2 for f in followed)} follow from its grids or from the repository's tiles in both columns.
+**Answer.** {sum(f == 2 for f in followed)} of the {len(waves)} rows of the paper's table of waves follow from its grids or from the repository's tiles in both columns.
 
-On the V100 gains are predicted from stream-order times: correlation {mean["mlp", "v100", rowsync]:.2f} for RowSync and {mean["mlp", "v100", tilesync]:.2f} for TileSync on
+On the V100, gains are predicted from stream-order times, with a correlation of {mean["mlp", "v100", rowsync]:.2f} for RowSync and {mean["mlp", "v100", tilesync]:.2f} for TileSync on
 the MLP, {mean["conv", "v100", rowsync]:.2f} and {mean["conv", "v100", tilesync]:.2f} on the convolutions. TileSync loses to RowSync by its waits in the main loop,
 {calibration.poll_us["v100"]:.2f} us each on a V100 and {calibration.poll_us["a100"]:.2f} us on an A100.
 
@@ -234,7 +236,7 @@ changed is the pace of the GPU between programs: with the pace of the other poli
 
 The better policy is predicted at {right.sum()} of {len(right)} points, the best of both and stream order at {right_with_stream.sum()} of {len(right_with_stream)}.
 
-LLaMA's MLP, held out: {apart_found["v100", rowsync]:.2f} and {apart_found["v100", tilesync]:.2f} on the V100, nothing on the A100 ({apart_found["a100", rowsync]:.2f} and
+LLaMA's MLP was held out: correlation {apart_found["v100", rowsync]:.2f} and {apart_found["v100", tilesync]:.2f} on the V100, nothing on the A100 ({apart_found["a100", rowsync]:.2f} and
 {apart_found["a100", tilesync]:.2f}); the better policy at {apart_right.sum()} of {len(apart_right)} points.
 
 Caution: the V100's stream order does up to {peak.max():.2f} times the arithmetic that its peak allows ({(peak > 1).sum()} of {len(peak)} token counts), so those kernels cannot have computed

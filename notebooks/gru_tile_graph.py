@@ -9,7 +9,7 @@
 # ---
 
 # %% [markdown]
-# # Which thread blocks of a GRU depend on each other?
+# # Dependencies between the thread blocks of a GRU
 #
 # A recurrent network is a chain of small kernels. Launched one after the other, each waits for all blocks of the one
 # before. This notebook records three time steps of a GRU without a GPU, and draws every thread block and every
@@ -47,16 +47,16 @@ graph = build_graph(tileprof.load(trace_path))
 graph.launches[["launch", "op", "kernel", "tiles"]].head(12)
 
 # %% [markdown]
-# The pairs of launches of the first step that depend on each other, and how:
+# The table has the pairs of launches of the first step that depend on each other, with their patterns:
 
 # %%
 columns = ["producer", "consumer", "pattern", "map", "edges", "bytes"]
 graph.pairs.loc[~graph.pairs["reuse_only"], columns].head(15)
 
 # %% [markdown]
-# Every block of the first time step, and of the two products that begin the second. Orange blocks depend on no other
-# block: they could run immediately. Where blocks all need the same blocks, their dependencies are drawn as one line
-# between two squares.
+# The figure has every block of the first time step, and of the two products that begin the second. Orange blocks depend
+# on no other block: they could run immediately. If several blocks all need the same blocks, their dependencies are
+# drawn as one line between two squares.
 
 # %%
 products = graph.launches.loc[graph.launches["op"].astype(str) == "aten::addmm", "launch"]
@@ -76,8 +76,8 @@ tile_graph(
 )
 
 # %% [markdown]
-# The figure shows how many launches back the latest launch is that a block needs. A barrier between kernels makes this
-# 1 for all blocks.
+# The next figure shows how many launches back the latest launch is that a block needs. A barrier between kernels makes
+# this 1 for all blocks.
 
 
 # %%
@@ -115,9 +115,9 @@ barrier, exact = (simulator.run(scheduler(text)).time_ns / 1000 for text in ("st
 first = int((back == 0).sum())
 Markdown(
     f"""
-**Answer.** Each block depends on few launches, and {free:.0%} of the {len(back)} blocks on none that comes just before theirs: {first} need
-nothing that is computed here, since the input products of a step need nothing from the step before. That is what a
-barrier between kernels holds back for no reason: with free launches, blocks that start when their own parents are done take {exact:.1f} us instead of
+**Answer.** Each block depends on few launches, and {free:.0%} of the {len(back)} blocks do not depend on the launch just before theirs: {first} need
+nothing that is computed here, since the input products of a step need nothing from the step before. A barrier between
+kernels delays these blocks without need: with free launches, blocks that start when their own parents are done take {exact:.1f} us instead of
 {barrier:.1f} us ({1 - exact / barrier:.0%} less, modelled on an H200).
 """
 )

@@ -9,7 +9,7 @@
 # ---
 
 # %% [markdown]
-# # How much of a GPU do the kernels of recurrent networks and convolutions fill?
+# # Utilisation of a GPU by recurrent networks and convolutions
 #
 # The thread blocks of a kernel that a GPU holds at a time are its *slots*: SMs times resident blocks per SM. A kernel
 # with fewer blocks leaves slots empty, and the last wave of a kernel with more is seldom full. Kuper, Pati and Sinclair
@@ -49,7 +49,7 @@ clone = next(place for place in places if (place / "notebooks" / "data").is_dir(
 data = clone / "notebooks" / "data"
 
 # %% [markdown]
-# The program that is recorded: each layer of DeepBench once.
+# The recorded program runs each layer of DeepBench once.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -85,9 +85,9 @@ outputs = [process.communicate()[1].decode() for process in running]
 assert not any(process.returncode for process in running), outputs
 
 # %% [markdown]
-# Each launch becomes a row: `waves` is tiles over slots, `share` how many of the slots its tiles fill on average over
-# whole waves. What a library launches around its kernel is left out: the short reduction that ends a split-k product,
-# fills, and copies to another layout.
+# Each launch becomes a row: `waves` is tiles over slots, `share` is the share of slots that its tiles fill on average
+# over whole waves. Launches that a library makes around its kernel are left out: the short reduction that ends a
+# split-k product, fills, and copies to another layout.
 
 
 # %%
@@ -125,7 +125,7 @@ modelled = pd.concat(modelled, ignore_index=True)
 modelled.groupby("group", sort=False)[["waves", "share", "sms"]].median().round(2)
 
 # %% [markdown]
-# The traces of the H200. Copies and fills without a kernel have no blocks and are left out.
+# The next cell reads the traces of the H200. Copies and fills without a kernel have no blocks and are left out.
 
 # %%
 recorded = []
@@ -161,8 +161,8 @@ title = (
 level_bars(bars, title=title, what="slots filled")
 
 # %% [markdown]
-# Why: kernels of less than a wave are as full as they have blocks, and those of a little more than a wave lose most of
-# their second.
+# The reason is the number of waves: a kernel of less than a wave fills as many slots as it has blocks, and a kernel of
+# a little more than a wave leaves most slots of its second wave empty.
 
 # %%
 points = pd.concat([modelled[modelled["device"] == "H200"], recorded.assign(family="any kernel")], ignore_index=True)
@@ -170,8 +170,8 @@ under = float((points["waves"] < 1).mean())
 wave_points(points, title=f"On an H200, {under:.0%} of these kernels have less than one wave of blocks")
 
 # %% [markdown]
-# Slots that hold a block are not yet arithmetic units that work. The share of peak arithmetic counts what a layer has to
-# multiply and add, over its measured time times the peak of the tensor cores.
+# A slot that holds a block does not imply a busy arithmetic unit. The share of peak arithmetic is the number of
+# operations of a layer over its measured time times the peak of the tensor cores.
 
 # %%
 of_h200 = modelled[modelled["device"] == "H200"].reset_index(drop=True)
@@ -187,8 +187,8 @@ share_points(
 )
 
 # %% [markdown]
-# Slots count resident blocks. A kernel of small blocks may reach every SM and still leave most slots empty, as kernels
-# of pointwise work do; the share of SMs that have a block is a weaker measure.
+# Slots count resident blocks. A kernel of small blocks may reach every SM and still leave most slots empty, as
+# pointwise kernels do; the share of SMs that have a block is a weaker measure.
 
 
 # %%
@@ -217,10 +217,10 @@ sentences = [
 Markdown(
     f"""
 **Answer.** Of the {len(recorded)} kernels recorded on an H200, {below(recorded):.0%} fill less than half of their slots, and they take {time:.0%} of the
-time. Of DeepBench's layers, modelled, it is {"; ".join(sentences)}: how full a product is hangs on how many of its blocks fit an SM, which the
-library's tiles decide. Less than one wave of blocks have {(modelled["waves"] < 1).mean():.0%} of the modelled kernels and
-{(recorded["waves"] < 1).mean():.0%} of the recorded ones. Measured, half of DeepBench's layers reach less than {busy:.0%} of an H200's
-peak arithmetic. What is empty is room for blocks of later kernels, if these need not wait for all blocks of the one before.
+time. Of DeepBench's layers, modelled, it is {"; ".join(sentences)}: how full a product is depends on how many of its blocks fit on an SM, which the
+library's tiles decide. {(modelled["waves"] < 1).mean():.0%} of the modelled kernels and {(recorded["waves"] < 1).mean():.0%}
+of the recorded ones have less than one wave of blocks. Measured, half of DeepBench's layers reach less than {busy:.0%} of an H200's
+peak arithmetic. Empty slots are room for blocks of later kernels, if these do not have to wait for all blocks of the one before.
 
 """
     + "\n".join(lines)

@@ -9,7 +9,7 @@
 # ---
 
 # %% [markdown]
-# # Which synchronisation policy suits my MLP?
+# # A synchronisation policy for an MLP
 #
 # cuSync synchronises two dependent matrix products tile by tile; its user declares the dependency, tries all policies
 # on a GPU and keeps the best. Here the dependency is recorded, cuSync's policies are verified against it, and what they
@@ -78,8 +78,8 @@ columns = ["op", "kernel", "grid_x", "grid_y", "grid_z", "tiles", "blocks_per_sm
 graphs[512].launches[columns]
 
 # %% [markdown]
-# Both products, with the launches between them folded. At 512 tokens the grid of the first product is 2 rows of 24
-# tiles, twice for split-k; tiles are launched in groups of eight columns, so that rows alternate.
+# The figure has both products, with the launches between them folded. At 512 tokens the grid of the first product is 2
+# rows of 24 tiles, twice for split-k; tiles are launched in groups of eight columns, so that rows alternate.
 
 
 # %%
@@ -102,9 +102,9 @@ tile_matrix(
 
 
 # %% [markdown]
-# cuSync's policies, verified, with three orders of tiles, and beside them the policy that is derived from the recorded
-# dependencies: the coarsest semaphores, and the order, that lose no predicted gain. RowSync has one semaphore per row,
-# TileSync one per tile.
+# The table has cuSync's policies, verified, with three orders of tiles. Beside them is the policy that is derived from
+# the recorded dependencies: the coarsest semaphores, and the order, that lose no predicted gain. RowSync has one
+# semaphore per row, TileSync one per tile.
 
 # %%
 ORDERS = {
@@ -179,10 +179,10 @@ lines = [
 ]
 Markdown(
     f"""
-**Answer.** From {useful.index.min()} tokens on, the derived ones of the table, each with the order of tiles chosen for it: they are predicted to gain
+**Answer.** From {useful.index.min()} tokens on, use the derived policies of the table, each with the order of tiles chosen for it: they are predicted to gain
 {useful["gain"].min():.0%} to {useful["gain"].max():.0%} with {useful["semaphores"].min()} to {useful["semaphores"].max()} semaphores. The order decides, not
-the kind: with tiles column by column, or as the recorded kernel takes them, cuSync's policies gain at most {others:.1%}, since every
-row ends with the last wave, and row by row RowSync and TileSync are at most {100 * apart:.1f} points apart. Prediction and published
+the kind: with tiles column by column, or as the recorded kernel takes them, cuSync's policies gain at most {others:.1%}, because every
+row ends with the last wave; row by row, RowSync and TileSync are at most {100 * apart:.1f} points apart. Prediction and published
 measurement differ by more than 5 points at {", ".join(off) or "no size"} tokens: a prediction says what to try, not what a GPU will do.
 
 | tokens | derived policy | semaphores | predicted gain (modelled) | cuSync's best, published (measured) |

@@ -74,17 +74,21 @@ class Problems:
         return np.flatnonzero(np.isin(self.keys[:, 1], own))
 
 
-def gathered(sources: list[Path], seed: int, processes: int = 1) -> tuple[Problems, dict[str, Any]]:
-    """Return the problems of folders of captures and of tables, each once, and what the first source holds for; of a
-    problem that several have the first one's answer.
+def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple[Problems, dict[str, Any]]:
+    """Return the problems of folders of captures (a seed each) and of tables, each once, and what the first source
+    holds for; of a problem that several have the first one's answer.
     """
+    remaining = iter(seeds)
     keys: list[NDArray[np.int32]] = []
     recipe: list[NDArray[np.int32]] = []
     recipes: list[NDArray[np.int32]] = []
     abouts: list[dict[str, Any]] = []
     for source in sources:
         if source.is_dir():
-            about, answers = product_captures.about(source), product_captures.read(source, 0, seed, processes)
+            about, answers = (
+                product_captures.about(source),
+                product_captures.read(source, 0, next(remaining), processes),
+            )
             own = answers.keys, answers.recipe, answers.recipes
         else:
             table = read(source)
@@ -334,12 +338,15 @@ class Trainer:
         worth, some = self.worth(rows)
         right = some == self._candidate[rows][:, None]
         there = right.any(1)
-        return (self.torch.logsumexp(worth, 1) - (worth * right).sum(1))[there].mean()
+        return ((self.torch.logsumexp(worth, 1) - (worth * right).sum(1)) * there).sum() / there.sum().clamp(min=1)
 
     def _train(self, names: list[str], loss: Callable[[Any], Any], step: int, seconds: float) -> int:
         torch, shown = self.torch, 0
         own = [self.net[name].requires_grad_() for name in names]
         optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY)
+        if self.device != "cpu":  # features of 48 candidates are some hundred kernels, unless they are fused
+            loss = torch.compile(loss, dynamic=False)
+            loss(self._on(self.lesson.shown)[: min(step, len(self.lesson.shown))]).backward()
         rows = self._on(self.lesson.shown)
         step = min(step, len(rows))
         order, at = torch.randperm(len(rows), device=self.device), 0
@@ -471,7 +478,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("sources", type=Path, nargs="+", metavar="SOURCE",
                         help="folders of tileprof.harvest.product_captures, and tables of products")  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--seed", type=int, default=1, help="as for the captures")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="as for each folder of captures")
     parser.add_argument("--seconds", type=float, nargs=3, default=(120, 90, 180), metavar="S",
                         help="of training, for fp32, tf32 and 16 bits, at once (default: %(default)s)")  # fmt: skip
     parser.add_argument("--report", type=Path, metavar="FILE", help="write how right they are about other layers")

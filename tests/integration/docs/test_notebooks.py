@@ -86,10 +86,10 @@ def test_the_notebook_and_its_text_form_are_the_same(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_the_notebook_begins_with_its_question(path: Path) -> None:
+def test_the_notebook_begins_with_a_title(path: Path) -> None:
     first = jupytext.read(path).cells[0]
     assert first.cell_type == "markdown"
-    assert re.match(r"# .*\?$", first.source.splitlines()[0]), first.source
+    assert re.match(r"# .*[^?]$", first.source.splitlines()[0]), first.source
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

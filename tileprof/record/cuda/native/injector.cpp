@@ -1,5 +1,5 @@
-// What the CUDA driver calls when it initialises, what Compute Sanitizer calls afterwards, and the plain C
-// functions that Python hooks inside the recorded process call.
+// Entry points: the function that the CUDA driver calls when it initialises, the function that Compute Sanitizer
+// calls, and the plain C functions that Python hooks call inside the recorded process.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const vo
 
 #define TILEPROF_EXPORT extern "C" __attribute__((visibility("default")))
 
-// The driver looks for this name in the library that CUDA_INJECTION64_PATH names. 1: all is well.
+// The driver looks for this name in the library that CUDA_INJECTION64_PATH names. 1 means success.
 TILEPROF_EXPORT int InitializeInjection() {
     std::string problem = tileprof::recorder.start();
     if (!problem.empty()) {
@@ -40,24 +40,26 @@ TILEPROF_EXPORT int InitializeInjection() {
         return 0;
     }
     tileprof::log_.flush();
-    // Handlers run in the reverse order of their registration: the driver's own may run before or after this one.
+    // Exit handlers run in the reverse order of their registration: the driver's own handler may run before or after
+    // this one.
     atexit([] { tileprof::recorder.finish(); });
     return 1;
 }
 
-// Begin (1) or end (0) what is to be recorded.
+// Begins (1) or ends (0) a region that is recorded.
 TILEPROF_EXPORT void tileprof_capture(int on) { tileprof::recorder.capture(on != 0); }
 
-// Begin (1) or end (0) a pause, in which nothing is recorded.
+// Begins (1) or ends (0) a pause, during which nothing is recorded.
 TILEPROF_EXPORT void tileprof_pause(int on) { tileprof::recorder.pause(on != 0); }
 
-// Put an event of the caller's among ours, in order: the inside of a JSON object, without newlines.
+// Writes an event of the caller into the log, in order. The argument is the inside of a JSON object, without
+// newlines.
 TILEPROF_EXPORT void tileprof_event(const char* json) {
     tileprof::Lock lock;
     tileprof::log_.event("%s", json);
 }
 
-// Copy what is on the device: called when Python ends, while the driver surely lives.
+// Copies the records from the device. Called when Python ends, while the driver still works.
 TILEPROF_EXPORT void tileprof_drain() { tileprof::recorder.drain(); }
 
 TILEPROF_EXPORT void tileprof_flush() {

@@ -11,19 +11,20 @@ namespace tileprof {
 
 enum class Pass { kFloor, kBlocks, kAccesses, kFilters };
 
-// Bloom filters of what blocks touch.
+// Bloom filters of the granules that blocks touch.
 struct FilterOptions {
-    uint8_t bits_shift = 0, granule_shift = 0;  // log2 of bits of a filter, and of bytes that count as one address
-    uint8_t hashes = 0;                         // bits that stand for a granule; 0: no filters
-    bool alone = false;                         // accesses are inserted, and not recorded
-    uint64_t bytes = 256ull << 20;              // TILEPROF_FILTER_BYTES: room between two drains
+    // log2 of the bits of a filter, and of the bytes that count as one address
+    uint8_t bits_shift = 0, granule_shift = 0;
+    uint8_t hashes = 0;                         // bits that are set per granule; 0: no filters
+    bool alone = false;                         // accesses are only inserted, not recorded
+    uint64_t bytes = 256ull << 20;              // TILEPROF_FILTER_BYTES: memory for filters between two drains
 
-    // An empty string, or what is wrong. `least_granule_shift`: of what is recorded of addresses.
+    // Returns an empty string, or an error. `least_granule_shift`: that of recorded addresses.
     std::string read(const std::string& from, uint32_t least_granule_shift);
 };
 
 struct Options {
-    std::string raw_folder;             // TILEPROF_RAW: a folder; each process makes its own inside
+    std::string raw_folder;             // TILEPROF_RAW: a folder, in which each process makes its own
     std::string patches;                // TILEPROF_PATCHES: the fatbin
     std::string sanitizer;              // TILEPROF_SANITIZER: libsanitizer-public.so
     Pass pass = Pass::kAccesses;        // TILEPROF_PASS: floor, blocks, filters or accesses
@@ -38,15 +39,15 @@ struct Options {
     uint64_t skip = 0;  // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
     uint64_t count = UINT64_MAX;
     std::optional<std::regex> kernel;  // TILEPROF_KERNEL: record only kernels whose name has a match
-    std::optional<std::regex> exclude;  // TILEPROF_EXCLUDE: never these
-    std::optional<std::regex> spinning;  // TILEPROF_SPINNING: these wait for other launches, GPUs or processes,
-    std::optional<std::regex> include;  // TILEPROF_INCLUDE: but not these
-    uint64_t wait_ns = 60000000000ull;  // TILEPROF_WAIT: seconds to wait for a launch
+    std::optional<std::regex> exclude;  // TILEPROF_EXCLUDE: leave out kernels whose name has a match
+    std::optional<std::regex> spinning;  // TILEPROF_SPINNING: kernels that wait for other launches, GPUs or processes,
+    std::optional<std::regex> include;  // TILEPROF_INCLUDE: except these
+    uint64_t wait_ns = 60000000000ull;  // TILEPROF_WAIT: how many seconds to wait for a launch
 
     // Whether launches are followed and code is patched now.
     bool sees_work() const { return capturing || !patch_in_ranges; }
 
-    // An empty string, or what is wrong.
+    // Returns an empty string, or an error.
     std::string read_environment();
 };
 

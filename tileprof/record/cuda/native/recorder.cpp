@@ -25,7 +25,7 @@ constexpr char kFaulted[] =
     "before is recorded as far as it had been copied. Where that does not happen without tileprof, it is a fault of "
     "tileprof's; compute-sanitizer --tool memcheck names the kernel otherwise";
 
-constexpr uint64_t kStandstill = 10;  // times the limit for one wait
+constexpr uint64_t kStandstill = 10;  // multiple of the limit for one wait
 
 constexpr std::array kProfiler = {SANITIZER_CBID_DRIVER_API_cuProfilerStart, SANITIZER_CBID_DRIVER_API_cuProfilerStop};
 
@@ -53,7 +53,7 @@ std::string Recorder::start() {
     pthread_atfork(
         [] {
             recorder.mutex.lock();
-            log_.flush();  // or the child would write it once more when it ends
+            log_.flush();  // otherwise the child would write it again at its end
         },
         [] { recorder.mutex.unlock(); }, [] { recorder.forked(); });
     events::start(options);
@@ -62,7 +62,7 @@ std::string Recorder::start() {
 }
 
 void Recorder::forked() {
-    new (&mutex) std::recursive_mutex;  // a thread that the child does not have holds the old one
+    new (&mutex) std::recursive_mutex;  // a thread that does not exist in the child holds the old one
     finished = true;
     log_.forget();
 }
@@ -79,7 +79,7 @@ void Recorder::finish() {
     if (finished) return;
     int gpus = 0;
     bool alive =
-        api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // fails once the driver has shut down; no other call tells
+        api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // fails once the driver has shut down; no other call reports that
     bool whole = arenas.finish(alive);
     finished = true;
     if (!whole && alive) complain("%s", kFaulted);

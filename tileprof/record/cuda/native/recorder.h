@@ -12,15 +12,15 @@ namespace tileprof {
 
 class Recorder {
   public:
-    // An empty string, or why nothing is recorded.
+    // Returns an empty string, or the reason why nothing is recorded.
     std::string start();
     void finish();
-    // Copy what is on the device now. For the end of programs whose languages end before the process does.
+    // Copies the records from the device now, for programs whose interpreter ends before the process does.
     void drain();
-    // A forked child has no context of its own, and its parent writes the log.
+    // A forked child has no CUDA context, and its parent writes the log.
     void forked();
 
-    // What Compute Sanitizer calls back, with the mutex held.
+    // Handles the callbacks of Compute Sanitizer, with the mutex held.
     void resource(Sanitizer_CallbackId id, const void* data);
     void work(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data);
     void synchronized();
@@ -31,7 +31,7 @@ class Recorder {
     void range(int change);
 
     std::recursive_mutex mutex;         // through Lock
-    std::atomic<bool> finished{false};  // the process ends: calls do nothing from now on
+    std::atomic<bool> finished{false};  // the process ends: calls have no effect from now on
 
     Options options;
     Callbacks callbacks;

@@ -1,6 +1,6 @@
-// Kernels whose accesses are known by construction, one for each instruction class; selftest.py knows the formulas.
-// What the architecture that this is compiled for lacks is left out.
-// Prints where its buffers lie, as lines "buffer name address bytes", and whether the copies came out right.
+// Kernels whose accesses are known by construction, one per instruction class; selftest.py has the formulas.
+// Instructions that the target architecture does not have are left out. Prints the addresses of its buffers as lines
+// "buffer name address bytes", and whether the copies are right.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -32,7 +32,7 @@ __global__ void copy_plain(const T* in, T* out) {
 __global__ void read_strided(const uint32_t* in, uint32_t* out) {
     int i = threadIdx.x * kBlocks + blockIdx.x;
     uint32_t value = in[i * 16];
-    if (value == 0xffffffffu) out[0] = value;  // never: memory holds small numbers
+    if (value == 0xffffffffu) out[0] = value;  // never true: memory holds small numbers
 }
 
 __global__ void update_returning(uint32_t* counters, uint32_t* out) {
@@ -95,7 +95,7 @@ __global__ void copy_bulk(const char* in, char* out, uint32_t* sums) {
     }
 }
 
-// Box (x, y) of one tensor to the same box of another, ragged at two edges.
+// Copies box (x, y) of one tensor to the same box of another, with partial boxes at two edges.
 __device__ void copy_box(const CUtensorMap* from, const CUtensorMap* to, int x, int y) {
     __shared__ alignas(128) float stage[kBoxWidth * kBoxHeight];
     __shared__ uint64_t barrier;
@@ -127,7 +127,7 @@ __global__ void __cluster_dims__(2, 1, 1)
     copy_box(&from, &to, blockIdx.x, blockIdx.y);
 }
 
-// Boxes are handed out by a counter: replays cannot tell who wrote what.
+// Blocks take boxes from a counter: replays cannot find the writers.
 __global__ void copy_tensor_dynamic(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to,
                                     uint32_t* counter, int wide) {
     __shared__ uint32_t next;

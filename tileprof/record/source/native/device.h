@@ -43,7 +43,7 @@ TILEPROF_FUNCTION u64 globaltimer_ns() {
     return value;
 }
 
-// Addresses in shared, local and constant memory are private to a block: no dependency goes through them.
+// Addresses in shared, local and constant memory are private to a block: no dependency involves them.
 TILEPROF_FUNCTION bool is_global(const void* pointer, u64) { return __isGlobal(pointer); }
 
 #endif
@@ -52,7 +52,8 @@ TILEPROF_FUNCTION u32 lanes_below(u32 lane) { return lane >= 32 ? ~0u : (1u << l
 TILEPROF_FUNCTION u32 lowest_lane(u32 lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
 TILEPROF_FUNCTION u32 highest_lane(u32 lanes) { return 31 - __clz(static_cast<int>(lanes)); }
 
-// Room for n entries: the first one's place. What lies beyond the capacity is counted and dropped; no thread waits.
+// Allocates n entries and returns the index of the first. Entries beyond the capacity are counted and dropped; no
+// thread waits.
 TILEPROF_FUNCTION u64 reserve(u32 n) {
     return tileprof_log.entries == nullptr ? tileprof_log.capacity : atomicAdd(tileprof_log.count, static_cast<u64>(n));
 }
@@ -89,8 +90,8 @@ TILEPROF_FUNCTION Entry entry_of(Mode mode, u64 address, u64 length, u32 count_0
     return Entry{address, stride_0, 0, length, count_0, 1, linear_block(), mode, static_cast<u32>(clock_cycles()), 0};
 }
 
-// The accesses of the lanes in `lanes`, `bytes` each, in few entries: lanes that continue each other become a run, and
-// runs of one length at a constant distance one strided entry. All of `lanes` call this together, with equal `mode` and
+// Records the accesses of the lanes in `lanes`, `bytes` each, in few entries: contiguous lanes become a run, and runs
+// of one length at a constant distance become one strided entry. All lanes call this together, with equal `mode` and
 // `bytes`.
 TILEPROF_FUNCTION void record_lanes(u32 lanes, Mode mode, u64 address, u32 bytes) {
     const u32 lane = lane_id(), below = lanes & lanes_below(lane);
@@ -123,17 +124,17 @@ TILEPROF_FUNCTION void record_lanes(u32 lanes, Mode mode, u64 address, u32 bytes
     }
 }
 
-// One thread's access. Threads of a warp that come here together share entries.
+// Records one thread's access. Threads of a warp that arrive here together share entries.
 TILEPROF_FUNCTION void record_access(Mode mode, const volatile void* pointer, u32 bytes) {
     if (!records()) return;
     const void* plain = const_cast<const void*>(pointer);
-    // The compiler may merge the tails of different accesses: lanes with another mode or size go their own way.
+    // The compiler may merge the tails of different accesses: lanes with another mode or size are handled separately.
     const u32 kind = is_global(plain, bytes) ? bytes << 2 | mode : ~0u;
     const u32 lanes = __match_any_sync(__activemask(), kind);
     if (kind != ~0u) record_lanes(lanes, mode, reinterpret_cast<u64>(plain), bytes);
 }
 
-// A whole strided box, on behalf of however many threads touch it: one thread calls.
+// Records a whole strided box, for all threads that touch it: one thread calls.
 TILEPROF_FUNCTION void record_box(Mode mode, const volatile void* pointer, i64 length, i64 count_0, i64 stride_0,
                                   i64 count_1, i64 stride_1) {
     const void* plain = const_cast<const void*>(pointer);

@@ -1,5 +1,5 @@
-// Bloom filters of the granules of memory that a thread block touches: which bits stand for a granule, and how a thread
-// sets them. One home for kernels compiled with tileprof.cuh and for the patches of the CUDA recorder; the bits are
+// Bloom filters of the granules that a thread block touches: which bits a granule has, and how a thread sets them.
+// Kernels that are compiled with tileprof.cuh and the patches of the CUDA recorder share this code; the bits are
 // those of bloom.cuh and of the simulator.
 #pragma once
 
@@ -20,11 +20,12 @@ TILEPROF_FILTER unsigned long long mixed(unsigned long long value, unsigned long
 }
 
 // `bits` is a power of two, at least 32. `words.load` and `words.set` read a word and or bits into it. Most bits are
-// there already, and no thread clears any: look before updating. A look that comes too early only sets a bit again.
+// already set, and no thread clears any, so each bit is read before it is updated. A stale read only sets a bit
+// again.
 template <typename Words>
 TILEPROF_FILTER void insert_granule(unsigned* filter, unsigned bits, unsigned hashes, unsigned long long granule,
                                     Words words) {
-    // Two hashes give all (Kirsch and Mitzenmacher, 2006).
+    // Two hashes give all others (Kirsch and Mitzenmacher, 2006).
     const unsigned long long first = mixed(granule, 0x9E3779B97F4A7C15ull);
     const unsigned long long second = mixed(granule, 0xD1B54A32D192ED03ull) | 1;
     for (unsigned hash = 0; hash < hashes; ++hash) {
@@ -33,14 +34,15 @@ TILEPROF_FILTER void insert_granule(unsigned* filter, unsigned bits, unsigned ha
     }
 }
 
-// All bits: may be anything.
+// Sets all bits: the block may touch anything.
 template <typename Words>
 TILEPROF_FILTER void fill_filter(unsigned* filter, unsigned bits, Words words) {
     for (unsigned word = 0; word < bits / 32; ++word)
         if (words.load(filter + word) != ~0u) words.set(filter + word, ~0u);
 }
 
-// Granules `first` to `last`. As many as the filter has bits leave few of them clear.
+// Inserts granules `first` to `last`. A range of as many granules as the filter has bits leaves few bits clear, so it
+// sets all.
 template <typename Words>
 TILEPROF_FILTER void insert_granules(unsigned* filter, unsigned bits, unsigned hashes, unsigned long long first,
                                      unsigned long long last, Words words) {

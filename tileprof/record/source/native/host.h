@@ -1,6 +1,6 @@
-// CUDA on one CPU thread, as far as kernels of global loads and stores need it: a grid runs block after block, and the
-// threads of a block are fibers that give way at barriers and warp collectives. Slow and orderly: for tests and for
-// machines without a GPU. Included by tileprof.cuh where TILEPROF_HOST is defined.
+// CUDA on one CPU thread, as far as kernels of global loads and stores need it: a grid runs block after block, and
+// the threads of a block are fibers that yield at barriers and warp collectives. It is slow and deterministic, for
+// tests and for machines without a GPU. Included by tileprof.cuh if TILEPROF_HOST is defined.
 #pragma once
 
 #include <ucontext.h>
@@ -25,7 +25,7 @@
 #define __noinline__
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
-// One block runs at a time: its shared variables can be anybody's.
+// One block runs at a time, so that all blocks can use the same shared variables.
 #define __shared__ static
 #define TILEPROF_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(tileprof::host::dynamic_shared())
 
@@ -59,7 +59,7 @@ namespace tileprof::host {
 constexpr size_t kStackBytes = 64 << 10;
 constexpr unsigned kWarp = 32;
 
-// Memory that the kernel may touch: an access outside faults, with a sentence.
+// Memory that the kernel may touch: an access outside of it is an error with a message.
 struct Span {
     u64 begin;
     u64 end;
@@ -80,8 +80,8 @@ struct Fiber {
     std::unique_ptr<char[]> stack;
     uint3 thread;
     Waits waits;
-    u32 lanes;  // whom it waits for in its warp
-    u64 clock;  // accesses so far: threads are taken to run in step
+    u32 lanes;  // lanes of its warp that it waits for
+    u64 clock;  // number of accesses so far: threads are assumed to run in step
     bool done;
 };
 
@@ -136,7 +136,7 @@ inline bool lane_of_warp_waits(const Block& block, unsigned warp, u32 lanes) {
     return true;
 }
 
-// Releases the fibers whose barrier is complete; false when there is none.
+// Releases the fibers whose barrier is complete; returns false if there are none.
 inline bool release(Block& block) {
     bool released = false, all_at_barrier = true;
     std::vector<unsigned> go;
@@ -190,7 +190,7 @@ inline void run_block(Block& block) {
     }
 }
 
-// Runs body(argument) for every thread of the grid. "" or what went wrong; the grid then ends there.
+// Runs body(argument) for every thread of the grid. Returns "" or an error, which ends the grid.
 inline std::string run_grid(const Grid& grid, void (*body)(void*), void* argument) {
     Block block;
     block.grid = &grid;
@@ -218,8 +218,8 @@ void call(void (*kernel)(A...), void** values, std::index_sequence<I...>) {
     kernel(*static_cast<std::remove_reference_t<A>*>(values[I])...);
 }
 
-// Runs a kernel; `values` point at its arguments, as for cuLaunchKernel. Copies at most `room` bytes of what went
-// wrong.
+// Runs a kernel; `values` point at its arguments, as for cuLaunchKernel. Copies at most `room` bytes of an error
+// message.
 template <typename... A>
 void launch(const Grid* grid, void (*kernel)(A...), void** values, char* failure, u64 room) {
     struct Call {
@@ -232,7 +232,7 @@ void launch(const Grid* grid, void (*kernel)(A...), void** values, char* failure
     snprintf(failure, room, "%s", run_grid(*grid, body, &all).c_str());
 }
 
-// Bytes of each parameter; how many there are.
+// Stores the size of each parameter in bytes; returns their number.
 template <typename... A>
 u64 sizes(void (*)(A...), u64* bytes) {
     u64 count = 0;
@@ -242,7 +242,7 @@ u64 sizes(void (*)(A...), u64* bytes) {
 
 inline u32 lane() { return current->running % kWarp; }
 
-// Every lane of `lanes` gives a value and sees all; `values` is indexed by lane.
+// Every lane of `lanes` passes a value and sees all of them; `values` is indexed by lane.
 inline void exchange(u32 lanes, u64 mine, u64 (&values)[kWarp]) {
     unsigned first = current->running - lane();
     current->exchange[current->running] = mine;
@@ -288,7 +288,7 @@ inline unsigned __ballot_sync(unsigned lanes, int predicate) {
     return found;
 }
 
-// Lanes alone in their mask, as __activemask gives them, match themselves.
+// Lanes that are alone in their mask, as __activemask returns it, match only themselves.
 inline unsigned __match_any_sync(unsigned lanes, unsigned value) {
     tileprof::u64 values[32];
     tileprof::host::exchange(lanes, value, values);
@@ -302,7 +302,7 @@ inline int __any_sync(unsigned lanes, int predicate) { return __ballot_sync(lane
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(static_cast<unsigned>(value)); }
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
-// Which lanes run in step is the hardware's affair: here each runs alone, and records alone.
+// Which lanes run in step depends on the hardware: here each lane runs and records alone.
 inline unsigned __activemask() { return 1u << tileprof::host::lane(); }
 
 template <typename T>
@@ -341,7 +341,7 @@ inline u32 sm_id() { return 0; }
 inline u64 globaltimer_ns() { return 0; }
 inline u64 clock_cycles() { return ++host::self().clock; }
 
-// All that is not in one of the launch's arrays ends the grid: a GPU might have faulted, or worse, not.
+// An access outside of the launch's arrays ends the grid: a GPU might fault, or, worse, might not.
 inline bool is_global(const void* pointer, u64 bytes) {
     const host::Grid& grid = *host::current->grid;
     const u64 begin = reinterpret_cast<u64>(pointer);

@@ -29,7 +29,7 @@ struct Entry {
     u32 unused;
 };
 
-// Begins are minima and ends maxima over the warps of a block: the host sets the former to ~0 and the latter to 0.
+// Begins are minima and ends are maxima over the warps of a block: the host initialises them to ~0 and to 0.
 struct Block {
     u64 begin_ns;
     u64 end_ns;

@@ -21,7 +21,7 @@
 #define TILEPROF_FUNCTION inline
 #else
 #define TILEPROF_FUNCTION __device__ __forceinline__
-// A block's dynamic shared memory, as `type name[]`; `extern __shared__` is nothing that a CPU has.
+// A block's dynamic shared memory, as `type name[]`; a CPU has no `extern __shared__`.
 #define TILEPROF_DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 #endif
 
@@ -34,7 +34,7 @@ namespace tileprof {
 
 // ---- What the compiler sees without TILEPROF_RECORD: nothing.
 
-// Says that the calling thread touches `count_1` times `count_0` runs of `length` bytes.
+// Records that the calling thread touches `count_1` times `count_0` runs of `length` bytes.
 TILEPROF_FUNCTION void touch(Mode mode, const volatile void* pointer, i64 length, i64 count_0 = 1, i64 stride_0 = 0,
                              i64 count_1 = 1, i64 stride_1 = 0) {
 #ifdef TILEPROF_RECORD
@@ -49,7 +49,7 @@ TILEPROF_FUNCTION void touch_element(Mode mode, const volatile void* pointer, u3
 }
 
 #ifdef TILEPROF_RECORD
-// The life of the block, from here to wherever the kernel returns.
+// The lifetime of the block, from here to the kernel's return.
 struct BlockLife {
     TILEPROF_FUNCTION BlockLife() { enter_block(); }
     TILEPROF_FUNCTION ~BlockLife() { leave_block(); }
@@ -62,7 +62,7 @@ struct BlockLife {
 };
 #endif
 
-// ---- Elements: any type that the compiler loads, best 1, 2, 4, 8 or 16 bytes, aligned.
+// ---- Elements: any type that the compiler can load, ideally aligned and of 1, 2, 4, 8 or 16 bytes.
 
 template <typename T>
 TILEPROF_FUNCTION T load(const T* from) {
@@ -77,7 +77,7 @@ TILEPROF_FUNCTION T load_readonly(const T* from) {
     return __ldg(from);
 }
 
-// Each time from memory: flags, and what other blocks write.
+// Volatile accesses, for flags and for data that other blocks write.
 template <typename T>
 TILEPROF_FUNCTION T load_volatile(const volatile T* from) {
     touch_element(kRead, from, sizeof(T));
@@ -96,7 +96,7 @@ TILEPROF_FUNCTION void store_volatile(volatile T* to, V value) {
     *to = value;
 }
 
-// ---- Atomic updates of global memory; each gives the value before, as CUDA's own.
+// ---- Atomic updates of global memory; each returns the value before, like CUDA's own functions.
 
 #define TILEPROF_ATOMIC(name, builtin)             \
     template <typename T, typename V>              \
@@ -119,9 +119,10 @@ TILEPROF_FUNCTION T atomic_compare_and_swap(T* at, T expected, T value) {
     return atomicCAS(at, expected, value);
 }
 
-// ---- Tiles. All threads of a team call together; nothing waits: synchronise the team before using what was copied.
+// ---- Tiles. All threads of a team call these together. The calls do not wait: synchronise the team before using
+// copied data.
 
-// Who copies: the whole block, unless another team is given.
+// The team that copies: the whole block, unless another one is given.
 struct Team {
     int rank;
     int threads;
@@ -134,7 +135,7 @@ TILEPROF_FUNCTION Team block_team() {
 
 TILEPROF_FUNCTION Team warp_team() { return {block_team().rank % 32, 32}; }
 
-// A box of `columns` x `rows` x `planes` elements. Clip it at the edges of the matrix: what lies outside is not
+// A box of `columns` x `rows` x `planes` elements. Clip it at the edges of the matrix: elements outside are not
 // touched.
 struct Box {
     int columns;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMostAccepted = 1 << 16;
 
-// The driver holds another thread's launch up for so long only where nothing on the GPU ends any more.
+// The driver blocks another thread's launch for this long only if nothing on the GPU ends any more.
 CUresult stuck(const char* what) {
     fprintf(
         stderr,
@@ -25,10 +25,10 @@ CUresult stuck(const char* what) {
 // The locks of the engine that this thread holds while it forks.
 thread_local bool forks_locked = false, forks_issuing = false;
 
-// The lock, unless another thread holds it for `kPatience`.
+// Takes the lock, unless another thread holds it for `kPatience`.
 std::unique_lock<std::timed_mutex> patiently(std::timed_mutex& mutex) {
     std::unique_lock<std::timed_mutex> lock(mutex, std::try_to_lock);
-#if defined(__SANITIZE_THREAD__)  // which does not see timed locks
+#if defined(__SANITIZE_THREAD__)  // ThreadSanitizer does not see timed locks
     for (const auto begin = std::chrono::steady_clock::now();
          !lock.owns_lock() && std::chrono::steady_clock::now() - begin < kPatience; lock.try_lock())
         std::this_thread::yield();
@@ -75,7 +75,7 @@ std::string Engine::start() {
 
 std::unique_lock<std::timed_mutex> Engine::hold() { return patiently(mutex_); }
 
-// A thread of the library's, where there is a CPU for it.
+// Starts a thread of the library if there is a CPU for it.
 void Engine::begin_queue() {
     cpu_set_t cpus;
     if (sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) < 2) return;
@@ -90,7 +90,7 @@ void Engine::begin_queue() {
         note_failure(make(mark));
     };
     makers.pause = [this] {
-        // Not `mutex_`: while a segment begins, the program goes on to queue launches.
+        // `mutex_` is not taken: the program continues to queue launches while a segment begins.
         std::unique_lock<std::timed_mutex> lock(issuing_, std::try_to_lock);
         if (!lock.owns_lock()) return false;
         if (dispatcher_->has_segment()) note_failure(dispatcher_->flush());
@@ -106,14 +106,14 @@ void Engine::note_failure(CUresult result) {
 
 CUresult Engine::earlier_failure() { return failure_ == kSuccess ? kSuccess : failure_.exchange(kSuccess); }
 
-// Whether work for a stream goes to the library's thread. What a graph captures is the program's own to make, as is
-// what goes to its thread's own default stream.
+// Returns whether work for a stream goes to the library's thread. The program's own thread makes what a graph
+// captures, and what goes to its per-thread default stream.
 bool Engine::queues(CUstream stream) const {
     return queue_ != nullptr && !dispatcher_->captures() && stream != per_thread_stream() && !queue_->broken();
 }
 
-// Everything that was queued is with the driver, and the library's thread begins nothing while the lock is held; no
-// lock where it does not come to that.
+// Waits until everything that was queued has been issued; the library's thread begins nothing while the lock is held.
+// Returns no lock if that takes too long.
 std::unique_lock<std::timed_mutex> Engine::take_over(const char* what) {
     std::unique_lock<std::timed_mutex> lock;
     const bool waits = queue_ != nullptr && !queue_->empty();
@@ -179,7 +179,8 @@ CUresult Engine::launch(const Launch& launch) {
     if (!issuing.owns_lock()) return kLaunchTimeout;
     if (!at_exit_) {
         at_exit_ = true;
-        atexit([] { engine().finish(); });  // again: before the driver ends, which began later than this library
+        // again: at process exit, before the driver's exit handler, which was registered after this library
+        atexit([] { engine().finish(); });
     }
     const Function& function = functions_.of(launch.function, table_);
     CUresult result = dispatcher_->launch(launch, function);
@@ -207,7 +208,7 @@ CUresult Engine::before(const char* symbol, Meaning meaning) {
     return reports_errors(symbol) ? earlier_failure() : kSuccess;
 }
 
-// A module goes: the driver gives handles out again.
+// A module is unloaded: the driver reuses handles.
 void Engine::forget_module() {
     accepted_.clear();
     attributes_.clear();

@@ -1,4 +1,4 @@
-// What happens at each call of the program's that the library takes over.
+// The engine: what happens at each call of the program that the library intercepts.
 #pragma once
 
 #include <atomic>
@@ -21,33 +21,34 @@ namespace tileprof::acs {
 
 class Engine {
   public:
-    // Reads what TILEPROF_ACS names; "" or what is wrong. Without that variable the library passes everything through.
+    // Reads the file that TILEPROF_ACS names; returns "" or an error. Without that variable the library passes
+    // everything through.
     std::string start();
     bool on() const { return on_; }
 
     CUresult launch(const Launch& launch);
     CUresult move(const Move& move);
-    // A record on an event or a wait for one; `real` makes it.
+    // A record on an event or a wait for one; `real` makes the call.
     CUresult mark(const Mark& mark, CUresult (*real)(const Mark&));
-    // Before a call that may see, or be seen by, what was launched. An error that the call is to return in place of
-    // being made: of a launch that another thread made for the program.
+    // Called before a call that may observe, or be observed by, earlier launches. Returns an error that the call has
+    // to return instead: that of a launch which another thread made for the program.
     CUresult before(const char* symbol, Meaning meaning);
-    // Sets an attribute of a function, by the words that the driver takes; a value that it has already changes nothing
-    // for launches that wait.
+    // Sets an attribute of a function, with the driver's arguments. An unchanged value has no effect on waiting
+    // launches.
     CUresult set_attribute(const void* function, int attribute, int value, CUresult (*set)(const void*, int, int));
     void note_kernel(CUkernel kernel);
     void finish();
-    // Around a fork: nothing is under way in the parent; the child, which has no thread of the library's and cannot use
-    // what the parent had of the driver, passes everything through.
+    // Called around a fork: nothing is in progress in the parent. The child, which has no thread of the library and
+    // cannot use the parent's driver objects, passes everything through.
     void before_fork();
     void after_fork(bool child);
 
   private:
     void note_failure(CUresult result);
 
-    // `mutex_`, unless another thread holds it for `kPatience`.
+    // Takes `mutex_`, unless another thread holds it for `kPatience`.
     std::unique_lock<std::timed_mutex> hold();
-    // In the program's thread, `mutex_` held:
+    // Called in the program's thread, with `mutex_` held:
     bool queues(CUstream stream) const;
     std::unique_lock<std::timed_mutex> take_over(const char* what);
     CUresult earlier_failure();
@@ -55,7 +56,7 @@ class Engine {
     void forget_module();
 
     std::timed_mutex mutex_;    // of the program's threads
-    std::timed_mutex issuing_;  // taken second: of the one that issues, where the queue does not say which
+    std::timed_mutex issuing_;  // taken second: for the thread that issues, if the queue does not say which one that is
     bool on_ = false, finished_ = false, at_exit_ = false, shared_ = false;
     Options options_;
     Table table_;
@@ -63,14 +64,15 @@ class Engine {
     Functions functions_;
     std::unique_ptr<Dispatcher> dispatcher_;
     std::unique_ptr<Queue> queue_;
-    std::atomic<int> failure_{kSuccess};  // of launches that were held back or queued, not yet returned to the program
-    // By function, shape and attributes: what the driver has taken once, and takes again. Only such launches are
-    // queued: one that cannot be made fails in the program's own call.
+    // errors of launches that were held back or queued, not yet returned to the program
+    std::atomic<int> failure_{kSuccess};
+    // Hashes of function, shape and attributes that the driver has accepted once. Only such launches are queued: a
+    // launch that cannot be made fails in the program's own call.
     std::unordered_map<uint64_t, const Function*> accepted_;
     std::map<std::pair<const void*, int>, int> attributes_;
     LaunchLog log_;
 };
 
-Engine& engine();  // never destroyed: threads may launch while the process ends
+Engine& engine();  // never destroyed, because threads may launch while the process ends
 
 }  // namespace tileprof::acs

@@ -1,8 +1,7 @@
-// Measures what launches cost on this machine's first GPU, and prints it as JSON: a program of its own, not part of the
-// library.
+// Measures the costs of launches on this machine's first GPU and prints them as JSON. It is a separate program, not
+// part of the library.
 //
-// Kernels are of one block and do nothing for a given time. All times are in nanoseconds per launch, the median of some
-// runs.
+// Kernels have one block and spin for a given time. All times are in nanoseconds per launch, the median of some runs.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,8 +27,8 @@ struct KernelNode {
 };
 
 constexpr int kStreams = 32, kLaunches = 512, kRounds = 9, kNodes = 2048, kThreads = 8;
-constexpr int kAwaited = 64;  // kernels that a thread waits for, one after another
-constexpr uint64_t kKernelNs = 10000;  // that these take
+constexpr int kAwaited = 64;  // number of kernels for which a thread waits, one after another
+constexpr uint64_t kKernelNs = 10000;  // duration of these kernels
 
 constexpr char kSpin[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -100,7 +99,7 @@ int main() {
         void* parameters[] = {&ns};
         CHECK(launch(spin, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr));
     };
-    // Host time of launches that go round the streams, while the GPU keeps up.
+    // Host time of launches that take the streams in turn, while the GPU keeps up.
     const double alone = median([&] {
         CHECK(synchronize());
         double begin = now_ns();
@@ -117,7 +116,7 @@ int main() {
         CHECK(synchronize());
         return host / kLaunches;
     });
-    // Runs `work(t)` on so many threads at once; nanoseconds until all have done it.
+    // Runs `work(t)` on this many threads at the same time; returns the nanoseconds until all have finished.
     auto at_once = [&](int count, const std::function<void(int)>& work) {
         CHECK(synchronize());
         std::atomic<int> ready{0};
@@ -130,7 +129,7 @@ int main() {
                 while (!go) std::this_thread::yield();
                 work(t);
             });
-        while (ready < count) std::this_thread::yield();  // where cores are few, the last of them is to start, too
+        while (ready < count) std::this_thread::yield();  // with few cores, the last thread must also start
         double begin = now_ns();
         go = true;
         for (std::thread& thread : threads) thread.join();
@@ -167,7 +166,7 @@ int main() {
     });
     const double wait = median([&] {
         CHECK(synchronize());
-        one(streams[0], 4000000);  // what is awaited has not happened yet
+        one(streams[0], 4000000);  // the awaited event has not happened yet
         CHECK(event_record(event, streams[0]));
         double begin = now_ns();
         for (int i = 0; i < kLaunches; ++i) CHECK(stream_wait(streams[1 + i % (kStreams - 1)], event, 0));

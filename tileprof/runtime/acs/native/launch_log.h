@@ -1,4 +1,5 @@
-// The log of a program's launches, from which a footprint table is made: one line per launch, which is made as it is.
+// The log of a program's launches, from which a footprint table is made: one line per launch, which is made
+// unchanged.
 #pragma once
 
 #include <stdio.h>
@@ -11,7 +12,7 @@ namespace tileprof::acs {
 
 class LaunchLog {
   public:
-    // A file of this process in `folder`; "" or what is wrong.
+    // Creates a file of this process in `folder`; returns "" or an error.
     std::string open(const std::string& folder);
     bool is_open() const { return file_ != nullptr; }
     // Makes the launch and writes its line.

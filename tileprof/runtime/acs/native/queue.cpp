@@ -19,7 +19,7 @@ constexpr auto kPause = std::chrono::microseconds(100);  // without a call, befo
 size_t round_to_line(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 size_t pad(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
-// Pauses while `waiting()`, unless `progress` has not changed for too long; whether the wait came to its end.
+// Pauses while `waiting()`, unless `progress` has not changed for too long; returns whether the wait ended.
 template <class F>
 bool wait_while(const std::atomic<uint64_t>& progress, F waiting) {
     uint64_t seen = progress, turns = 0;
@@ -57,7 +57,7 @@ bool Queue::begin() {
     return !broken_;
 }
 
-// Room for a call of so many bytes behind its header; nullptr where there is none for too long.
+// Returns room for a call of this many bytes behind its header; nullptr if there is none for too long.
 char* Queue::reserve(size_t bytes, Kind kind, CUcontext context) {
     if (!begin()) return nullptr;
     const size_t whole = round_to_line(sizeof(Header) + bytes);
@@ -81,7 +81,8 @@ char* Queue::reserve(size_t bytes, Kind kind, CUcontext context) {
 }
 
 void Queue::publish(size_t bytes) {
-    // In one order with `asleep_`: either the thread sees the call before it sleeps, or this sees that it sleeps.
+    // Sequentially consistent with `asleep_`: either the thread sees the call before it sleeps, or this thread sees
+    // that it sleeps.
     head_.store(head_.load(std::memory_order_relaxed) + round_to_line(sizeof(Header) + bytes));
     if (!asleep_) return;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -115,7 +116,7 @@ bool Queue::push(const Move& move, CUcontext context) { return push_small(move, 
 bool Queue::push(const Mark& mark, CUcontext context) { return push_small(mark, Kind::kMark, context); }
 
 bool Queue::drain() {
-    ++drains_;  // what the program does next may change which context is the current one of a thread
+    ++drains_;  // the program's next calls may change the current context of a thread
     return wait_while(tail_, [&] { return !empty(); });
 }
 
@@ -135,7 +136,7 @@ void Queue::make(const Header& header, const char* body) {
     makers_.launch(launch, *call.function);
 }
 
-// Waits for a call; sleeps where none comes for a while.
+// Waits for a call; sleeps if none arrives for a while.
 bool Queue::wait_for_call(uint64_t tail) {
     const auto since = std::chrono::steady_clock::now();
     bool paused = false;
@@ -146,7 +147,7 @@ bool Queue::wait_for_call(uint64_t tail) {
         const auto idle = std::chrono::steady_clock::now() - since;
         if (!paused && idle > kPause) paused = makers_.pause();
         if (idle < kAwake) continue;
-        if (paused) break;  // or the segment would wait for the program's next call, which may never come
+        if (paused) break;  // otherwise the segment would wait for the program's next call, which may never come
         std::this_thread::yield();
     }
     std::unique_lock<std::mutex> lock(mutex_);

@@ -10,13 +10,13 @@ namespace tileprof {
 
 namespace {
 
-// Operations of the 16-byte instructions of sm_70 and later: the low 9 bits; the next three say what kinds the operands
-// are. These were read off machine code that ptxas makes for sm_90 from cp.async.bulk.tensor and
+// Operations of the 16-byte instructions of sm_70 and later: the low 9 bits; the next three bits give the kinds of
+// the operands. The values were taken from machine code that ptxas makes for sm_90 from cp.async.bulk.tensor and
 // cp.reduce.async.bulk.tensor, with and without multicast and im2col.
 constexpr uint16_t kOpcodeMask = 0x1ff, kTensorLoad = 0x1b4, kTensorStore = 0x1b5, kTensorReduce = 0x1b6;
 constexpr size_t kInstructionBytes = 16;
-// Read off what ptxas makes for sm_80 and sm_90: TEX 160, TLD4 163, TLD 166, TXD 16c, SULD 199, SUST 19d, SURED 19f.
-// The last digits vary with where operands lie; nothing else is between.
+// The values are taken from what ptxas makes for sm_80 and sm_90: TEX 160, TLD4 163, TLD 166, TXD 16c, SULD 199, SUST
+// 19d, SURED 19f. The last digits vary with the places of the operands; no other operation lies in between.
 constexpr uint16_t kFirstTexture = 0x160, kLastTexture = 0x16d, kFirstSurface = 0x198, kFirstSurfaceStore = 0x19c,
                    kLastSurface = 0x19f;
 
@@ -64,7 +64,8 @@ void scan_info(const char* info, size_t bytes, Visit visit) {
     }
 }
 
-// What code that launches kernels or graphs needs of the driver, as the linker of 13.0 leaves it.
+// Names of the driver's functions that code needs if it launches kernels or graphs, as the linker of 13.0 writes
+// them.
 int launched_by(const char* symbol) {
     if (strcmp(symbol, "cudaGraphLaunch") == 0) return 2;
     return strncmp(symbol, "__cuda_syscall_cnp", 18) == 0 ? 1 : 0;
@@ -150,7 +151,7 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (variables != 0 && symbol[i].st_shndx == variables && ELF64_ST_TYPE(symbol[i].st_info) == STT_OBJECT)
             constants.push_back(name);
     }
-    // Which of them calls which function is not looked at: any may call all.
+    // The call graph is not analysed: any kernel may call any function.
     for (const std::string& entry : entries) {
         auto kernel = kernels.find(entry);
         if (kernel == kernels.end()) continue;
@@ -164,7 +165,7 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
     if (functions.fingerprint != 0)
         for (const std::string& entry : entries)
             if (kernels.count(entry) != 0) kernels[entry].calls(functions);
-    // A kernel that launches others does what they do, and which it launches is not looked at.
+    // A kernel that launches others accesses memory as they do. Which kernels it launches is not analysed.
     KernelCode any;
     for (const std::string& entry : entries)
         if (launches != 0 && kernels.count(entry) != 0) any.does(kernels[entry]);

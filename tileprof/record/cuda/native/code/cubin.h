@@ -1,4 +1,4 @@
-// What a loaded module's machine code says about its kernels before they run.
+// Facts about the kernels of a loaded module that its machine code shows before they run.
 #pragma once
 
 #include <stddef.h>
@@ -13,29 +13,30 @@ namespace tileprof {
 
 struct KernelCode {
     uint64_t fingerprint = 0;  // hash of the machine code
-    bool entry = false;        // a kernel, no function that kernels call
+    bool entry = false;        // a kernel, not a function that kernels call
     uint32_t registers = 0;
     uint32_t static_shared_bytes = 0;
-    uint32_t parameter_offset = 0;  // of the parameters in their constant bank, which begins at a page
+    uint32_t parameter_offset = 0;  // offset of the parameters in their constant bank, which begins at a page
     uint32_t parameter_bytes = 0;
     bool tensor_load = false;
     bool tensor_store = false;           // stores that no callback reports
-    bool tensor_reduce = false;          // the same of reductions
-    bool texture = false;                // reads through textures or surfaces, and
+    bool tensor_reduce = false;          // reductions that no callback reports
+    bool texture = false;                // reads through textures or surfaces
     bool surface = false;                // writes through surfaces
-    int launches = 0;  // it, or a kernel beside it, launches 1: kernels, 2: graphs, whose nodes may be of any module
-    // Its instructions, where it may store through tensor maps and they are as they will run: what is put in when code
-    // is linked or loaded is missing from them elsewhere.
+    // the code, or a kernel of the same module, launches 1: kernels, 2: graphs, whose nodes may be of any module
+    int launches = 0;
+    // The instructions, if the kernel may store through tensor maps and the text is complete. Elsewhere, instructions
+    // that the linker or the loader adds are missing.
     std::shared_ptr<const std::string> text;
     std::vector<std::string> constants;  // the module's constant variables, which any of its kernels may read
 
-    // This code may call that.
+    // Adds the accesses of a function that this code may call.
     void calls(const KernelCode& other);
-    // It may access memory in every way that the other does.
+    // Adds all kinds of accesses of the other code.
     void does(const KernelCode& other);
 };
 
-// Kernels by mangled name. Empty when `image` is no 64-bit ELF file.
+// Returns kernels by mangled name; empty if `image` is not a 64-bit ELF file.
 std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes);
 
 }  // namespace tileprof

@@ -13,7 +13,7 @@ namespace tileprof {
 
 namespace {
 
-// Names that are not mangled stay: that of a C kernel "t" would be a type's.
+// Names that are not mangled stay as they are: demangled, the name of a C kernel "t" would be that of a type.
 std::string demangled(const char* name) {
     if (strncmp(name, "_Z", 2) != 0) return name;
     int status = 0;
@@ -60,7 +60,7 @@ std::string Modules::read_patches(const std::string& path) {
 }
 
 void Modules::loaded(const Sanitizer_ResourceModuleData& data) {
-    unloaded(data.module);  // had it gone unreported, its handle would stand for this one now
+    unloaded(data.module);  // if its unloading was not reported, its handle now belongs to the new module
     Module& module = modules_[data.module];
     module.context = data.context;
     module.codes = scan_cubin(data.pCubin, data.cubinSize);
@@ -68,12 +68,12 @@ void Modules::loaded(const Sanitizer_ResourceModuleData& data) {
     if (options_.sees_work()) follow_regions(data.module, &module);
 }
 
-// Kernels keep their ids; a handle stands for them no longer.
+// Kernels keep their ids; the handle no longer refers to them.
 void Modules::unloaded(CUmodule handle) {
     auto module = modules_.find(handle);
     if (module == modules_.end()) return;
     module->second.gone = true;
-    if (module->second.changing) {  // a thread goes on with it
+    if (module->second.changing) {  // a thread continues with it
         unloaded_.push_back(modules_.extract(module));
     } else {
         modules_.erase(module);
@@ -110,7 +110,7 @@ bool Modules::is_aside(const std::string& name) const {
            !(options_.include && std::regex_search(name, *options_.include));
 }
 
-// Patches would only slow such kernels down, which others wait for.
+// Patches would only slow down these kernels, for which others wait.
 bool Modules::left_alone(const Module& module) const {
     bool any = false;
     for (const auto& [symbol, code] : module.codes) {
@@ -131,7 +131,7 @@ bool Modules::add_patches(CUcontext context) {
 }
 
 void Modules::follow_regions() {
-    std::vector<CUmodule> handles;  // others may load and unload meanwhile
+    std::vector<CUmodule> handles;  // other threads may load and unload modules meanwhile
     for (const auto& [handle, module] : modules_) handles.push_back(handle);
     for (CUmodule handle : handles) {
         auto module = modules_.find(handle);
@@ -139,7 +139,8 @@ void Modules::follow_regions() {
     }
 }
 
-// One thread changes a module's code at a time. When it is done, a region may have ended or begun meanwhile.
+// One thread at a time changes the code of a module. When it has finished, a region may have ended or begun
+// meanwhile.
 void Modules::follow_regions(CUmodule handle, Module* module) {
     if (module->left_alone || module->changing) return;
     module->changing = true;
@@ -170,7 +171,7 @@ bool Modules::prepare_and_patch(CUmodule handle, Module* module) {
     return check(api.sanitizerPatchModule(handle), "patching a module");
 }
 
-// The header says that this removes "any instrumentation": what to patch is set up again next time.
+// The header says that this removes "any instrumentation", so the patches have to be set up again next time.
 bool Modules::unpatch(CUmodule handle, Module* module) {
     if (!check(api.sanitizerUnpatchModule(handle), "unpatching a module")) return false;
     module->patched = module->prepared = false;
@@ -211,7 +212,8 @@ void Modules::report_constants(const Kernel& kernel) {
         CUdeviceptr address = 0;
         size_t bytes = 0;
         CUresult result = api.cuModuleGetGlobal(&address, &bytes, kernel.module, name.c_str());
-        // What the driver does not find by its name, no program can write: a table of the compiler's.
+        // A variable that the driver does not find by its name cannot be written by a program: it is a table of the
+        // compiler.
         if (result == CUDA_ERROR_NOT_FOUND) continue;
         if (result != CUDA_SUCCESS) return;  // then it may read anything
         ranges.emplace_back(address, bytes);
@@ -238,7 +240,7 @@ const Kernel& Modules::kernel(CUmodule module, const char* symbol) {
     }
     kernel.wanted = is_wanted(kernel.name);
     kernel.aside = is_aside(kernel.name);
-    uint64_t address = 0, bytes = 0;  // 0: not known; then block entries cannot be held against it
+    uint64_t address = 0, bytes = 0;  // 0: unknown; block entries then cannot be checked against it
     if (api.sanitizerGetFunctionPcAndSize(module, symbol, &address, &bytes) != SANITIZER_SUCCESS) address = bytes = 0;
     events::kernel(kernel, symbol, address, bytes);
     if (kernel.code.text && options_.pass == Pass::kAccesses)

@@ -1,5 +1,4 @@
-// The program's modules and kernels: their code, which kernels are recorded by their names, and when code is
-// patched.
+// The program's modules and kernels: their code, which kernels are recorded by their names, and when code is patched.
 #pragma once
 
 #include <deque>
@@ -22,55 +21,56 @@ struct Kernel {
     KernelCode code;
     bool scanned = false;  // its machine code was read
     bool wanted = true;   // by --kernel and --exclude
-    bool aside = false;   // known to wait for other launches, GPUs or processes: never waited for, nor recorded
-    bool patched = true;  // its module is, or will be
-    bool spins = false;   // a launch of it had not ended at the limit
+    // known to wait for other launches, GPUs or processes: not recorded, and the recorder does not wait for it
+    bool aside = false;
+    bool patched = true;  // its module is instrumented, or will be
+    bool spins = false;   // a launch of this kernel had not ended at the time limit
 };
 
 class Modules {
   public:
     explicit Modules(const Options& options) : options_(options) {}
 
-    // The device patches, from their file: an empty string, or what is wrong.
+    // Reads the device patches from their file. Returns an empty string, or an error.
     std::string read_patches(const std::string& path);
 
     void loaded(const Sanitizer_ResourceModuleData& data);
     void unloaded(CUmodule handle);
     void context_destroyed(CUcontext context);
 
-    // The kernel of a launch, with an event when it is new.
+    // Returns the kernel of a launch, and writes an event if it is new.
     const Kernel& kernel(CUmodule module, const char* name);
     void spins(const Kernel& kernel) { kernels_[kernel.id].spins = true; }
-    // An event with where the constant variables lie that a kernel may read, once: no callback reports that it does.
-    // Called when no call of the driver's is under way.
+    // Writes one event with the addresses of the constant variables that a kernel may read, because no callback
+    // reports such reads. Called while no call of the driver is in progress.
     void report_constants(const Kernel& kernel);
 
-    // The handle by which a launching call names its kernel: a CUfunction, or a CUkernel in its place.
+    // Returns the handle by which a launching call names its kernel: a CUfunction, or a CUkernel instead.
     void named(const void* handle, const Kernel& kernel) { handles_[handle] = kernel.id; }
-    // The kernel's id; -1 where it never ran by itself.
+    // Returns the kernel's id, or -1 if it was never launched outside of graphs.
     int id_of(const void* handle) const;
 
-    // Patch or unpatch all code as the options say now.
+    // Patches or unpatches all code according to the current options.
     void follow_regions();
-    // Wait for all that runs in every context that has code.
+    // Waits for all work in every context that has code.
     void wait_for_contexts();
-    // Any context that has code; nullptr where there is none.
+    // Returns any context that has code, or nullptr.
     CUcontext any_context() const;
     std::vector<CUcontext> patched_contexts() const;
-    // Patches that the library refused in a module.
+    // Number of patches that the library refused in a module.
     std::vector<std::string> refused_patches(CUmodule handle) const;
 
   private:
-    // What a loaded module holds, and whether its code is patched now.
+    // The kernels of a loaded module, and whether its code is patched now.
     struct Module {
         CUcontext context = nullptr;
         std::map<std::string, KernelCode> codes;
         bool patched = false;
-        bool changing = false;             // a thread patches or unpatches it now, without the mutex
-        bool gone = false;                 // unloaded meanwhile
-        bool prepared = false;             // it is known which instructions to patch
-        std::vector<std::string> refused;  // patches
-        bool left_alone = false;           // it holds no kernel that is recorded
+        bool changing = false;             // a thread patches or unpatches it now, without holding the mutex
+        bool gone = false;                 // unloaded while a thread changed it
+        bool prepared = false;             // the instructions to patch have been chosen
+        std::vector<std::string> refused;  // number of patches
+        bool left_alone = false;           // it contains no kernel that is recorded
     };
     enum class Patches { kAdding, kAdded, kRefused };
 
@@ -86,9 +86,10 @@ class Modules {
     const Options& options_;
     std::vector<char> patches_;
     std::map<CUcontext, Patches> contexts_;
-    std::map<CUmodule, Module> modules_;                           // loaded ones: the driver gives handles out again
-    std::vector<std::map<CUmodule, Module>::node_type> unloaded_;  // while a thread changed them
-    std::deque<Kernel> kernels_;                                   // ever seen, by id
+    std::map<CUmodule, Module> modules_;                           // loaded modules; the driver reuses handles
+    // modules that were unloaded while a thread changed them
+    std::vector<std::map<CUmodule, Module>::node_type> unloaded_;
+    std::deque<Kernel> kernels_;                                   // all kernels ever seen, by id
     std::map<std::pair<CUmodule, std::string>, Kernel*> by_symbol_;
     std::map<const void*, uint32_t> handles_;  // ids of kernels
     std::set<uint32_t> constants_reported_;    // ids of kernels

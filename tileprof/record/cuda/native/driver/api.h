@@ -10,7 +10,7 @@
 
 namespace tileprof {
 
-// A function of one of these libraries. The mutex is released while it runs.
+// A function of one of these libraries. The mutex is released during the call.
 template <typename Function>
 struct LibraryFunction;
 template <typename Result, typename... Arguments>
@@ -63,7 +63,7 @@ struct Api {
     TILEPROF_DRIVER_FUNCTIONS(X)
 #undef X
 
-    // An empty string, or what is missing: the library and the symbol.
+    // Returns an empty string, or the library and the symbol that are missing.
     std::string load(const char* sanitizer_path);
     std::string load_driver();
 };
@@ -73,7 +73,7 @@ extern Api api;
 // The library's text for a result.
 const char* text_of_result(SanitizerResult result);
 
-// Complains when a call fails; the recording goes on with what it has.
+// Writes a complaint if a call failed; the recording continues with what it has.
 bool check(SanitizerResult result, const char* what);
 
 }  // namespace tileprof

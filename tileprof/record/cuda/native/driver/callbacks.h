@@ -15,12 +15,13 @@ bool is_one_of(uint32_t cbid, const Ids& ids) {
 
 class Callbacks {
   public:
-    // An empty string, or why the library refuses.
+    // Returns an empty string, or the reason why the library refuses.
     std::string subscribe(Sanitizer_CallbackFunc callback);
     void follow_resources();
-    // What launches, copies and fills, and what waits for it: followed only where something may be recorded.
+    // Subscribes to launches, copies, fills and synchronisation; these are followed only while something may be
+    // recorded.
     void follow_work(bool on);
-    // Calls of the driver.
+    // Subscribes to calls of the driver.
     template <typename Ids>
     void follow_calls(const Ids& ids, bool on = true) {
         for (Sanitizer_CallbackId id : ids)

@@ -13,7 +13,7 @@ namespace {
 thread_local int holds = 0;
 std::atomic<int> at_work{0};  // threads that hold the mutex
 
-// Of this thread: whether it is in a launching call; what stands for it.
+// Of this thread: whether it is in a launching call, and the id by which the gate knows it.
 thread_local bool inside = false;
 const void* this_thread() { return &holds; }
 
@@ -52,7 +52,7 @@ void pause_without_holds() {
 
 void Gate::enter() {
     while (closed_by_another() || (closing_ != nullptr && closing_ != this_thread())) pause_without_holds();
-    if (!inside) ++inside_;  // one whose end was not seen, as its region had ended, is in already
+    if (!inside) ++inside_;  // a call whose end was not seen, because its region had ended, is counted already
     inside = true;
 }
 

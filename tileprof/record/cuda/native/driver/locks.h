@@ -1,16 +1,16 @@
 // The recorder's mutex, and the gate that launching calls pass.
 //
-// The driver calls back while it holds locks of its own: in a launch the context's. A thread that waits for the mutex
-// there keeps them. So the mutex is never held while the library or the driver is called (`Api` releases it),
-// and code that needs the records for itself (copying, clearing, repeating) does not hold it either: it closes the
-// gate, at which launching calls wait before they hold anything.
+// The driver makes callbacks while it holds its own locks, in a launch that of the context. A thread that waits for
+// the mutex in a callback keeps these locks. Therefore the mutex is never held while the library or the driver is
+// called (`Api` releases it). Code that needs exclusive access to the records (copying, clearing, repeating a launch)
+// does not hold it either: it closes the gate, at which launching calls wait before they hold any lock.
 #pragma once
 
 #include <stdint.h>
 
 namespace tileprof {
 
-// Holds the mutex for a scope. A thread may hold it several times over.
+// Holds the mutex for a scope. A thread may hold it several times.
 class Lock {
   public:
     Lock();
@@ -29,34 +29,34 @@ class Unlock {
     int holds_;
 };
 
-// Gives other threads a moment.
+// Lets other threads run for a moment.
 void pause_without_holds();
 
-// Threads that hold the mutex now.
+// Number of threads that hold the mutex now.
 int threads_at_work();
 
-// Its methods are called with the mutex held, and release it while they wait.
+// Methods are called with the mutex held, and release it while they wait.
 class Gate {
   public:
-    // A launching call begins, and ends.
+    // A launching call begins, or ends.
     void enter();
     void leave();
-    // From now on no other thread is in a launching call. False where one still is when the time is over. May be
-    // nested.
+    // Closes the gate: after this call no other thread is in a launching call. Returns false if one still is when the
+    // time is over. Calls may be nested.
     bool close(uint64_t patience_ns);
     void open();
-    // A launch by another way than the calls that enter.
+    // A launch was made by a call other than those that enter.
     bool closed_by_another() const;
 
   private:
     int inside_ = 0;
-    const void* owner_ = nullptr;    // thread that has closed it
-    const void* closing_ = nullptr;  // thread that waits until all have left; none enters meanwhile
+    const void* owner_ = nullptr;    // the thread that has closed the gate
+    const void* closing_ = nullptr;  // the thread that waits until all have left; no thread enters meanwhile
     int depth_ = 0;
 };
 extern Gate& gate;
 
-// Closes the gate for a scope; false where that did not work in time.
+// Closes the gate for a scope; the value is false if that took too long.
 class ClosedGate {
   public:
     explicit ClosedGate(uint64_t patience_ns) : closed_(gate.close(patience_ns)) {}

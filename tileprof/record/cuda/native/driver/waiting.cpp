@@ -23,12 +23,12 @@ constexpr int kOwnExitCode = 70;
 
 std::atomic<uint64_t> last_progress{0};
 
-// Leaked, as threads end after the destructors of this library.
+// Leaked, because threads end after the destructors of this library.
 struct AbandonedLaunches {
     std::mutex mutex;
     std::map<const volatile char*, std::string> kernels;
 
-    // One that still runs, "" when there is none.
+    // Name of a launch that still runs, or "" if there is none.
     std::string any() {
         std::lock_guard<std::mutex> lock(mutex);
         for (auto at = kernels.begin(); at != kernels.end();) {
@@ -99,7 +99,7 @@ bool wait_for(const std::function<bool()>& done, const std::function<bool()>& br
             if (broken()) return true;
             asked = now;
         }
-        nap(std::min({(now - begin) / 8, kLongestNapNs, begin + limit_ns - now}));  // an eighth too late at most
+        nap(std::min({(now - begin) / 8, kLongestNapNs, begin + limit_ns - now}));  // at most an eighth too late
     }
 }
 
@@ -120,7 +120,7 @@ void watch(uint64_t standstill_ns) {
         for (;;) {
             nap(std::min<uint64_t>(standstill_ns / 4, 1000 * kMs));
             if (clock_ns() - last_progress.load(std::memory_order_relaxed) < standstill_ns) continue;
-            if (recorder.finished) return;  // the driver may have taken its memory back, too
+            if (recorder.finished) return;  // the driver may also have freed its memory
             std::string kernel = abandoned_launches.any();
             if (!kernel.empty() || threads_at_work() != 0)
                 end_process(kernel, "nothing has moved any more: what it waits for may be waiting for the recorder");

@@ -12,7 +12,7 @@ namespace {
 // CUgraphNodeType, whose name older versions of cuda.h lack.
 constexpr int kConditionalNode = 13;
 
-// A thread's, leaked: threads end before the driver stops calling back.
+// One per thread. Leaked, because threads end before the driver's last callback.
 GraphLaunch& graph_launch_of_thread() {
     thread_local GraphLaunch* present = new GraphLaunch;
     return *present;
@@ -43,7 +43,7 @@ void Graphs::node(const Sanitizer_GraphNodeLaunchData& data) {
             memory_.changed(SANITIZER_CBID_RESOURCE_MEMORY_FREE_ASYNC, allocation);
             break;
         }
-        case CU_GRAPH_NODE_TYPE_GRAPH:  // never seen: the nodes inside are announced instead (13.4.92)
+        case CU_GRAPH_NODE_TYPE_GRAPH:  // never seen: the inner nodes are announced instead (13.4.92)
         case kBatchMemOpNode:  // they write memory, and the callbacks do not say where
         case kConditionalNode:
             if (options_.capturing) events::opaque(static_cast<int>(data.nodeType), present.number, "graph");

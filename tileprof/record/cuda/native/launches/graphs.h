@@ -14,8 +14,9 @@ class Graphs {
 
     void node(const Sanitizer_GraphNodeLaunchData& data);
     void launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data);
-    // A launch is waited for before its call returns: its nodes run with callback data that belongs to their functions,
-    // and the next launch, of this graph or of the same functions, would set it while they wait.
+    // Waits for a graph launch before its call returns. Its nodes run with callback data that belongs to their
+    // functions, and the next launch of this graph or of the same functions would overwrite these data while nodes
+    // wait.
     void wait();
 
   private:
@@ -25,7 +26,7 @@ class Graphs {
     Modules& modules_;
     Launches& launches_;
     int last_number_ = -1;
-    std::set<const void*> spinning_;  // graphs of which a launch had not ended at the limit
+    std::set<const void*> spinning_;  // graphs with a launch that had not ended at the time limit
 };
 
 }  // namespace tileprof

@@ -15,7 +15,7 @@ thread_local bool in_launching_call = false;
 
 namespace {
 
-// The arguments of two driver functions, in their order, as callbacks get them. The library's own header of these
+// The arguments of two driver functions, in the order in which callbacks get them. The library's own header for them
 // does not compile against an older cuda.h.
 struct LaunchKernel {
     CUfunction function;
@@ -31,14 +31,14 @@ struct LaunchKernelEx {
     void** extra;
 };
 
-// The launching call that this thread is in.
+// The launching call in which this thread is.
 struct LaunchingCall {
     uint32_t cbid = 0;
     const void* arguments = nullptr;
 };
 thread_local LaunchingCall launching_call;
 
-// Blocks of such a launch wait for each other: ending some of them would hang the others.
+// The blocks of such a launch wait for each other: if some of them ended early, the others would hang.
 bool is_cooperative(const CUlaunchConfig& config) {
     for (unsigned i = 0; i < config.numAttrs; ++i)
         if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config.attrs[i].value.cooperative != 0)
@@ -65,8 +65,8 @@ std::vector<char> parameters_of(const LaunchingCall& call, CUfunction function) 
     return parameter_block(function, a->parameters, a->extra);
 }
 
-// Launches outside of what is recorded that are replayed for others to learn from, of one kernel and grid. A parameter
-// that is new each time (a seed) would make each of them a new one.
+// The number of launches per kernel and grid that are replayed outside of recorded regions, so that others can use
+// the result. The limit matters if a parameter differs in each launch (a seed), which makes each of them a new case.
 constexpr uint32_t kMostLessons = 64;
 
 }  // namespace
@@ -89,14 +89,14 @@ bool Launches::stores_through_maps(const OpenLaunch& launch) const {
            !launch.kernel->spins;
 }
 
-// Products of different depth may have the same kernel, grid and result: each is a lesson of its own.
+// Products of different depth may have the same kernel, grid and result: each is a separate case.
 bool Launches::teaches(const OpenLaunch& launch) {
     if (launching_call.arguments == nullptr) return false;
     return !was_replayed(launch, parameters_of(launching_call, launch.function)) &&
            ++lessons_[launch.geometry] <= kMostLessons;
 }
 
-// Once such a kernel spins, nothing should have to be made.
+// Once such a kernel spins, it must not be necessary to allocate anything.
 void Launches::prepare_all() {
     prepared_ = true;
     for (CUcontext context : modules_.patched_contexts()) arenas_.of(context)->prepare();
@@ -151,14 +151,14 @@ void Launches::begin(const Sanitizer_LaunchData& data, GraphLaunch* graph) {
     open_launch = open;
 }
 
-// The header under which the launch's patches record; `open` gets its number, `generation` its place among a graph's
-// kernels.
+// The header under which the launch's patches record. `open` gets its number, and `generation` its index among a
+// graph's kernels.
 Header* Launches::header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, GraphLaunch* graph,
                             uint32_t* generation) {
     const Kernel& kernel = *open->kernel;
     Header* header = open->arena->off();
     if (graph != nullptr && kernel.patched && options_.capturing && options_.pass != Pass::kFloor) {
-        // Also where this node is not wanted: the places of the others are counted by it.
+        // This is also done for a node that is not recorded, because it counts in the indices of the others.
         GraphLaunch::Shared& shared = graph->nodes[data.context];
         if (shared.nodes == 0) shared.header = open->arena->next_in_graph(&shared.launch);
         if (shared.header != nullptr) header = shared.header;
@@ -167,7 +167,8 @@ Header* Launches::header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, 
         shared.last = &kernel;
         if (!kernel.aside) graph->kernels.push_back(&kernel);
     } else if ((open->recorded && !open->aside) || open->learned) {
-        // While another thread copies records or repeats a launch there are none: then every block of it is missing.
+        // There are no headers while another thread copies records or repeats a launch: every block of this launch is
+        // then missing.
         Header* own = gate.closed_by_another() ? nullptr : open->arena->next(&open->launch);
         if (own != nullptr) {
             header = own;
@@ -179,7 +180,7 @@ Header* Launches::header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, 
     return header;
 }
 
-// What no callback reports may be anywhere.
+// An access that no callback reports may have any address.
 void Launches::give_filters(const OpenLaunch& open, Header* own, Sanitizer_StreamHandle stream) {
     if (options_.filters.hashes == 0 || !open.recorded) return;
     const KernelCode& code = open.kernel->code;
@@ -207,8 +208,8 @@ void Launches::wait() {
         give_up(launch.launch, *launch.kernel);
 }
 
-// It may spin until a later launch, another GPU, another process or the host lets it go: go on, so that this can
-// happen.
+// The kernel may spin until a later launch, another GPU, another process or the host releases it: continue, so that
+// this can happen.
 void Launches::give_up(uint32_t launch, const Kernel& kernel) {
     double seconds = static_cast<double>(options_.wait_ns) * 1e-9;
     events::spinning(launch, kernel.id, seconds);
@@ -236,7 +237,7 @@ void Launches::call_returned(uint32_t cbid, const Sanitizer_CallbackData& data) 
     if (launch.kernel != nullptr && !launch.aside) repeat(launch, cbid, data);
     in_launching_call = false;
     launching_call = {};
-    // Not behind a kernel that was set aside: it may wait for the next launch.
+    // Do not wait behind a kernel that was set aside: it may wait for the next launch.
     bool appends = (open_launch.recorded && !open_launch.aside) || open_launch.learned;
     if (open_launch.arena != nullptr && appends) open_launch.arena->make_room();
     open_launch = OpenLaunch{};
@@ -249,7 +250,7 @@ void Launches::other_call_returned() {
     open_launch = OpenLaunch{};
 }
 
-// By now the launch has its records.
+// The launch has its records now.
 void Launches::report(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data) {
     const void* handle = handle_of(cbid, data.functionParams);
     if (launch.kernel != nullptr) {
@@ -263,7 +264,8 @@ void Launches::report(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_C
         report_changes(launch.launch);
 }
 
-// Where the launch stores through tensor maps, which no callback reports, it is made again to find out who stores what.
+// If the launch stores through tensor maps, which no callback reports, it is repeated to find the writer of each
+// byte.
 void Launches::repeat(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data) {
     if ((!launch.recorded && !launch.learned) || !stores_through_maps(launch)) return;
     if (is_extended(cbid) && is_cooperative(*static_cast<const LaunchKernelEx*>(data.functionParams)->config)) return;

@@ -13,22 +13,23 @@ namespace tileprof {
 // A launch that has its header, until its API call returns.
 struct OpenLaunch {
     bool recorded = false;
-    bool aside = false;    // has a place in the trace, and no records
-    bool learned = false;  // not recorded, but replayed: graphs and later launches take what it teaches
+    bool aside = false;    // the launch is in the trace but has no records
+    bool learned = false;  // not recorded but replayed: graphs and later launches use the result
     uint32_t launch = 0;
     const Kernel* kernel = nullptr;
     uint32_t clusters = 0;
     uint64_t blocks = 0;
     uint64_t geometry = 0;  // hash of kernel and grid
     Arena* arena = nullptr;
-    CUfunction function = nullptr;  // the API call may hold a CUkernel instead
+    CUfunction function = nullptr;  // the API call may contain a CUkernel instead
     CUstream stream = nullptr;
     Sanitizer_StreamHandle handle = nullptr;
     Places::Place place =
-        Places::kNone;  // behind it; the wait begins when its call holds no lock of the driver any more
+        // the place after the launch; the wait begins when the call no longer holds a lock of the driver
+        Places::kNone;
 };
 
-// The graph launch that a thread is in. Nodes of a context share a header.
+// The graph launch in which a thread is. The nodes of a context share a header.
 struct GraphLaunch {
     struct Shared {
         Header* header = nullptr;
@@ -47,17 +48,18 @@ class Launches {
     Launches(const Options& options, Arenas& arenas, Modules& modules)
         : options_(options), arenas_(arenas), modules_(modules) {}
 
-    // A kernel is about to be launched, by itself or as a node of `graph`.
+    // Called when a kernel is about to be launched, directly or as a node of `graph`.
     void begin(const Sanitizer_LaunchData& data, GraphLaunch* graph = nullptr);
     void end(const Sanitizer_LaunchData& data);
 
-    // Around a call of the driver's that launches. Between `returned` and `forget` the caller waits for graphs.
+    // Called before and after a launching call of the driver. Between `returned` and `forget` the caller waits for
+    // graphs.
     void call_begins(uint32_t cbid, const Sanitizer_CallbackData& data);
     void call_returned(uint32_t cbid, const Sanitizer_CallbackData& data);
-    // Such calls launch, too, but are neither repeated nor captured one by one.
+    // Called for calls that also launch, but are neither repeated nor captured one by one.
     static bool is_another_way(uint32_t cbid);
     void other_call_returned();
-    // Waits for the launch of this thread, and learns how many entries such a launch appends.
+    // Waits for the launch of this thread, and stores how many entries such a launch appends.
     void wait();
 
     const Kernel* last() const { return last_; }
@@ -77,26 +79,25 @@ class Launches {
     Arenas& arenas_;
     Modules& modules_;
     const Kernel* last_ = nullptr;          // that was launched
-    uint64_t launches_ = 0;                 // of the program, recorded or not: what joins the passes
-    uint64_t matching_ = 0;                 // launches of kernels that are wanted
-    std::map<uint64_t, uint32_t> lessons_;  // launches replayed for what they teach, by kernel and grid
-    bool prepared_ = false;                 // a kernel that was set aside has been launched
+    uint64_t launches_ = 0;                 // launches of the program, recorded or not: this number joins the passes
+    uint64_t matching_ = 0;                 // launches of kernels that are selected
+    std::map<uint64_t, uint32_t> lessons_;  // launches that were replayed for others, by kernel and grid
+    bool prepared_ = false;                 // a launch of a kernel that was set aside has been made
 };
 
 extern thread_local OpenLaunch open_launch;
-extern thread_local bool in_launching_call;  // its records are looked at before it returns: they stay until then
+extern thread_local bool in_launching_call;  // its records are read before it returns, and must stay until then
 
-// Write attribution by replay (replay.cpp): called when the API call has returned that made `launch`, a launch
-// of a kernel that stores through tensor maps. `again` makes the same call once more. While it runs, `replaying`
-// is the header that launches get.
+// Write attribution by replay (replay.cpp). Called when the API call of `launch`, a kernel that stores through tensor
+// maps, has returned. `again` repeats the same call. While it runs, `replaying` is the header that launches get.
 extern thread_local Header* replaying;
 void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
             const void* call);
-// Whether a launch of this kernel and grid whose parameters differ in nothing but where buffers lie was replayed
-// before.
+// Returns whether a launch of this kernel and grid was replayed whose parameters differ only in the addresses of
+// buffers.
 bool was_replayed(const OpenLaunch& launch, const std::vector<char>& parameters);
 
-// The kernel's parameters as one block of bytes; empty when the driver cannot tell their sizes.
+// Returns the kernel's parameters as one block of bytes; empty if the driver does not know their sizes.
 std::vector<char> parameter_block(CUfunction function, void** parameters, void** extra);
 
 }  // namespace tileprof

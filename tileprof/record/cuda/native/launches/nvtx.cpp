@@ -1,8 +1,8 @@
-// The other end of NVTX 3. Its headers are compiled into every library that marks ranges (PyTorch, cuDNN, NCCL, the
-// program); each of these loads what NVTX_INJECTION64_PATH names, at its first call, and asks it for functions to call
-// instead of nothing. The interface is that of nvtxTypes.h in the CUDA toolkit, as far as ranges need it.
+// The tool's side of NVTX 3. The headers of NVTX are compiled into every library that marks ranges (PyTorch, cuDNN,
+// NCCL, the program). At its first call, each of these loads the library that NVTX_INJECTION64_PATH names and asks it
+// for functions to call. The interface is that of nvtxTypes.h in the CUDA toolkit, as far as ranges need it.
 //
-// This may begin before CUDA does: nothing here needs the recorder to have started, or starts it.
+// This may happen before CUDA starts: nothing here requires that the recorder has started, or starts it.
 #include "launches/nvtx.h"
 
 #include <pthread.h>
@@ -72,20 +72,20 @@ struct Attributes {
     int32_t payload_type, reserved;
     uint64_t payload;
     int32_t message_type;
-    const void* message;  // char*, wchar_t*, or what a string was registered as
+    const void* message;  // char*, wchar_t*, or the handle of a registered string
 };
 static_assert(offsetof(Attributes, message_type) == 32 && offsetof(Attributes, message) == 40 &&
                   sizeof(Attributes) == 48,
               "nvtxEventAttributes_v2");
 
-// What a push and a pop return where no tool counts depths: what the program sees without us.
+// The result of a push or a pop if no tool counts depths: what the program would see without the recorder.
 constexpr int kNoDepth = -2;
 
 // ---- names
 
-constexpr size_t kMostNames = 4096;     // kept with their answer; others are matched again each time
-constexpr size_t kMostListed = 40;      // in the log
-constexpr size_t kLongestListed = 120;  // bytes
+constexpr size_t kMostNames = 4096;     // number of names whose result is kept; others are matched each time
+constexpr size_t kMostListed = 40;      // number of names in the log
+constexpr size_t kLongestListed = 120;  // length of a name in bytes
 
 // Domains and registered strings: a handle is the address of the text, which is never freed.
 using Texts = std::set<std::string>;
@@ -108,7 +108,7 @@ std::string narrow(const wchar_t* text) {
     return out;
 }
 
-// Other bytes than those of UTF-8 would end the log for its reader.
+// Bytes that are not UTF-8 would make the log unreadable.
 std::string readable(const std::string& text) {
     std::string out;
     for (size_t at = 0; at < text.size() && out.size() < kLongestListed;) {
@@ -133,14 +133,14 @@ std::string readable(const std::string& text) {
 // ---- which ranges are open
 
 struct Ranges {
-    std::mutex mutex;  // of all below; nothing else is locked or called under it
+    std::mutex mutex;  // protects everything below; no other lock is taken and nothing is called under it
     std::optional<std::regex> pattern;
     std::string pattern_text;
     std::unordered_map<std::string, bool> answers;  // names that were matched before
     std::map<std::string, uint64_t> listed_names;
     uint64_t matched = 0, unlisted = 0;
     Texts domains, strings;
-    std::set<uint64_t> started_ids;  // of matching ranges that another thread may end
+    std::set<uint64_t> started_ids;  // matching ranges that another thread may end
     std::atomic<uint64_t> last_id{0};
     std::atomic<RangeListener> listener{nullptr};
 };
@@ -175,12 +175,12 @@ void announce_closing() {
     recorder.range(-1);
 }
 
-// The stacks of one thread, by domain: for each open range whether it matches.
+// The stacks of one thread by domain: whether each open range matches.
 using Stacks = std::map<const void*, std::vector<bool>>;
 thread_local Stacks* stacks = nullptr;
-thread_local bool thread_ends = false;  // what is marked from now on comes too late
+thread_local bool thread_ends = false;  // ranges that are marked after this point come too late
 
-// What a thread leaves open can be closed by no other thread.
+// No other thread can close the ranges that a thread leaves open.
 struct ThreadEnd {
     ~ThreadEnd() {
         thread_ends = true;
@@ -314,7 +314,7 @@ bool attach_all(const ExportedCallbacks* exported) {
 
 #undef F
 
-// Once a process. A pattern that is none is the recorder's to complain about when it starts.
+// Once per process. The recorder reports an invalid pattern when it starts.
 void read_pattern() {
     std::lock_guard<std::mutex> lock(ranges.mutex);
     const char* text = getenv("TILEPROF_NVTX");
@@ -339,7 +339,8 @@ void report_ranges() {
 
 }  // namespace tileprof
 
-// NVTX looks for this name in the library that NVTX_INJECTION64_PATH names. 1: our functions are to be called.
+// NVTX looks for this name in the library that NVTX_INJECTION64_PATH names. 1 means that these functions are to be
+// called.
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(tileprof::GetExportTable tables) {
     using namespace tileprof;
     read_pattern();
@@ -348,8 +349,8 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(t
     return attach_all(callbacks) ? 1 : 0;
 }
 
-// Tell this function of every matching range: 1 when it has been opened, -1 when it is about to be closed. Null:
-// no function.
+// Sets the function that is told of every matching range: 1 when it has been opened, -1 when it is about to be
+// closed. Null removes it.
 extern "C" __attribute__((visibility("default"))) void tileprof_listen(tileprof::RangeListener listener) {
     tileprof::ranges.listener = listener;
 }

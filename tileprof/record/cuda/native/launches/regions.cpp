@@ -30,7 +30,7 @@ void Regions::start() {
     callbacks_.follow_calls(kCaptureEnds);
 }
 
-// Each limit narrows what the others leave: with NVTX ranges, regions count only where they were asked for.
+// All limits apply together: with NVTX ranges, regions count only if they were requested.
 bool Regions::wanted() const {
     if (paused_) return false;
     if (!options_.nvtx) return in_region_;
@@ -57,15 +57,16 @@ void Regions::range(int change) {
 }
 
 void Regions::record(bool on) {
-    if (options_.patch_in_ranges && !graph_streams_.empty()) return;  // later, when the graph is made
+    if (options_.patch_in_ranges && !graph_streams_.empty()) return;  // done later, when the graph is made
     events::capture(on);
     if (options_.capturing == on) return;
     options_.capturing = on;
     if (!options_.patch_in_ranges) return;
-    ClosedGate closed_gate(options_.wait_ns);  // no launching call is cut in two, unless one does not end in time
-    on = options_.capturing;  // which others may have changed meanwhile
-    ContextGuard inside(modules_.any_context());  // the thread may have none
-    modules_.wait_for_contexts();  // nothing runs whose code changes
+    // a region does not change during a launching call, unless a call does not end in time
+    ClosedGate closed_gate(options_.wait_ns);
+    on = options_.capturing;  // other threads may have changed this meanwhile
+    ContextGuard inside(modules_.any_context());  // the thread may have no current context
+    modules_.wait_for_contexts();  // no code runs while it changes
     if (on) callbacks_.follow_work(true);
     modules_.follow_regions();
     if (!on) {
@@ -75,8 +76,8 @@ void Regions::record(bool on) {
     }
 }
 
-// Where code is patched and unpatched with regions, the context has to be idle, and waiting for it would break the
-// capture of a graph. Nothing runs that is captured: what a region has changed takes effect when the graph is made.
+// If code is patched and unpatched with regions, the context has to be idle, and waiting for it would break the
+// capture of a graph. Captured work does not run yet: the change of a region takes effect when the graph is made.
 bool Regions::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     bool begins = is_one_of(cbid, kCaptureBegins);
     if (!begins && !is_one_of(cbid, kCaptureEnds)) return false;
@@ -86,7 +87,7 @@ bool Regions::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     CUstream stream = *static_cast<const CUstream*>(data.functionParams);  // the first argument of all of them
     if (begins) {
         if (result == CUDA_SUCCESS) graph_streams_.insert(stream);
-    } else if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {  // with which it goes on
+    } else if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {  // the mode with which the thread continues
         graph_streams_.erase(stream);
         if (graph_streams_.empty()) follow();
     }

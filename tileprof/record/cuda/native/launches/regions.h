@@ -1,4 +1,4 @@
-// When to record: regions that the program marks, NVTX ranges, and CUDA graphs that are made meanwhile.
+// When to record: regions that the program marks, NVTX ranges, and CUDA graphs that are captured meanwhile.
 #pragma once
 
 #include <set>
@@ -17,11 +17,11 @@ class Regions {
     void start();
     // The program begins or ends a region.
     void mark(bool on);
-    // Nothing is recorded until the pause ends, whatever regions and ranges say.
+    // Pauses the recording, whatever regions and ranges say.
     void pause(bool on);
-    // A matching NVTX range was opened (1) or is closed (-1), in any thread, perhaps before `start`.
+    // A matching NVTX range was opened (1) or is closed (-1), in any thread, possibly before `start`.
     void range(int change);
-    // A call of the driver's that begins or ends a capture: true where it was handled.
+    // Handles a driver call that begins or ends a capture; returns whether it is one.
     bool api_call(uint32_t cbid, const Sanitizer_CallbackData& data);
 
   private:
@@ -29,16 +29,16 @@ class Regions {
     void follow();
     void record(bool on);
 
-    Options& options_;  // `capturing` is changed here alone
+    Options& options_;  // only this class changes `capturing`
     Arenas& arenas_;
     Modules& modules_;
     Callbacks& callbacks_;
     bool started_ = false;
     bool paused_ = false;
     bool in_region_ = true;             // that tileprof_capture and cuProfilerStart mark
-    bool only_in_regions_ = false;      // with NVTX ranges: in these regions alone
-    int open_ranges_ = 0;               // NVTX ranges that match
-    std::set<CUstream> graph_streams_;  // that capture a graph now
+    bool only_in_regions_ = false;      // with NVTX ranges: record only in these regions
+    int open_ranges_ = 0;               // number of open NVTX ranges that match
+    std::set<CUstream> graph_streams_;  // streams that are capturing a graph now
 };
 
 }  // namespace tileprof

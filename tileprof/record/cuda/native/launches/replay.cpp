@@ -1,10 +1,10 @@
-// Who wrote what, for stores that no callback reports: group testing.
+// Finds the writers of stores that no callback reports, by group testing.
 //
-// The launch is made again with every cluster ended at entry whose id has bit b set, over an output that was
-// poisoned: what stays poisoned was written by such a cluster. With both values of each bit, 2 ceil(log2 clusters)
-// replays name the one writer of every granule, or show that it has none or several. The unit is the cluster
-// because ending one block of a cluster faults. It needs blocks that do not wait for each other through memory and
-// are not handed work by a counter: a kernel that stores or updates memory in any reported way is refused.
+// The launch is repeated over a poisoned output, and every cluster whose id has bit b set ends at entry: bytes that
+// stay poisoned were written by such a cluster. With both values of each bit, 2 ceil(log2 clusters) replays name the
+// one writer of every granule, or show that it has none or several. The unit is the cluster because ending one block
+// of a cluster faults. The blocks must not wait for each other through memory or take work from a counter: a kernel
+// that stores or updates memory in any reported way is refused.
 #include <string.h>
 
 #include <algorithm>
@@ -21,17 +21,17 @@ thread_local Header* replaying = nullptr;
 
 namespace {
 
-constexpr uint32_t kGranule = 16;  // the smallest run a tensor-map store writes
+constexpr uint32_t kGranule = 16;  // the smallest run that a tensor-map store writes
 constexpr uint64_t kMostBytes = 1ull << 30;
 constexpr uint64_t kPatienceNs = 1000000000;
 constexpr int32_t kNobody = -1, kSeveral = -2;
 
 struct Region {
-    uint32_t at = 0;      // of its map in the parameter block
+    uint32_t at = 0;      // offset of its map in the parameter block
     bool loaded = false;  // the kernel loads through a map of the same tensor
     uint64_t base = 0, bytes = 0;
     std::vector<char> result, poison, now;
-    std::vector<int32_t> owner;  // of each granule
+    std::vector<int32_t> owner;  // writer of each granule
 
     void save() {
         result.resize(bytes);
@@ -54,13 +54,13 @@ struct Region {
 
 struct ReplayResult {
     uint32_t id = 0;
-    bool whole = false;  // all of it is known; a thread finds it out otherwise
+    bool whole = false;  // the answer is complete; a thread finds it otherwise
     std::string refused;
-    std::vector<uint32_t> maps;  // where the written regions' maps lie in the parameter block
+    std::vector<uint32_t> maps;  // offsets of the written regions' maps in the parameter block
 };
 
 std::map<uint64_t, ReplayResult>& results = *new std::map<uint64_t, ReplayResult>;
-uint32_t next_id = 0;  // none is given out again: launches may have named it
+uint32_t next_id = 0;  // ids are not reused, because launches may refer to them
 
 const ReplayResult* complete_result(uint64_t shape) {
     auto entry = results.find(shape);
@@ -72,7 +72,7 @@ uint64_t shape_of(const OpenLaunch& launch, const std::vector<char>& parameters)
     for (size_t at = 0; at + 8 <= parameters.size(); at += 8) {
         uint64_t word;
         memcpy(&word, parameters.data() + at, sizeof word);
-        if (recorder.memory.allocation(word).second != 0) word = 0;  // where the buffers lie does not matter
+        if (recorder.memory.allocation(word).second != 0) word = 0;  // the addresses of the buffers do not matter
         hash = (hash ^ word) * 0x100000001b3ull;
         hash ^= hash >> 29;
     }
@@ -99,8 +99,8 @@ std::vector<Region> candidates(const std::vector<char>& parameters, const std::v
     return out;
 }
 
-// What the records of the launch say: whether it stores or updates memory in a reported way, and the addresses of the
-// tensors that it loads through tensor maps.
+// Facts from the records of the launch: whether it stores or updates memory in a reported way, and the addresses of
+// the tensors that it loads through tensor maps.
 struct LaunchRecords {
     bool whole = false;  // all its records are in the arena
     bool stores = false;
@@ -128,7 +128,8 @@ class Replay {
     Replay(const OpenLaunch& launch, bool (*again)(const void*), const void* call)
         : launch_(launch), again_(again), call_(call) {}
 
-    // An empty string, or why not. On return `regions` holds those that were written, and all hold their results again.
+    // Returns an empty string, or the reason for failure. On success `regions` holds the regions that were written,
+    // and all of them have their results again.
     std::string run(std::vector<Region>* regions) {
         for (Region& r : *regions) r.save();
         std::string refused = find_written(regions);
@@ -143,14 +144,14 @@ class Replay {
     bool run_again(uint32_t bit, uint32_t value) {
         replaying = launch_.arena->ending(bit, value, launch_.handle);
         bool ok = again_(call_);
-        if (!launch_.arena->rest(launch_.handle))  // its memory is poisoned: nothing can go on
+        if (!launch_.arena->rest(launch_.handle))  // its memory is poisoned: the program cannot continue
             end_process(launch_.kernel->name, "it was being repeated to learn what it stores (--no-replay never does)");
         replaying = nullptr;
         return ok;
     }
 
-    // Keep in `regions` those that the launch writes. What it loads is not poisoned: should it store where no map was
-    // found, it stores there what it had stored before.
+    // Keeps in `regions` those that the launch writes. Tensors that it loads are not poisoned: if it stores where no
+    // map was found, it stores the same values again.
     std::string find_written(std::vector<Region>* regions) {
         for (Region& r : *regions)
             if (!r.loaded) r.put(r.poison, launch_.handle);
@@ -187,14 +188,14 @@ class Replay {
         return "";
     }
 
-    // After a run without the clusters whose `bit` equals `value`.
+    // Called after a run without the clusters whose `bit` equals `value`.
     static void note(Region* r, std::vector<bool>* first, uint32_t bit, uint32_t value) {
         r->get();
         if (value == 0) first->resize(r->owner.size());
         for (size_t g = 0; g < r->owner.size(); ++g) {
             bool written = r->written(g);
             if (value == 0) {
-                (*first)[g] = written;  // by a cluster whose bit is 1
+                (*first)[g] = written;  // written by a cluster whose bit is 1
             } else if (r->owner[g] >= 0) {
                 if ((*first)[g] == written)
                     r->owner[g] = kSeveral;
@@ -250,7 +251,7 @@ bool was_replayed(const OpenLaunch& launch, const std::vector<char>& parameters)
 
 namespace {
 
-// Whether a tensor lies on another GPU than the launch ran on: from here it cannot be copied and put back.
+// Whether a tensor lies on another GPU than that of the launch: it cannot be copied and restored from here.
 bool any_elsewhere(const std::vector<Region>& regions) {
     CUcontext here = nullptr;
     api.cuCtxGetCurrent(&here);
@@ -260,17 +261,18 @@ bool any_elsewhere(const std::vector<Region>& regions) {
     });
 }
 
-// Find out who stores what; false when that must be left to another launch.
+// Finds the writers; returns false if that must be left to another launch.
 bool learn(ReplayResult* k, const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
            const void* call) {
     bool ended = launch.arena->rest(launch.handle);
     LaunchRecords records = ended ? records_of(launch) : LaunchRecords{};
     if (!records.whole)
-        return false;  // another thread drained them, or they found no room: what it stores is not known
+        return false;  // another thread drained the records, or there was no room for them: its stores are unknown
     std::vector<Region> regions = candidates(parameters, records.loaded);
     uint64_t bytes = 0;
     for (const Region& r : regions) bytes += r.bytes;
-    bool has_outside_map = false;  // a map outside the parameters: then the map it stores through may be outside, too
+    // one map is outside the parameters, so the map that it stores through may be outside, too
+    bool has_outside_map = false;
     for (uint64_t base : records.loaded) {
         bool listed = false;
         for (Region& r : regions)
@@ -301,9 +303,9 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
             const void* call) {
     uint64_t shape = shape_of(launch, parameters);
     if (complete_result(shape) == nullptr) {
-        ClosedGate closed_gate(kPatienceNs);  // launches of other threads would see what is poisoned
+        ClosedGate closed_gate(kPatienceNs);  // launches of other threads would see poisoned memory
         if (!closed_gate) return;
-        if (complete_result(shape) == nullptr) {  // nor has another thread found it out meanwhile
+        if (complete_result(shape) == nullptr) {  // and no other thread has found the answer meanwhile
             ReplayResult& fresh = results[shape];
             fresh.id = next_id++;
             if (!learn(&fresh, launch, parameters, again, call)) {
@@ -321,7 +323,7 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
         bases.push_back(base);
     }
     events::owned(launch.launch, k.id, bases);
-    // What its machine code does with them may tell more.
+    // The machine code may show how the kernel uses them.
     if (!k.refused.empty())
         log_.file("parameters-" + std::to_string(launch.launch) + ".bin", parameters.data(), parameters.size());
 }

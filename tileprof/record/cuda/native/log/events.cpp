@@ -22,7 +22,7 @@ using u64 = unsigned long long;  // as printf takes it
 
 u64 now() { return now_ns(); }
 
-// What stands between commas, in brackets.
+// Writes a list: values between commas, in brackets.
 template <typename Items, typename Text>
 std::string list(const Items& items, const Text& text) {
     std::string out;

@@ -1,6 +1,7 @@
-// The event log, one function per kind of event; a second way to fill a kind ends in a word of its own ("alloc_host").
-// record/cuda/records/events.py holds the fields and their units, and a test compares it with events.cpp. Nothing else
-// writes events, except for the hooks inside Python programs, whose lines are passed on as they are.
+// The event log, with one function per kind of event; a second function for the same kind has a suffix
+// ("alloc_host"). record/cuda/records/events.py has the fields and their units, and a test compares it with
+// events.cpp. Only these functions write events, apart from the hooks inside Python programs, whose lines are passed
+// on unchanged.
 #pragma once
 
 #include <stdint.h>
@@ -29,7 +30,7 @@ void end();
 void hung(const std::string& kernel);
 void drain(uint64_t entries, uint64_t lost);
 void filters(uint32_t launch, const std::string& file, uint64_t first, uint64_t blocks);
-// `names`: of ranges that were opened, and how often.
+// `names`: the names of opened ranges, and how often each was opened.
 void ranges(const std::string& pattern, uint64_t matched, const std::vector<std::pair<std::string, uint64_t>>& names,
             uint64_t unlisted);
 void capture(bool on);
@@ -72,7 +73,7 @@ void owned(uint32_t launch, uint32_t id, const std::vector<uint64_t>& bases);
 void copy(const Sanitizer_MemcpyData& data, int graph);
 void set(const Sanitizer_MemsetData& data, int graph);
 
-// One side of an array copy: an array's handle, or the bytes from the first to behind the last.
+// One side of an array copy: the handle of an array, or the bytes from the first to the end.
 struct CopySide {
     uint64_t address = 0, bytes = 0, pitch = 0;
     bool array = false, on_device = false;
@@ -80,7 +81,7 @@ struct CopySide {
 void array_copy(const CopySide& from, const CopySide& to, uint64_t width, uint64_t height, uint64_t depth,
                 Sanitizer_StreamHandle stream);
 void value(uint64_t address, int bytes, bool writes, Sanitizer_StreamHandle stream);
-// `node`: its CUgraphNodeType, -1 outside of graphs; `stream` as text.
+// `node`: its CUgraphNodeType, or -1 outside of graphs; `stream` as text.
 void opaque(int node, int graph, const std::string& stream);
 
 // ---- memory

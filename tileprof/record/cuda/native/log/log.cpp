@@ -12,7 +12,7 @@ namespace tileprof {
 
 namespace {
 
-constexpr int kMostPrograms = 1000;  // that one process runs one after another
+constexpr int kMostPrograms = 1000;  // programs that one process executes one after another
 
 }  // namespace
 
@@ -20,7 +20,7 @@ Log& log_ = *new Log;
 
 bool Log::open(const std::string& folder) {
     folder_ = folder;
-    // A process that executes another program keeps its id: what it left until then is kept, too.
+    // A process that executes another program keeps its id: the files of the first program are kept, too.
     for (int n = 1; access((folder + "/events.jsonl").c_str(), F_OK) == 0 && n < kMostPrograms; ++n)
         rename(folder.c_str(), (folder + "-" + std::to_string(n)).c_str());
     mkdir(folder.c_str(), 0777);
@@ -34,7 +34,7 @@ void Log::event(const char* format, ...) {
     FILE* out = static_cast<FILE*>(events_);
     va_list arguments;
     va_start(arguments, format);
-    flockfile(out);  // complaints come without the recorder's mutex
+    flockfile(out);  // complaints are written without the recorder's mutex
     fputc('{', out);
     vfprintf(out, format, arguments);
     fputs("}\n", out);
@@ -47,7 +47,7 @@ void Log::entries(const void* bytes, size_t count) {
     if (fwrite(bytes, 1, count, static_cast<FILE*>(entries_)) != count) no_more_entries();
 }
 
-// The file then holds all up to some place, and the reader finds out up to which drain.
+// The file is then complete up to some drain, which the reader finds.
 void Log::no_more_entries() {
     complain("the disk under %s took no more entries", folder_.c_str());
     fclose(static_cast<FILE*>(entries_));

@@ -1,5 +1,5 @@
-// The files of a recording: events as JSON lines in issue order, entries as raw bytes, complaints as events that the
-// reader turns into notes of the trace. The recorded program owns stdout and stderr.
+// The files of a recording: events as JSON lines in issue order, entries as raw bytes, and complaints as events that
+// the reader turns into notes of the trace. stdout and stderr belong to the recorded program.
 #pragma once
 
 #include <stddef.h>
@@ -11,16 +11,16 @@ namespace tileprof {
 
 class Log {
   public:
-    // Files events.jsonl and entries.bin in `folder`, which is made.
+    // Creates `folder` with the files events.jsonl and entries.bin.
     bool open(const std::string& folder);
-    // One event; `format` makes the inside of a JSON object.
+    // Writes one event; `format` makes the inside of a JSON object.
     void event(const char* format, ...) __attribute__((format(printf, 2, 3)));
     void entries(const void* bytes, size_t count);
-    // Another file of the same folder, whole.
+    // Writes another file into the same folder.
     void file(const std::string& name, const void* bytes, size_t count);
     void flush();
     void close();
-    // In a forked child, whose files these are not.
+    // Called in a forked child, which must not write these files.
     void forget() { events_ = entries_ = nullptr; }
     const std::string& folder() const { return folder_; }
 
@@ -32,15 +32,15 @@ class Log {
     void* entries_ = nullptr;
 };
 
-// Never destroyed: the driver calls back while the process ends, after the destructors of this library.
+// Never destroyed, because the driver makes callbacks at process exit, after the destructors of this library.
 extern Log& log_;
 
 void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// A string as JSON, with its quotes.
+// Returns a string as JSON, with its quotes.
 std::string quoted(const char* text);
 
-// Since 1970: what PyTorch's allocator stamps its history with.
+// Microseconds since 1970, with which PyTorch's allocator stamps its history.
 uint64_t now_ns();
 
 }  // namespace tileprof

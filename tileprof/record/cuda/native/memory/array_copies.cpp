@@ -21,7 +21,7 @@ const Ids kDeep = {TILEPROF_ID(cuMemcpy3D_v2), TILEPROF_ID(cuMemcpy3D_v2_ptds)};
 const Ids kDeepAsync = {TILEPROF_ID(cuMemcpy3DAsync_v2), TILEPROF_ID(cuMemcpy3DAsync_v2_ptsz)};
 const Ids kPeer = {TILEPROF_ID(cuMemcpy3DPeer), TILEPROF_ID(cuMemcpy3DPeer_ptds)};
 const Ids kPeerAsync = {TILEPROF_ID(cuMemcpy3DPeerAsync), TILEPROF_ID(cuMemcpy3DPeerAsync_ptsz)};
-// Between arrays and bytes in a row, or in batches, which few programs call: not looked into.
+// Copies between arrays and linear memory, or in batches, which few programs use. They are not decoded.
 const Ids kRows = {TILEPROF_ID(cuMemcpyAtoH_v2),         TILEPROF_ID(cuMemcpyAtoH_v2_ptds),
                    TILEPROF_ID(cuMemcpyAtoHAsync_v2),    TILEPROF_ID(cuMemcpyAtoHAsync_v2_ptsz),
                    TILEPROF_ID(cuMemcpyAtoD_v2),         TILEPROF_ID(cuMemcpyAtoD_v2_ptds),
@@ -33,7 +33,7 @@ const Ids kRows = {TILEPROF_ID(cuMemcpyAtoH_v2),         TILEPROF_ID(cuMemcpyAto
                    TILEPROF_ID(cuMemcpy3DBatchAsync_v2), TILEPROF_ID(cuMemcpy3DBatchAsync_v2_ptsz)};
 #undef TILEPROF_ID
 
-// Arguments of these functions, in their order, as callbacks get them; those that do not wait have a stream.
+// Arguments of these functions, in the order in which callbacks get them; asynchronous functions have a stream.
 template <typename Copy>
 struct Arguments {
     const Copy* copy;
@@ -74,7 +74,7 @@ void write_event(const CUDA_MEMCPY2D& c, CUcontext context, CUstream stream) {
                 w, h, 1, context, stream);
 }
 
-// CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER name what they share alike.
+// CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER have the same names for the fields that they share.
 template <typename Deep>
 void write_event(const Deep& c, CUcontext context, CUstream stream) {
     if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0) return;

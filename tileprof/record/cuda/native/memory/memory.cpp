@@ -22,11 +22,11 @@ constexpr std::array kAllocations = {
 
 constexpr std::array kMaps = {SANITIZER_CBID_DRIVER_API_cuMemMap, SANITIZER_CBID_DRIVER_API_cuMemUnmap};
 
-// Calls that make handles of memory into others, and back.
+// Calls that convert memory handles into others, and back.
 constexpr std::array kShares = {SANITIZER_CBID_DRIVER_API_cuMemExportToShareableHandle,
                                 SANITIZER_CBID_DRIVER_API_cuMemImportFromShareableHandle};
 
-// Arguments of these calls, in their order, as callbacks get them.
+// Arguments of these calls, in the order in which callbacks get them.
 struct Export {
     const void* shareable;
     CUmemGenericAllocationHandle handle;
@@ -37,11 +37,11 @@ struct Import {
     const void* shareable;
     CUmemAllocationHandleType type;
 };
-// Of cuMemMap and cuMemUnmap, which begin alike.
+// The common beginning of the arguments of cuMemMap and cuMemUnmap.
 struct MapCall {
     CUdeviceptr address;
     size_t bytes;
-    size_t offset;  // from here on cuMemMap's alone
+    size_t offset;  // from here on only in cuMemMap
     CUmemGenericAllocationHandle handle;
 };
 
@@ -69,7 +69,7 @@ bool Memory::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
 }
 
 void Memory::changed(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
-    // What comes from a pool of the driver is one tensor's, not a segment that a framework cuts up.
+    // An allocation from a pool of the driver belongs to one tensor, not to a segment that a framework divides.
     bool pool = cbid == SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC;
     if (pool || cbid == SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_ALLOC) {
         allocations_[data.address] = data.size;
@@ -82,12 +82,12 @@ void Memory::changed(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
     }
 }
 
-// Pinned memory concerns only the reader: kernels reach it, but it is not poisoned or compared.
+// Pinned memory concerns only the reader: kernels access it, but it is not poisoned or compared.
 void Memory::host_changed(bool made, const Sanitizer_ResourceMemoryData& data) {
     (made ? events::alloc_host : events::free_host)(data.address, data.size);
 }
 
-// What is unmapped is forgotten before others may map it; what is mapped is known when that has worked.
+// An unmapped range is removed before others may map it; a mapped one is added when the call has succeeded.
 void Memory::map_called(const Sanitizer_CallbackData& data) {
     const auto* call = static_cast<const MapCall*>(data.functionParams);
     if (has_happened(data)) mapped(call->address, {call->bytes, call->handle, call->offset});
@@ -99,8 +99,8 @@ void Memory::unmap_called(const Sanitizer_CallbackData& data) {
     if (data.callbackSite == SANITIZER_API_EXIT) unmapping_ended(call->address, call->bytes, has_happened(data));
 }
 
-// Memory that the program maps itself (expandable segments do) is known from the calls, whether the library reports it
-// or not. Equal handles mean that two addresses are one memory.
+// Memory that the program maps itself (like expandable segments) is known from the calls, whether the library reports
+// it or not. Equal handles mean that two addresses refer to the same memory.
 void Memory::mapped(uint64_t address, const Mapping& mapping) {
     if (allocation(address).second == 0) {
         allocations_[address] = mapping.bytes;
@@ -119,7 +119,7 @@ void Memory::unmapped(uint64_t address, uint64_t bytes) {
     }
 }
 
-// Where it did not work, everything is as before.
+// The call failed, so nothing has changed.
 void Memory::unmapping_ended(uint64_t address, uint64_t bytes, bool worked) {
     auto first = mappings_.lower_bound(address), end = mappings_.lower_bound(address + bytes);
     std::map<uint64_t, Mapping> before(first, end);
@@ -128,10 +128,10 @@ void Memory::unmapping_ended(uint64_t address, uint64_t bytes, bool worked) {
     for (const auto& [base, mapping] : before) mapped(base, mapping);
 }
 
-// A program that imports what it has exported itself has two handles of one memory. They are joined by the file's
-// number, if the file is of this process: numbers are given out again, to files of other processes, too, and the
-// driver's files have nothing else to tell them by but the owner that a file may be given for signals, which are never
-// sent.
+// A program that imports memory that it has exported itself has two handles of one memory. They are joined by the
+// inode number of the file, if the file is of this process. Inode numbers are reused, also for files of other
+// processes, and the driver's files can be distinguished only by the owner that a file may be given for signals,
+// which are never sent.
 void Memory::share_called(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (!has_happened(data)) return;
     if (cbid == kShares[0]) {
@@ -154,8 +154,8 @@ void Memory::share_called(uint32_t cbid, const Sanitizer_CallbackData& data) {
     }
 }
 
-// Out of memory: frameworks that cache memory give it back then and try again, and the program may go on well. A handle
-// that cuMemCreate gives is of new memory, even where it has been another's.
+// The GPU is out of memory. Frameworks that cache memory free it then and try again, and the program may continue. A
+// handle from cuMemCreate refers to new memory, even if the handle belonged to other memory before.
 void Memory::allocation_called(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (cbid == SANITIZER_CBID_DRIVER_API_cuMemCreate && has_happened(data)) {
         const auto* handle =

@@ -1,4 +1,4 @@
-// The program's device memory: what is allocated, mapped and shared, and which context owns it.
+// The program's device memory: allocations, mappings and shared memory, and the context that owns each.
 #pragma once
 
 #include <map>
@@ -18,16 +18,18 @@ class Memory {
 
     void changed(uint32_t cbid, const Sanitizer_ResourceMemoryData& data);
     void host_changed(bool made, const Sanitizer_ResourceMemoryData& data);
-    // A call of the driver's that is the memory's: true where it was handled.
+    // Handles a driver call that concerns memory; returns whether it is one.
     bool api_call(uint32_t cbid, const Sanitizer_CallbackData& data);
     void context_destroyed(CUcontext context);
 
-    // [base, base + bytes) of the live device allocation that holds an address; bytes 0 when there is none.
+    // Returns [base, base + bytes) of the live device allocation that contains an address; bytes is 0 if there is
+    // none.
     std::pair<uint64_t, uint64_t> allocation(uint64_t address) const;
-    // Whether all of it is live: a tensor may lie in several mappings side by side, as with expandable segments.
+    // Returns whether all of a range is live: a tensor may lie in several adjacent mappings, as with expandable
+    // segments.
     bool holds(uint64_t address, uint64_t bytes) const;
     const std::map<uint64_t, uint64_t>& allocations() const { return allocations_; }
-    // The context of an allocation, by its base; nullptr where none was reported.
+    // Returns the context of an allocation by its base, or nullptr if none was reported.
     CUcontext owner(uint64_t base) const;
 
   private:
@@ -47,8 +49,8 @@ class Memory {
     const Arenas& arenas_;
     std::map<uint64_t, uint64_t> allocations_;  // bytes, by address
     std::map<uint64_t, Mapping> mappings_;      // by address
-    std::map<uint64_t, CUcontext> owners_;      // of allocations that are freed with a context
-    std::set<int> exported_;                    // numbers of files
+    std::map<uint64_t, CUcontext> owners_;      // bases of allocations that are freed with a context
+    std::set<int> exported_;                    // inode numbers of files
     bool reported_exhaustion_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Memory operations of streams: words that a stream writes, or waits for, with no kernel.
+// Memory operations of streams: words that a stream writes or waits for, without a kernel.
 #pragma once
 
 #include <vector>
@@ -10,16 +10,16 @@ namespace tileprof {
 // CUgraphNodeType, whose name older versions of cuda.h lack.
 constexpr int kBatchMemOpNode = 12;
 
-// The driver's functions that do so.
+// The driver's functions with memory operations.
 const std::vector<Sanitizer_CallbackId>& memory_operations();
 
-// When such a call has returned: an event for each word; for what is not understood one that stands for all memory.
+// Writes an event per word after such a call; an operation that is not understood is an event for all memory.
 void memory_operation(uint32_t cbid, const Sanitizer_CallbackData& data);
 
-// A call of the driver's has returned, and has worked.
+// Handles a driver call that has returned successfully.
 bool has_happened(const Sanitizer_CallbackData& data);
 
-// A capturing stream does nothing now; its graph has a node that is seen when it runs.
+// A capturing stream executes nothing now; the node of its graph is seen when it runs.
 bool is_capturing(CUstream stream);
 
 }  // namespace tileprof

@@ -1,5 +1,5 @@
-// The tensor map of Hopper: 64 of its 128 bytes say everything. Layout as in tensormap.py, which calibrates it
-// against cuTensorMapEncodeTiled before a recording.
+// The tensor map of Hopper: 64 of its 128 bytes contain everything. The layout is that of tensormap.py, which
+// compares it with cuTensorMapEncodeTiled before a recording.
 #pragma once
 
 #include <stdint.h>
@@ -7,14 +7,14 @@
 
 namespace tileprof {
 
-constexpr uint64_t kAddresses = 1ull << 48;  // the first that is none
+constexpr uint64_t kAddresses = 1ull << 48;  // the first invalid value
 
 struct TensorMap {
     uint64_t base = 0;
-    uint64_t bytes = 0;  // from base to the last element's end
+    uint64_t bytes = 0;  // from base to the end of the last element
 
-    // False when these 64 bytes cannot be a tensor map. `surely`: a kernel loaded through it, so that it is one, of a
-    // narrow tensor or one that repeats (a stride of 0), too.
+    // Returns false if these 64 bytes cannot be a tensor map. `surely`: a kernel loaded through it, so that it is a
+    // map even if its tensor is narrow or repeats (a stride of 0).
     bool decode(const void* from, bool surely = false) {
         uint32_t w[16];
         memcpy(w, from, sizeof w);

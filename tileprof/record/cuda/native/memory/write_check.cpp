@@ -1,5 +1,5 @@
-// The write check: what changed in memory over a launch, to be compared with what was recorded as written. It copies
-// all device memory before and after every launch and is meant for tests and for `tileprof doctor`.
+// The write check: finds the memory that a launch changed, which is compared with its recorded writes. It copies all
+// device memory before and after every launch and is meant for tests and for `tileprof doctor`.
 #include "memory/write_check.h"
 
 #include <string.h>
@@ -18,9 +18,9 @@ namespace tileprof {
 namespace {
 
 constexpr uint64_t kMostBytes = 4ull << 30;
-constexpr size_t kUnit = 64;  // bytes compared at once, and one by one where they differ
+constexpr size_t kUnit = 64;  // bytes compared at once, and one by one if they differ
 
-// Of the launch that a thread makes. Leaked, as threads end before the driver stops calling back.
+// The launch that a thread makes. Leaked, because threads end before the driver's last callback.
 std::map<uint64_t, std::vector<char>>& before_of_thread() {
     thread_local auto* before = new std::map<uint64_t, std::vector<char>>;
     return *before;
@@ -38,7 +38,7 @@ void remember_memory() {
     auto& before = before_of_thread();
     before.clear();
     uint64_t total = 0;
-    const auto allocations = recorder.memory.allocations();  // other threads allocate meanwhile
+    const auto allocations = recorder.memory.allocations();  // other threads may allocate meanwhile
     for (const auto& [address, bytes] : allocations) {
         total += bytes;
         if (total > kMostBytes)

@@ -6,7 +6,7 @@
 namespace tileprof {
 
 void remember_memory();
-// An event with the ranges of device memory that changed since.
+// Writes an event with the ranges of device memory that changed since `before`.
 void report_changes(uint32_t launch);
 
 }  // namespace tileprof

@@ -9,7 +9,7 @@ namespace tileprof {
 
 namespace {
 
-// Whether this thread knows the entry of a window of its block, and then sets its bits.
+// If this thread has a fact about the entry of a window of its block, it sets the bits there and returns true.
 __device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
     uint32_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
@@ -21,7 +21,7 @@ __device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t
     return true;
 }
 
-// The same outside of graphs, of a window of addresses that keys hold.
+// The same outside of graphs, for a window of addresses that fit into keys.
 __device__ __forceinline__ bool touch_known(Header* h, uint32_t launch, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
     Fact fact = load_fact(h->facts + fact_slot(launch, block, window));

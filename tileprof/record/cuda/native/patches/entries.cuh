@@ -1,4 +1,4 @@
-// Entries of the arena: room for them, their keys, and the pages that stand in where there is no room.
+// Entries of the arena: allocation, keys, and the page bits that are used when the arena is full.
 #pragma once
 
 #include "patches/ptx.cuh"
@@ -9,7 +9,7 @@ namespace tileprof {
 
 namespace {
 
-// What every access needs of a header: two loads, neither of which waits for the other.
+// The fields of a header that every access needs, in two independent loads.
 struct HotFields {
     Entry* arena;
     Fact* facts;
@@ -41,7 +41,7 @@ __device__ __forceinline__ EveryAccess every_access(const Header* h) {
 
 constexpr uint64_t kFull = ~0ull;
 
-// Room for n adjacent entries; kFull when there is none.
+// Allocates n adjacent entries; kFull if there is no room.
 __device__ __forceinline__ uint64_t append(Header* h, uint32_t n) {
     uint64_t at = atomicAdd(h->count, static_cast<unsigned long long>(n));
     if (at + n <= h->capacity) return at;
@@ -49,7 +49,7 @@ __device__ __forceinline__ uint64_t append(Header* h, uint32_t n) {
     return kFull;
 }
 
-// Room for one entry: from the SM's piece.
+// Allocates one entry from the SM's piece.
 __device__ uint64_t append_one(Header* h) {
     unsigned long long* counter = h->count + kCounterWords * (1 + sm_id() % kCounters);
     uint64_t was = atomicAdd(counter, 1ull);
@@ -76,8 +76,8 @@ __device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key
     store_v4(e, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
 }
 
-// The kernel nodes of a graph share a header. A thread that runs has not ended, so the number of ended nodes is the
-// running one's place, as long as they do not overlap; the reader notices when they do.
+// The kernel nodes of a graph share a header. A running thread's node has not ended, so the number of ended nodes is
+// the index of the running one, as long as nodes do not overlap; the reader notices if they do.
 __device__ __forceinline__ uint64_t key_of(Kind kind, uint64_t generation, uint64_t low) {
     return static_cast<uint64_t>(kind) << kKindShift | generation << kGenerationShift | (low & kLowMask);
 }
@@ -86,9 +86,10 @@ __device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t 
     return key_of(kind, h->in_graph ? load_relaxed_gpu(&h->generation) : 0, low);
 }
 
-// Two adjacent entries, for a thread that appends many: it takes room for several at once and notes in its place among
-// the facts how much is left. That note is this thread's alone, so that it never reads an older one than it wrote; what
-// another key leaves there costs the rest of the room. Room that stays unused is zero, which the reader leaves out.
+// Allocates two adjacent entries for a thread that appends many: it takes room for several at once and stores the
+// remaining count in its slot among the facts. Only this thread writes that fact, so it never reads an older count
+// than it wrote; if another key overwrites the slot, the rest of the room is lost. Unused room is zero, which the
+// reader skips.
 __device__ __forceinline__ uint64_t append_two(Header* h, const HotFields& hot, uint32_t block, uint32_t thread) {
     Fact* slot = hot.facts + fact_slot(hot.launch, block, room_window(thread));
     Fact room = load_fact(slot);
@@ -110,8 +111,8 @@ __device__ void spill(Header* h, uint64_t address, uint64_t bytes, uint32_t mode
     }
 }
 
-// Addresses of the lower half have 47 bits. Others are memory of the host's that the GPU reaches through its page
-// tables, or a program's mistake.
+// Addresses of the lower half have 47 bits. Others are host memory that the GPU reaches through its page tables, or
+// an error of the program.
 __device__ __noinline__ void spill_beyond(Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
     atomicAdd(&h->beyond, 1u);
     atomicAdd(h->count + 1, 1ull);

@@ -1,5 +1,5 @@
-// The device side: what runs inside the recorded kernels. Compiled with nvcc --compile-as-tools-patch, which
-// allows neither shared memory nor many registers.
+// The device side: the functions that run inside the recorded kernels. Compiled with nvcc --compile-as-tools-patch,
+// which allows no shared memory and few registers.
 #include <sanitizer_patching.h>
 
 #include "patches/accesses.cuh"
@@ -38,7 +38,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, ui
 
 __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uint64_t pc) {
     Header* h = static_cast<Header*>(data);
-    uint32_t leaving = __activemask();  // once: from here on lanes may part
+    uint32_t leaving = __activemask();  // once: lanes may diverge from here on
     if (h == nullptr || h->launch == kKeepAll || lane_id() != __ffs(leaving) - 1u) return SANITIZER_PATCH_SUCCESS;
     exit_block(h, pc, __popc(leaving));
     return SANITIZER_PATCH_SUCCESS;

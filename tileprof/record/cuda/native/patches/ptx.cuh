@@ -1,4 +1,4 @@
-// The instructions that the patches are made of, and who a thread is.
+// The instructions that the patches consist of, and the ids of a thread.
 #pragma once
 
 #include "records/facts.h"
@@ -25,7 +25,7 @@ __device__ __forceinline__ uint64_t globaltimer() {
     return value;
 }
 
-// L1 is not coherent: what other SMs append must be read from L2.
+// L1 is not coherent: entries that other SMs append must be read from L2.
 __device__ __forceinline__ uint4 load_relaxed_gpu_v4(const void* from) {
     uint4 v;
     asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -41,7 +41,7 @@ __device__ __forceinline__ uint32_t load_relaxed_gpu(const uint32_t* from) {
     return value;
 }
 
-// Through L1, which may hold what was there before: for what is true whenever it was read.
+// A load through L1, which may return an older value: for data that is true whenever it was read.
 __device__ __forceinline__ uint4 load_weak_v4(const void* from) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -57,7 +57,7 @@ __device__ __forceinline__ uint32_t load_weak(const uint32_t* from) {
     return value;
 }
 
-// The 16 bytes of a fact at once: what two threads store is never mixed.
+// The 16 bytes of a fact at once: the stores of two threads are never mixed.
 __device__ __forceinline__ Fact load_fact(const Fact* from) {
     uint64_t low, high;
     asm volatile("{ .reg .b128 v; ld.relaxed.cta.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"

@@ -1,4 +1,4 @@
-// Tensor maps: what they slot_entry when a kernel loaded through them, and what lies beside them in the parameters.
+// Tensor maps: their contents when a kernel loaded through them, and the other maps among the parameters.
 #pragma once
 
 #include "patches/index.cuh"
@@ -9,10 +9,11 @@ namespace {
 
 __device__ __forceinline__ uint64_t word_at(uint64_t address) { return *reinterpret_cast<const uint64_t*>(address); }
 
-// The kernel parameters among which a tensor map lies: their bounds, and whether they were found. A launch's constant
-// bank says where it begins and where its parameters do, and so is known by itself; it begins a page, but in graphs
-// (seen on sm_90 with driver 580), where it may begin in the page before: memory of the GPU is mapped in pieces of 64
-// KiB and more. Where none is found: the map's page, which is always readable whole.
+// The kernel parameters that contain a tensor map: their bounds, and whether they were found. The constant bank of a
+// launch contains its own address and that of the parameters, by which it is recognised. It begins at a page except
+// in graphs (seen on sm_90 with driver 580), where it may begin in the page before; memory of the GPU is mapped in
+// pieces of at least 64 KiB. If no bank is found, the bounds are those of the map's page, which is always readable as
+// a whole.
 __device__ bool bounds_of_parameters(const Header* h, uint64_t map, uint64_t* begin, uint64_t* end) {
     constexpr uint64_t kPageBytes = 4096, kPieceBytes = 65536, kAlign = 64, kMost = 32768;
     constexpr uint64_t kSelf = 0xc0, kBegin = 0x198, kEnd = 0x1a0, kParameters = 0x210;
@@ -32,18 +33,18 @@ __device__ bool bounds_of_parameters(const Header* h, uint64_t map, uint64_t* be
     return false;
 }
 
-// Copy what may be descriptors among the kernel's parameters, once per launch: this finds the maps that the kernel
-// stores through, which no callback reports.
+// Copies possible descriptors among the kernel's parameters, once per launch. This finds the maps through which the
+// kernel stores, which no callback reports.
 __device__ void copy_maps(Header* h, uint64_t map) {
     uint32_t turn = (h->in_graph ? load_relaxed_gpu(&h->generation) : 0) + 1;
     if (load_weak(&h->maps_taken) >= turn || atomicMax(&h->maps_taken, turn) >= turn) return;
     constexpr uint64_t kPart = 16;
     uint64_t begin, end;
-    if (bounds_of_parameters(h, map, &begin, &end) && !h->in_graph) {  // nodes of a graph have parameters each
+    if (bounds_of_parameters(h, map, &begin, &end) && !h->in_graph) {  // each node of a graph has its own parameters
         h->parameters_begin = begin;
         h->parameters_end = end;
     }
-    uint32_t parts = static_cast<uint32_t>((end - begin) / kPart);  // a map is no shorter than its last part
+    uint32_t parts = static_cast<uint32_t>((end - begin) / kPart);  // a map is not shorter than its last part
     uint64_t at = append(h, parts);
     if (at == kFull) return;
     for (uint32_t i = 0; i < parts; ++i) {
@@ -83,7 +84,7 @@ __device__ void copy_map(Header* h, uint64_t map) {
 
 __device__ __forceinline__ bool is_parameter(const Header* h, uint64_t map) {
     uint64_t begin = h->parameters_begin, end = h->parameters_end;
-    if (begin == 0 || end == 0) {  // out of L1, maybe
+    if (begin == 0 || end == 0) {  // possibly from L1
         uint4 v = load_relaxed_gpu_v4(&h->parameters_begin);
         begin = v.x | static_cast<uint64_t>(v.y) << 32;
         end = v.z | static_cast<uint64_t>(v.w) << 32;
@@ -91,8 +92,8 @@ __device__ __forceinline__ bool is_parameter(const Header* h, uint64_t map) {
     return begin != 0 && map >= begin && map < end;
 }
 
-// A map outside of the parameters may be another one at each load: what it holds now is copied where no thread has done
-// so. Returns its name, a hash of that; the map's address where it cannot change.
+// A map outside of the parameters may differ at each load: its contents are copied unless a thread has already done
+// so. Returns its name, a hash of the contents, or the map's address if it cannot change.
 __device__ __noinline__ uint64_t copy_contents(Header* h, uint64_t map) {
     if (h->in_graph || is_parameter(h, map)) return map;
     uint64_t hash = 0xcbf29ce484222325ull;
@@ -118,7 +119,7 @@ __device__ __noinline__ uint64_t copy_contents(Header* h, uint64_t map) {
     return name;
 }
 
-// Copy what a load shows of its map. Returns the map's name, or its address where it cannot change during the launch.
+// Copies the map of a load. Returns the map's name, or its address if it cannot change during the launch.
 __device__ __noinline__ uint64_t record_map(Header* h, uint64_t map) {
     copy_maps(h, map);
     copy_map(h, map);

@@ -12,16 +12,16 @@ namespace tileprof {
 
 namespace {
 
-constexpr uint32_t kSlots = 1u << 23;  // of the index; 32 MiB, which stays in the L2 of a large GPU
+constexpr uint32_t kSlots = 1u << 23;  // slots of the index; 32 MiB, which fit into the L2 of a large GPU
 constexpr size_t kStagingBytes = 32u << 20;
 constexpr size_t kCountBytes = sizeof(uint64_t) * kCounterWords * (1 + kCounters);
-constexpr uint64_t kBriefNs = 1000000000;  // where what runs may well go on running
+constexpr uint64_t kBriefNs = 1000000000;  // the limit where running kernels may well continue
 
-// Launch ids are unique in the process: each refill of any context takes as many as it has headers. 0 is never one,
-// so that a zeroed entry matches no launch.
+// Launch ids are unique in the process: each refill of any context takes as many as it has headers. 0 is not used, so
+// that a zeroed entry matches no launch.
 uint32_t next_first_launch = 1;
 
-// Bits that numbers below `count` have.
+// Number of bits of the numbers below `count`.
 uint32_t bits_of(uint64_t count) {
     uint32_t bits = 0;
     while (bits < 32 && (1ull << bits) < count) ++bits;
@@ -43,7 +43,7 @@ void Arena::end() {
     broken_ = true;
     waits_.end();
     ClosedGate closed_gate(0);
-    if (closed_gate) std::vector<Header>().swap(host_headers_);  // no thread copies it now
+    if (closed_gate) std::vector<Header>().swap(host_headers_);  // no thread is copying it now
 }
 
 bool Arena::allocate() {
@@ -124,7 +124,8 @@ Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* lau
 
 void Arena::give_filters(Header* own, uint64_t blocks, bool reads_anything, bool writes_anything,
                          Sanitizer_StreamHandle stream) {
-    Header* h = &host_headers_[own - headers_];  // which stays until the launch has ended: copies may be late
+    // which must stay until the launch has ended, because copies may be late
+    Header* h = &host_headers_[own - headers_];
     if (filters_.give(h, blocks, reads_anything, writes_anything, stream))
         check(api.sanitizerMemcpyHostToDeviceAsync(own, h, sizeof *h, stream), "copying a header with filters");
 }
@@ -155,7 +156,7 @@ uint64_t Arena::count() {
     return n[0];
 }
 
-// Entries that hold something, of those that were taken: what is left of pieces does not.
+// The number of used entries among those that were taken; the unused rest of pieces is not counted.
 uint64_t Arena::used() {
     uint64_t reserved = count();
     if (!ready_ || broken_) return reserved;
@@ -215,9 +216,9 @@ void Arena::make_room() {
     if (expected_ <= capacity_ / 2 && used_headers_ <= kHeaders / 2 && used_in_graphs_ <= kGraphHeaders / 2 &&
         !filters_.half_full())
         return;
-    if (is_blocked()) return;  // what finds no more room is a superset
+    if (is_blocked()) return;  // accesses without room are recorded as a superset
     if (waits_.settles()) return drain(kBriefNs);
-    std::vector<Sanitizer_StreamHandle> streams = waits_.streams();  // others may add to them meanwhile
+    std::vector<Sanitizer_StreamHandle> streams = waits_.streams();  // other threads may add to them meanwhile
     complain("kernels had not ended after %g s; records are copied when they have",
              static_cast<double>(limit_ns_) * 1e-9);
     for (Sanitizer_StreamHandle stream : streams) waits_.give_up(stream, "");
@@ -258,7 +259,8 @@ void Arena::report_spills() {
     check(api.sanitizerMemset(spill_, 0, sizeof(Spill), nullptr), "clearing spilled pages");
 }
 
-// How far the nodes of graphs got that share a header: what is left of `exited` belongs to a node that was not counted.
+// How many nodes of the graphs that share a header have ended: a rest in `exited` belongs to a node that was not
+// counted.
 void Arena::report_graphs() {
     std::vector<Header> after(used_in_graphs_);
     check(api.sanitizerMemcpyDeviceToHost(after.data(), headers_ + kHeaders, sizeof(Header) * after.size(), nullptr),
@@ -276,7 +278,7 @@ void Arena::drain(uint64_t patience_ns) {
     auto unfinished = open_;  // their threads may have done so when the records are copied
     if (!waits_.all_end(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || is_blocked()) return;
     uint64_t appended_count = count(), n = std::min<uint64_t>(appended_count, capacity_);
-    if (broken_) return;  // what is there stays pending: the process will not have ended whole
+    if (broken_) return;  // the remaining entries stay pending: the process has not ended cleanly
     unfinished.insert(open_.begin(), open_.end());
     for (const auto& [thread, launch] : unfinished) events::unfinished(launch);
     bool refused = waits_.was_refused();  // some of them may run on
@@ -296,8 +298,8 @@ void Arena::drain(uint64_t patience_ns) {
     if (used_in_graphs_ > 0) report_graphs();
     filters_.drain();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
-    // What runs on may set bits in the entries that it knows: they are not used again before the next time, and neither
-    // is what is left of pieces.
+    // Kernels that still run may set bits in entries that they know. These entries are not used again before the next
+    // drain, and neither is the rest of pieces.
     auto* beyond = reinterpret_cast<uint64_t*>(count_) + 1;
     check(refused ? api.sanitizerMemset(beyond, 0, sizeof *beyond, nullptr)
                   : api.sanitizerMemset(count_, 0, kCountBytes, nullptr),

@@ -1,4 +1,5 @@
-// The device memory of a recording, one arena per context, and how it is emptied. Waits for the GPU: stream_waits.h.
+// The device memory of a recording, with one arena per context, and how it is copied and cleared. For waits see
+// stream_waits.h.
 #pragma once
 
 #include <cuda.h>
@@ -16,59 +17,60 @@ namespace tileprof {
 class Arena {
   public:
     Arena(CUcontext context, const Options& options);
-    // The context goes. Other threads may be about to work here: they find nothing to do.
+    // The context is destroyed. Threads that are about to work here find nothing to do.
     void end();
 
-    // Allocate now what launches need: afterwards a kernel may spin, and others must not wait for it.
+    // Allocates what launches need. Later a kernel may spin, and allocations must not wait for it.
     void prepare() { allocate(); }
-    // The header of the next launch and its id; nullptr when there is no memory or no header left.
+    // Returns the header of the next launch and its id; nullptr if there is no memory or no header left.
     Header* next(uint32_t* launch) { return take(&used_headers_, 0, kHeaders, launch); }
     // The same for all kernel nodes of a graph launch.
     Header* next_in_graph(uint32_t* launch) { return take(&used_in_graphs_, kHeaders, kGraphHeaders, launch); }
-    // Before a launch that has a header of its own: filters for its blocks, where filters are asked for.
+    // Called before a launch with its own header: assigns filters to its blocks if filters are enabled.
     void give_filters(Header* own, uint64_t blocks, bool reads_anything, bool writes_anything,
                       Sanitizer_StreamHandle stream);
     // Before such a launch of a kernel that launches others: each exit of a block leaves an entry.
     void keep_exits(Header* own, Sanitizer_StreamHandle stream);
     // A header under which patches record nothing. nullptr as above.
     Header* off();
-    // A header under which patches record nothing and clusters whose id has `bit` equal to `value` end at once.
+    // Returns a header under which patches record nothing and clusters whose id has `bit` equal to `value` end at
+    // once.
     Header* ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle stream);
 
-    // Before a stream goes: copy what its kernels left.
+    // Called before a stream is destroyed: copies the records of its kernels.
     void end_stream(Sanitizer_StreamHandle stream);
 
-    // A thread is about to make a launch; the call has returned. What is drained in between may lack some of its
-    // records.
+    // Called before and after a launching call of a thread. A drain in between may miss some of its records.
     void begun(const void* thread, uint32_t launch) { open_[thread] = launch; }
     void returned(const void* thread) { open_.erase(thread); }
-    // After a launch of `kernel` (any number that stands for kernel and grid). A place to wait for where how many
-    // entries such a launch appends is not known yet, but not behind a launch that was given up. `spins`: another
-    // launch of this kernel was.
+    // Called after a launch of `kernel` (any number that identifies kernel and grid). Returns a place to wait for if
+    // the number of entries of such a launch is not known yet, except behind a launch that did not end in time.
+    // `spins`: an earlier launch of this kernel did not end in time.
     Places::Place launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins);
-    // Wait for it and learn. False: the launch had not ended at the limit, and is given up.
+    // Waits for the place and stores the number of entries. Returns false if the launch had not ended at the time
+    // limit; nothing waits for it any more.
     bool learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name);
-    // Something that was given up still runs: a wait for what comes behind it would not end.
+    // Whether a launch that did not end in time still runs: waits for later work in its stream would not end.
     bool is_blocked();
-    // Wait until all that the stream holds has ended; false at the limit.
+    // Waits until all work of the stream has ended; false at the time limit.
     bool rest(Sanitizer_StreamHandle stream) { return waits_.rest(stream); }
-    // Drain when the arena may be half full.
+    // Drains if the arena may be half full.
     void make_room();
-    // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait.
-    // False: it had not ended at the limit, or `spins`.
+    // Called after a graph launch: waits for it, so that no other launch sets the callback data of its nodes
+    // meanwhile. Returns false if it had not ended at the time limit, or if `spins`.
     bool graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins);
-    // Wait for every stream, copy all entries to the log, and start afresh. Where one has not come to rest when
-    // the time is over, all stays as it is.
+    // Waits for every stream, copies all entries to the log, and clears the arena. If a stream is still busy when the
+    // time is over, nothing is changed.
     void drain(uint64_t patience_ns);
     void drain() { drain(limit_ns_); }
-    // The entries that are in the arena now; the caller has waited for what wrote them.
+    // Returns the entries that are in the arena now; the caller has waited for the kernels that wrote them.
     std::vector<Entry> entries_now();
-    // Some accesses have no entry since the last drain.
+    // Whether some accesses have no entry since the last drain.
     bool full() { return count() > capacity_ || beyond_ > 0; }
     bool pending() const { return used_headers_ + used_in_graphs_ > 0; }
 
   private:
-    // Launches between two drains: 4 MiB, and 2 MiB for those in graphs.
+    // Number of launches between two drains: their headers take 4 MiB, and 2 MiB for those in graphs.
     static constexpr uint32_t kHeaders = 1u << 15, kGraphHeaders = 1u << 14, kOff = kHeaders + kGraphHeaders,
                               kEnding = kOff + 1, kAllHeaders = kOff + 2;
 
@@ -85,7 +87,7 @@ class Arena {
     uint32_t granule_shift_;
     uint64_t arena_bytes_;
     bool tried_ = false, ready_ = false, allocating_ = false;
-    bool broken_ = false;                  // the context answers no more, as after a kernel that faulted
+    bool broken_ = false;                  // the context no longer answers, as after a kernel that faulted
     Header* headers_ = nullptr;            // device
     Entry* entries_ = nullptr;             // device
     uint32_t* table_ = nullptr;            // device
@@ -101,10 +103,11 @@ class Arena {
     uint64_t limit_ns_;
     Filters filters_;
     StreamWaits waits_;
-    bool complained_ = false;                        // that launches are not recorded for want of headers
-    std::map<const void*, uint32_t> open_;     // launches that threads are making
-    std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries that a launch appends
-    uint64_t expected_ = 0;                    // entries in the arena, as far as known
+    // a complaint was written that headers ran out and launches are not recorded
+    bool complained_ = false;
+    std::map<const void*, uint32_t> open_;     // launches that threads are making now
+    std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: number of entries that a launch appends
+    uint64_t expected_ = 0;                    // entries in the arena, as far as is known
 };
 
 }  // namespace tileprof

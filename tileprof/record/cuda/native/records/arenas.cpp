@@ -7,7 +7,7 @@ namespace tileprof {
 namespace {
 
 constexpr uint64_t kDrainEveryNs = 500000000;
-constexpr uint64_t kDrainPatienceNs = 100000000;  // other streams may go on running
+constexpr uint64_t kDrainPatienceNs = 100000000;  // the limit while other streams may continue to run
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void Arenas::drain() {
 void Arenas::drain_now_and_then() {
     uint64_t now = now_ns();
     if (now - last_drain_ns_ < kDrainEveryNs) return;
-    last_drain_ns_ = now;  // first: draining synchronises, which calls back
+    last_drain_ns_ = now;  // first, because draining synchronises, which causes callbacks
     for (Arena* arena : all()) arena->drain(kDrainPatienceNs);
     last_drain_ns_ = now_ns();
 }

@@ -1,9 +1,11 @@
-// What a thread may believe without asking the index: "the entry of this window, block, launch and generation is number
-// N". A fact is 16 bytes, written and read by one instruction each, and holds all of its key that its slot does not
-// imply. So whatever a read gives back (another key's fact, an older one out of L1, which is not coherent, zeros) is
-// either not this key's or true: entries never move, and launch ids are not given out again.
+// Facts: statements that a thread may use without a look at the index, such as "the entry of this window, block,
+// launch and generation is number N". A fact has 16 bytes, is written and read by one instruction each, and contains
+// all of its key that its slot does not imply. Whatever a read returns (the fact of another key, an older one from
+// L1, which is not coherent, or zeros) is therefore either recognised as another key's or true: entries never move,
+// and launch ids are not reused.
 //
-// Facts lie in front of the index because they may be read through L1, 30 cycles instead of 600 for slot and entry.
+// Facts are checked before the index because they may be read through L1, in 30 cycles instead of 600 for slot and
+// entry.
 #pragma once
 
 #include <stdint.h>
@@ -18,7 +20,7 @@
 
 namespace tileprof {
 
-constexpr uint32_t kFactBits = 20;  // 16 MiB, of which a block's part stays in L1
+constexpr uint32_t kFactBits = 20;  // 16 MiB; the part of one block stays in L1
 constexpr uint32_t kFactSlots = 1u << kFactBits;
 
 struct alignas(16) Fact {
@@ -27,13 +29,13 @@ struct alignas(16) Fact {
 };
 static_assert(sizeof(Fact) == 16, "read and written by one instruction");
 
-// The slot of a fact. Adjacent windows of a block lie side by side: one sector serves a streaming warp.
+// Returns the slot of a fact. Adjacent windows of a block are adjacent, so that one sector serves a streaming warp.
 TILEPROF_HOST_DEVICE uint32_t fact_slot(uint32_t launch, uint32_t block, uint64_t window) {
     uint32_t salt = (launch * 0x9e3779b9u + block) * 0x85ebca6bu;
     return (static_cast<uint32_t>(window) + (salt ^ salt >> 15)) & (kFactSlots - 1);
 }
 
-// Generations, which graphs alone have, begin here; windows of a byte's granules may reach beyond.
+// Generations, which only graphs have, begin here; windows of granules of one byte may reach beyond.
 constexpr uint32_t kAboveShift = 20;
 
 TILEPROF_HOST_DEVICE bool fact_holds(uint64_t window, uint32_t in_graph) {
@@ -44,10 +46,10 @@ TILEPROF_HOST_DEVICE uint32_t fact_above(uint64_t window, uint32_t generation) {
     return static_cast<uint32_t>(window >> kFactBits) | generation << kAboveShift;
 }
 
-// More kinds of facts, of launches outside of graphs. No window's `above` reaches their bits there.
+// Further kinds of facts, for launches outside of graphs, where `above` of no window reaches these bits. kMakingBit
+// stands beside `above` of a window whose entry is being made.
 constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30, kGranuleBit = 1u << 29, kFullBit = 1u << 28,
-                   kMakingBit = 1u << 27,  // beside a window's: its entry is being made
-    kBlockBit = 1u << 26;
+                   kMakingBit = 1u << 27, kBlockBit = 1u << 26;
 
 // "Thread `thread` of the block may append `left` entries from number `entry` on."
 constexpr uint32_t kRoom = 32, kLeftBits = 8, kLeftMask = (1u << kLeftBits) - 1;
@@ -58,7 +60,7 @@ TILEPROF_HOST_DEVICE Fact room_of(uint32_t entry, uint32_t block, uint32_t launc
     return {entry, block, launch, kRoomBit | thread << kLeftBits | left};
 }
 
-// 0 where the fact is of another thread or kind.
+// Returns 0 if the fact belongs to another thread or kind.
 TILEPROF_HOST_DEVICE uint32_t room_left(const Fact& fact, uint32_t block, uint32_t launch, uint32_t thread) {
     bool own =
         fact.block == block && fact.launch == launch && (fact.above & ~kLeftMask) == (kRoomBit | thread << kLeftBits);
@@ -77,7 +79,7 @@ TILEPROF_HOST_DEVICE bool is_known_map(const Fact& fact, uint64_t map, uint32_t 
            fact.launch == launch && fact.above == kMapBit;
 }
 
-// "A filter of the block holds this granule", or all bits: in filters bits are only ever set. `side` is 0 for reads and
+// "A filter of the block has this granule", or all bits: bits of filters are only ever set. `side` is 0 for reads and
 // 1 for writes.
 struct GranuleFact {
     uint32_t slot;
@@ -85,7 +87,7 @@ struct GranuleFact {
 };
 
 TILEPROF_HOST_DEVICE GranuleFact inserted_granule(uint64_t granule, uint32_t side, uint32_t block, uint32_t launch) {
-    constexpr uint32_t kApart = 0x2c9277b5;  // the sides of a block, and windows of the same number, lie apart
+    constexpr uint32_t kApart = 0x2c9277b5;  // separates the sides of a block, and windows of the same number
     return {fact_slot(launch, block, granule + (side + 1) * kApart),
             {static_cast<uint32_t>(granule >> kFactBits), block, launch, kGranuleBit | side}};
 }

@@ -9,7 +9,7 @@ namespace tileprof {
 
 namespace {
 
-// Of the process: contexts drain one after another.
+// One per process: contexts drain one after another.
 uint32_t files = 0;
 
 }  // namespace
@@ -28,7 +28,7 @@ bool Filters::allocate(CUcontext context) {
 bool Filters::give(Header* header, uint64_t blocks, bool reads_anything, bool writes_anything,
                    Sanitizer_StreamHandle stream) {
     if (words_ == nullptr || blocks > UINT32_MAX) return false;
-    uint64_t side = blocks << options_.bits_shift >> 5;  // words of the reads of all blocks
+    uint64_t side = blocks << options_.bits_shift >> 5;  // words of the filters of reads of all blocks
     if (used_words_ + 2 * side > capacity_words_) return false;
     uint32_t* filters = words_ + used_words_;
     auto fill = [&](uint32_t* words) {

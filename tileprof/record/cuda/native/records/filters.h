@@ -1,4 +1,4 @@
-// The memory of Bloom filters that the blocks of launches insert into, of one context.
+// The memory of the Bloom filters into which the blocks of launches insert, per context.
 #pragma once
 
 #include <cuda.h>
@@ -15,16 +15,16 @@ class Filters {
   public:
     explicit Filters(const FilterOptions& options) : options_(options) {}
 
-    // False when the GPU has no room for them.
+    // Returns false if the GPU has no room for them.
     bool allocate(CUcontext context);
-    // Before a launch, in its stream: clear filters for its blocks, in a header that is to be copied to the device.
-    // Where what it reads or writes is not reported, these filters have all bits. False where there is no room: then
-    // any block may touch anything.
+    // Called before a launch, in its stream: clears filters for its blocks, in a header that will be copied to the
+    // device. If its reads or writes are not reported, these filters have all bits set. Returns false if there is no
+    // room: then any block may touch anything.
     bool give(Header* header, uint64_t blocks, bool reads_anything, bool writes_anything,
               Sanitizer_StreamHandle stream);
-    // A launch may find no room.
+    // Whether a launch may find no room.
     bool half_full() const { return used_words_ > capacity_words_ / 2; }
-    // Copy those that were given to a file and begin afresh; everything has ended.
+    // Copies the assigned filters to a file and frees them; all launches have ended.
     void drain();
 
   private:

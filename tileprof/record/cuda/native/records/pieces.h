@@ -1,7 +1,7 @@
-// How threads of an SM share a piece of the arena: by the value of its counter before a thread adds 1 to it. The low
-// half counts up to 0, and an entry is that many before `begin + kPiece`, the high half being `begin`. The thread that
-// meets 0 takes the next piece and leaves it in the counter; those that come before it has take an entry from the whole
-// arena.
+// How the threads of an SM share a piece of the arena: by the value of its counter before a thread adds 1 to it. The
+// low half counts up to 0, and an entry is that far before `begin + kPiece`; the high half is `begin`. The thread
+// that gets 0 takes the next piece and stores it in the counter; threads that arrive before it has done so take an
+// entry from the whole arena.
 #pragma once
 
 #include "records/facts.h"
@@ -20,10 +20,10 @@ TILEPROF_HOST_DEVICE uint64_t piece_entry(uint64_t was) {
 
 TILEPROF_HOST_DEVICE bool piece_refills(uint64_t was) { return static_cast<uint32_t>(was) == 0; }
 
-// The counter of a fresh piece, whose first entry is for the thread that took it.
+// The counter of a fresh piece, whose first entry belongs to the thread that took it.
 TILEPROF_HOST_DEVICE uint64_t piece_at(uint64_t begin) { return begin << 32 | (1u - kPiece); }
 
-// The counter of a full arena: no number of threads makes it wrap around.
+// The counter of a full arena, which no number of threads can make wrap around.
 constexpr uint64_t kSpent = 1;
 
 }  // namespace tileprof

@@ -31,22 +31,22 @@ enum Kind : uint32_t {
     // their block has no entry that the index remembers, or each exit is kept.
     // payload: how many lanes, 0, end (lo, hi).
     kExit = 2,
-    // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map; in the tail the name of what
-    // it held, or its address again where it cannot change.
+    // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map; in the tail the name of
+    // its contents, or its address again if it cannot change.
     kTensor = 3,      // payload: coordinates 0 to 3
     kTensorTail = 4,  // payload: coordinate 4, mask and im2col arguments, flags (below), first touch
-    // 16 bytes of the kernel parameters among which a tensor map lies, or of its page, or of the map. Low key bits:
-    // their address. block: one of MapPart. What a map held that may change comes in five adjacent entries.
+    // 16 bytes of the kernel parameters that contain a tensor map, or of its page, or of the map. Low key bits: their
+    // address. block: one of MapPart. The contents of a map that may change are in five adjacent entries.
     kMap = 5,
     // A bulk copy. Low key bits: address. payload: bytes, mode, mask (0: none), first touch.
     kRange = 6,
 };
 
 enum MapPart : uint32_t {
-    kMapBeside = 0,  // what lies in the parameters
-    kMapLoaded = 1,  // a map that was loaded through, as it was at one of the loads
-    kMapContents = 2,  // what one held that may change
-    kMapName = 3,  // before four of these. Low key bits: a name of the contents; payload: address of the map
+    kMapBeside = 0,  // bytes of the parameters
+    kMapLoaded = 1,  // a map that was loaded through, with its contents at one of the loads
+    kMapContents = 2,  // the contents of a map that may change
+    kMapName = 3,  // precedes four of these. Low key bits: a name of the contents; payload: address of the map
 };
 
 constexpr uint32_t kSmBits = 12;
@@ -71,8 +71,8 @@ struct alignas(32) Entry {
 };
 static_assert(sizeof(Entry) == 32, "raw.py mirrors this layout");
 
-// When the arena is full, accesses go here, without their block: one bit for a 2 MiB page of the address
-// space, folded. A superset, whatever happens.
+// When the arena is full, accesses go here without their block: one bit per 2 MiB page of the address space, folded.
+// This is always a superset.
 constexpr uint32_t kPageShift = 21;
 constexpr uint32_t kPages = 1u << 20;
 struct Spill {
@@ -81,22 +81,23 @@ struct Spill {
 };
 
 constexpr uint32_t kKeepAll = 0xffffffffu;
-constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry is being made
+constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry is being written
 
-// Threads of an SM take entries one by one from a piece of the arena, as its counter says (pieces.h): the counter of
-// the whole arena, which all pieces are taken from, serves about one thread in 6 ns. Zeroed counters have none left.
+// Threads of an SM take single entries from a piece of the arena by its counter (pieces.h), because the counter of
+// the whole arena, from which pieces are taken, serves about one thread per 6 ns. A zeroed counter has no entries
+// left.
 constexpr uint32_t kPiece = 64, kCounters = 256;
-constexpr uint32_t kCounterWords = 16;  // a line of L2 each, behind that of the arena's own
+constexpr uint32_t kCounterWords = 16;  // one line of L2 each, after that of the arena's counter
 
 // One per launch; its address is the launch's callback data.
 struct Fact;
 struct alignas(64) Header {
-    // What every access needs, in two loads.
+    // The fields that every access needs, in two loads.
     Entry* arena;
     Fact* facts;
     uint32_t launch;
     uint8_t granule_shift;
-    uint8_t filter_granule_shift;  // no less than granule_shift
+    uint8_t filter_granule_shift;  // at least granule_shift
     uint8_t filter_bits_shift;
     uint8_t filter_hashes;  // 0: this launch has no filters
     uint16_t in_graph;
@@ -104,21 +105,23 @@ struct alignas(64) Header {
     uint8_t keeps_exits;  // grids that the launch's kernels launch have its header, and blocks of the same numbers
     uint32_t table_mask;
     uint32_t* table;
-    unsigned long long* count;  // entries used, may run past capacity; after it, how often any `beyond` rose; counters
+    // number of used entries, may exceed capacity; after it, how often any `beyond` grew; counters
+    unsigned long long* count;
     Spill* spill;
     uint64_t capacity;
-    uint32_t spilled;  // entries that found the arena full
-    uint32_t maps_taken;  // how many of a graph's nodes had their descriptors copied; outside graphs 1
-    uint32_t end_bit;  // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
+    uint32_t spilled;  // number of accesses that found the arena full
+    uint32_t maps_taken;  // number of a graph's nodes whose descriptors were copied; 1 outside of graphs
+    uint32_t end_bit;  // clusters whose id has this bit equal to end_value end at entry; kKeepAll: none
     uint32_t end_value;
-    uint32_t generation;  // how many of the graph's kernel nodes have ended
-    uint32_t filter_blocks;  // of the launch; grids that its kernel launches may have more
-    unsigned long long exited;  // threads of the present one that have
-    uint64_t parameters_begin;  // where tensor maps do not change, outside graphs; 0 while that is not known
+    uint32_t generation;  // number of the graph's kernel nodes that have ended
+    uint32_t filter_blocks;  // blocks of the launch; grids that its kernel launches may have more
+    unsigned long long exited;  // number of threads of the current node that have ended
+    uint64_t parameters_begin;  // where tensor maps do not change, outside of graphs; 0 while unknown
     uint64_t parameters_end;
-    uint32_t beyond;  // accesses outside of the addresses that keys hold
-    uint32_t tag_shift;  // bits of a slot of the index that say which entry; the others are low bits of its launch
-    uint32_t* filters;  // of reads, one for each block, and then of writes and updates
+    uint32_t beyond;  // number of accesses outside of the addresses that fit into keys
+    // number of bits of a slot of the index that hold the entry; the others are low bits of its launch
+    uint32_t tag_shift;
+    uint32_t* filters;  // filters of reads, one per block, followed by those of writes and updates
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
 static_assert(offsetof(Header, in_graph) == 24 && offsetof(Header, filters_only) == 26 &&

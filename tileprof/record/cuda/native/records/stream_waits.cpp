@@ -28,7 +28,7 @@ void StreamWaits::end_stream(Sanitizer_StreamHandle stream) {
     streams_.erase(entry);
 }
 
-// Not by a copy: in the default stream it would wait behind a kernel that spins there.
+// A copy would not do: in the default stream it would wait behind a kernel that spins there.
 bool StreamWaits::answers() {
     if (!ready_) return false;
     ContextGuard inside(context_);
@@ -73,10 +73,10 @@ bool StreamWaits::settles() {
     return settled;
 }
 
-// A place that was not reached the last time is waited for first: what was put behind it cannot have been reached
+// A place that was not reached last time is awaited first: later places of its stream cannot have been reached
 // either.
 bool StreamWaits::all_end(uint64_t patience_ns) {
-    // Others may add streams meanwhile, of launches that were under way: these stay.
+    // Other threads may add streams of launches in progress meanwhile: these stay.
     std::vector<Sanitizer_StreamHandle> streams = this->streams();
     std::vector<Places::Place> places;
     auto all = [&] {

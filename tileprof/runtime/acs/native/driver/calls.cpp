@@ -6,7 +6,8 @@ namespace tileprof::acs {
 
 namespace {
 
-// Beginnings of names of calls that change no order. A call in neither list orders, as do calls of newer drivers.
+// Prefixes of the names of calls that change no order. A call in neither list orders everything, and so do calls of
+// newer drivers.
 constexpr const char* kHarmless[] = {
     "cuArray",
     "cuCoredump",
@@ -91,8 +92,8 @@ constexpr const char* kHarmless[] = {
     "cuDeviceRegisterAsync",
     "cuMulticastGet",
 };
-// Those that change no order, but that a launch made earlier must not come after: it would see
-// or return something else.
+// Calls that change no order themselves, but must not come before an earlier launch, because they would see or return
+// something else.
 constexpr const char* kIssued[] = {
     "cuCtxDetach",
     "cuCtxEnable",
@@ -115,7 +116,7 @@ constexpr const char* kIssued[] = {
 // Calls that report errors of earlier launches.
 constexpr const char* kReporting[] = {"cuCtxSynchronize", "cuEventQuery",  "cuEventSynchronize",
                                       "cuMemcpy",         "cuStreamQuery", "cuStreamSynchronize"};
-// Exceptions that do order: longer names that begin alike.
+// Exceptions that do order: longer names with the same beginning.
 constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy",
                                        "cuGraphicsMap"};
 
@@ -127,7 +128,7 @@ Meaning meaning_of(const char* symbol) {
     if (begins(symbol, "cuStreamBeginCapture")) return Meaning::kCaptureBegins;
     if (begins(symbol, "cuStreamEndCapture")) return Meaning::kCaptureEnds;
     if (begins(symbol, "cuModuleUnload") || begins(symbol, "cuLibraryUnload")) return Meaning::kUnloads;
-    // Another process, which may learn of an event as soon as its record has returned.
+    // For another process, which may learn of an event as soon as its record has returned.
     if (begins(symbol, "cuIpcGetEventHandle")) return Meaning::kShared;
     for (const char* name : kOrderedYet)
         if (begins(symbol, name)) return Meaning::kOrdered;

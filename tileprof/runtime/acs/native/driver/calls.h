@@ -1,15 +1,15 @@
-// What calls of the driver mean for the order of launches.
+// The meaning of driver calls for the order of launches.
 #pragma once
 
 namespace tileprof::acs {
 
-// `kIssued`: the call changes no order, but what was launched before it has to be with the driver. `kShared`: the same,
-// and of records on events from now on.
+// `kIssued`: the call changes no order, but earlier launches must have been issued to the driver. `kShared`: the
+// same, and from now on also for records on events.
 enum class Meaning { kHarmless, kIssued, kShared, kOrdered, kCaptureBegins, kCaptureEnds, kUnloads };
 
 Meaning meaning_of(const char* symbol);
 
-// Whether a call reports errors of earlier launches.
+// Returns whether a call reports errors of earlier launches.
 bool reports_errors(const char* symbol);
 
 }  // namespace tileprof::acs

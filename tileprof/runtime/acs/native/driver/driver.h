@@ -27,7 +27,7 @@ constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
 constexpr int kMemoryType = 2, kDeviceMemory = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
 constexpr int kCaptureNone = 0, kCaptureRelaxed = 2;
 
-constexpr std::chrono::minutes kPatience{10};  // for the driver to take a launch, before a wait for that ends
+constexpr std::chrono::minutes kPatience{10};  // time for the driver to accept a launch before a wait for it ends
 
 inline CUstream legacy_stream() { return reinterpret_cast<CUstream>(1); }
 inline CUstream per_thread_stream() { return reinterpret_cast<CUstream>(2); }
@@ -108,20 +108,21 @@ struct Driver {
 #define X(name, arguments) CUresult(*name) arguments = nullptr;
     TILEPROF_ACS_DRIVER(X)
 #undef X
-    const char* missing = nullptr;  // the first symbol that this driver lacks; then the library does nothing
+    const char* missing = nullptr;  // the first symbol that this driver does not have; the library is then inactive
 
-    // The driver of this process; loads it at the first call.
+    // Returns the driver of this process; loads it at the first call.
     static const Driver& get();
 };
 
-// While it lives, this thread may make streams and events and load modules although a stream captures a graph.
+// For the lifetime of this object, the thread may create streams and events and load modules even if a stream
+// captures a graph.
 struct Relaxed {
     Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
     ~Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
     int mode = kCaptureRelaxed;
 };
 
-// dlsym as it is below this library, and a symbol of libcuda.so.1 by its exact name.
+// The dlsym below this library, and a symbol of libcuda.so.1 by its exact name.
 void* real_dlsym(void* handle, const char* name);
 void* driver_symbol(const char* name);
 

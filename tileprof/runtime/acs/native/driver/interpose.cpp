@@ -1,7 +1,7 @@
-// How the program's calls get here. The library is preloaded; it stands for the launching functions of the driver under
-// their own names, in what dlsym returns, and in what cuGetProcAddress returns, which is where the CUDA runtime and the
-// libraries over it get theirs from. Every other function of the driver that may change or see an order is replaced by
-// a trampoline that tells the engine and then goes on to it with all its arguments unchanged.
+// Interception of the program's calls. The library is preloaded. It replaces the launching functions of the driver
+// under their own names, in the results of dlsym, and in the results of cuGetProcAddress, from which the CUDA runtime
+// and the libraries above it get their functions. Every other driver function that may change or observe an order is
+// replaced by a trampoline that notifies the engine and then jumps to the function with all arguments unchanged.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ using DlsymFunction = void* (*)(void*, const char*);
 DlsymFunction find_dlsym() {
     for (const char* version : {"GLIBC_2.34", "GLIBC_2.2.5"})
         if (void* function = dlvsym(RTLD_NEXT, "dlsym", version)) return reinterpret_cast<DlsymFunction>(function);
-    abort();  // no C library that this was written for
+    abort();  // not a C library for which this was written
 }
 
 DlsymFunction dlsym_below() {
@@ -42,14 +42,14 @@ void* driver_library() {
 
 constexpr int kMostSlots = 1024;
 
-// A function of the driver's with a trampoline before it.
+// A driver function that has a trampoline.
 struct Slot {
     void* real = nullptr;
     char symbol[64] = "";
     Meaning meaning = Meaning::kOrdered;
 };
 
-// Functions that programs which link libcuda call under their own names.
+// Functions that programs linked with libcuda call under their own names.
 // clang-format off: it indents each line further
 #define TILEPROF_ACS_DIRECT(X)                                                                           \
     X(cuCtxDestroy_v2) X(cuCtxSynchronize) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) \
@@ -74,7 +74,7 @@ struct Slot {
 // clang-format on
 
 #define X(name) {nullptr, #name, meaning_of(#name)},
-Slot slots[kMostSlots] = {TILEPROF_ACS_DIRECT(X)};  // these first, found in the driver at their first call
+Slot slots[kMostSlots] = {TILEPROF_ACS_DIRECT(X)};  // these first, looked up in the driver at their first call
 #undef X
 #define X(name) +1
 int slot_count = 0 TILEPROF_ACS_DIRECT(X);
@@ -105,7 +105,7 @@ const Driver& Driver::get() {
 
 namespace {
 
-// Whether launches are taken over. Whatever is called while this is found out, by this thread, goes through.
+// Whether launches are intercepted. Calls that this thread makes during the initialisation pass through.
 bool ready() {
     thread_local bool initialising = false;
     if (initialising) return false;
@@ -267,11 +267,11 @@ EXPORT CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUl
     return result;
 }
 
-// ---- trampolines: everything as it was, but for a call in between
+// ---- trampolines: they preserve everything and make one call in between
 
 namespace {
 
-// In place of a call: what an earlier launch came to.
+// Returned instead of the call: the error of an earlier launch.
 thread_local CUresult earlier_error = kSuccess;
 CUresult return_earlier_error() { return earlier_error; }
 
@@ -281,7 +281,8 @@ extern "C" __attribute__((visibility("hidden"), used)) void* tileprof_acs_before
     Slot& slot = slots[number];
     if (slot.real == nullptr) slot.real = driver_symbol(slot.symbol);
     if (slot.real == nullptr)
-        return reinterpret_cast<void*>(not_supported);  // linked against a driver that has it, run by one that has not
+        // the program was linked against a newer driver than the one that runs it
+        return reinterpret_cast<void*>(not_supported);
     if (ready() && (earlier_error = engine().before(slot.symbol, slot.meaning)) != kSuccess)
         return reinterpret_cast<void*>(return_earlier_error);
     return slot.real;
@@ -359,7 +360,7 @@ namespace {
 
 void* trampoline(int number) { return tileprof_acs_trampolines + 16 * number; }
 
-// A trampoline before a function of the driver's; the function itself where there are no more of them.
+// Returns a trampoline for a driver function, or the function itself if there are no more trampolines.
 void* before_real(const char* symbol, void* real, Meaning meaning) {
     std::lock_guard<std::mutex> lock(slots_mutex);
     for (int i = 0; i < slot_count; ++i)
@@ -381,7 +382,7 @@ CUresult proc_address_2(const char* symbol, void** function, int version, uint64
 
 bool is(const char* a, const char* b) { return strcmp(a, b) == 0; }
 
-// What the program gets in place of a function of the driver's.
+// Returns what the program gets instead of a driver function.
 void* replacement_of(const char* symbol, void* real, bool per_thread, int version) {
     if (is(symbol, "cuGetProcAddress"))
         return version >= 12000 ? reinterpret_cast<void*>(proc_address_2) : reinterpret_cast<void*>(proc_address_1);
@@ -429,7 +430,7 @@ CUresult proc_address_2(const char* symbol, void** function, int version, uint64
     return result;
 }
 
-// Tools that stand beside the program: what they launch is their own business.
+// Tools that run beside the program: their launches are not intercepted.
 bool is_tool(void* caller) {
     Dl_info info{};
     if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return false;
@@ -460,7 +461,7 @@ EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int ver
     return proc_address_2(symbol, function, version, flags, status);
 }
 
-// The last call is a jump, so that what is below sees the program as its caller, which RTLD_NEXT depends on.
+// The last call is a jump, so that the callee sees the program as its caller, on which RTLD_NEXT depends.
 EXPORT __attribute__((optimize("O2"), noinline)) void* dlsym(void* handle, const char* name) noexcept {
     if (void* function = replacement_for(handle, name, __builtin_return_address(0))) return function;
     return dlsym_below()(handle, name);

@@ -91,7 +91,8 @@ CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** 
                         stream,
                         const_cast<Attribute*>(launch.attributes),
                         launch.attribute_count};
-    // A kernel that may begin before the one ahead of it ends was written for the one that the program put there.
+    // A kernel that may begin before the previous one ends was written for the kernel that the program launched
+    // before it.
     Attribute attributes[16];
     for (unsigned i = 0; i < launch.attribute_count; ++i)
         if (launch.attributes[i].id == kProgrammatic && launch.attribute_count <= 16) {
@@ -144,7 +145,7 @@ void Move::access(Access* out) const {
 }
 
 uint64_t mix(uint64_t hash, const Attribute& attribute) {
-    size_t bytes = sizeof attribute.bytes;  // of what is not known
+    size_t bytes = sizeof attribute.bytes;  // attributes that are unknown
     switch (attribute.id) {
         case kIgnored:
             bytes = 0;
@@ -194,7 +195,7 @@ const char* immovable(const Launch& launch) {
             case kDeviceUpdatable:
                 return "a node that kernels update";
             default:
-                break;  // 1, 9, 10, 11, 14, 16: how it runs, not when
+                break;  // 1, 9, 10, 11, 14, 16: attributes of how a kernel runs, not when
         }
     }
     return nullptr;

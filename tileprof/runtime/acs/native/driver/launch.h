@@ -1,4 +1,4 @@
-// A launch as the program made it, and what is known of its function.
+// A launch as the program made it, and the known properties of its function.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,7 @@
 
 namespace tileprof::acs {
 
-// Set while this thread makes calls of the library's own, or calls that the driver makes to itself from there: they go
-// through.
+// Set while this thread makes calls of the library, or calls that the driver makes from there: they pass through.
 extern thread_local bool inside;
 
 struct Launch {
@@ -27,12 +26,12 @@ struct Launch {
     bool extended;  // cuLaunchKernelEx
 };
 
-// A fill, or a copy on the device: what it touches is known from the call.
+// A fill, or a copy on the device: the call says which memory it touches.
 struct Move {
     enum Kind { kCopy, kFill8, kFill16, kFill32 } kind;
     CUdeviceptr to, from;
     unsigned value;
-    size_t count;  // of what is filled, or bytes
+    size_t count;  // number of filled elements, or of copied bytes
     CUstream stream;
 
     void access(Access* out) const;
@@ -46,7 +45,7 @@ struct Mark {
 };
 CUresult make(const Mark& mark);
 
-// Something to be put into a stream.
+// An operation for a stream.
 struct Work {
     CUresult (*make)(const void* what, CUstream stream);
     const void* what;
@@ -59,27 +58,27 @@ struct Function {
     std::string symbol;
     std::vector<std::pair<size_t, size_t>> layout;  // offset and bytes of each parameter
     size_t bytes = 0;
-    bool known = false;  // the driver has answered for all of the above
+    bool known = false;  // the driver has been asked for all of the above
     const KernelEntries* entries = nullptr;
 };
 
-// Copies parameters of either form to where they lie in the function's block, `function.bytes` long; false where they
-// are of a form that is not known.
+// Copies parameters of either form to their places in the function's block, `function.bytes` long; returns false if
+// their form is unknown.
 bool copy_parameters(const Function& function, void** parameters, void** extra, char* out);
 
-// Parameters as one block, in whole words; zeros between and behind.
+// Parameters as one block, in whole words, with zeros between and after them.
 struct Parameters {
     std::vector<uint64_t> words;
     size_t bytes = 0;
     bool read(const Function& function, void** parameters, void** extra);
 };
 
-// Functions by the handle that launches name them by.
+// Functions by the handles that launches use.
 class Functions {
   public:
     const Function& of(CUfunction handle, const Table& table);
     void note_kernel(CUkernel kernel) { kernels_.insert(kernel); }
-    // A module goes: the driver gives handles out again. References end here.
+    // A module is unloaded: the driver reuses handles. References become invalid here.
     void forget() { functions_.clear(); }
 
   private:
@@ -87,22 +86,22 @@ class Functions {
     std::unordered_set<const void*> kernels_;
 };
 
-// Makes the launch where the program put it, with all its attributes.
+// Makes the launch in the program's own stream, with all its attributes.
 CUresult issue_as_it_is(const Launch& launch);
-// Makes the launch in a stream, without the program's own attributes about what it may overlap with.
+// Makes the launch in a stream, without the program's attributes about what it may overlap with.
 CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** extra);
 
-// Mixes an attribute into a hash, without the bytes of its union that it does not use: callers leave those unset.
+// Mixes an attribute into a hash, without the unused bytes of its union, which callers leave uninitialised.
 uint64_t mix(uint64_t hash, const Attribute& attribute);
 inline uint64_t mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
     return hash ^ hash >> 32;
 }
 
-// A hash of function, shape and attributes: what the driver takes once it takes again.
+// A hash of function, shape and attributes: a launch that the driver has accepted once is accepted again.
 uint64_t configuration_of(const Launch& launch);
 
-// Why such a launch is left where the program put it; nullptr where it may go elsewhere.
+// Returns why such a launch stays in the program's stream; nullptr if it may go to another one.
 const char* immovable(const Launch& launch);
 
 }  // namespace tileprof::acs

@@ -11,19 +11,19 @@ namespace tileprof::acs {
 
 namespace {
 
-constexpr size_t kChunk = 4 << 20;  // bytes compared at once
+constexpr size_t kChunk = 4 << 20;  // bytes compared at a time
 constexpr unsigned char kPoison = 0xa5;
-constexpr int kProbes = 2;  // launches of an entry that are probed
+constexpr int kProbes = 2;  // number of launches of an entry that are probed
 
 // Device memory, and a copy of it on the device.
 struct Region {
     CUdeviceptr base = 0;
     size_t bytes = 0;
-    bool of_host = false;  // which may look at it at any time
+    bool of_host = false;  // it may be read at any time
     CUdeviceptr before = 0, reordered = 0;
 };
 
-// How many of the first bytes of both are the same.
+// Returns how many of the first bytes are equal.
 size_t same_bytes(const char* one, const char* other, size_t bytes) {
     if (memcmp(one, other, bytes) == 0) return bytes;
     size_t same = 0;
@@ -31,7 +31,7 @@ size_t same_bytes(const char* one, const char* other, size_t bytes) {
     return same;
 }
 
-// Device memory that arguments of launches lie in.
+// Device memory that contains arguments of launches.
 class Memory {
   public:
     Memory(const SegmentLaunch* segment, size_t count, CUstream stream) : stream_(stream) {
@@ -79,7 +79,7 @@ class Memory {
             if (Driver::get().cuMemcpyDtoDAsync_v2(r.base, r.*from, r.bytes, stream_) != kSuccess) return false;
         return true;
     }
-    // Fills all that is not in the ranges, but for the host's memory.
+    // Fills all memory that is not in the ranges, except host memory.
     bool poison(const std::vector<Range>& preserved) {
         for (const Region& r : regions_)
             for (const Part& part : parts(r, preserved, {}))
@@ -88,7 +88,7 @@ class Memory {
                     return false;
         return true;
     }
-    // The first address at which memory is not what it was after the other order; 0: none.
+    // Returns the first address whose contents differ from those after the other order; 0: none.
     CUdeviceptr difference() {
         const size_t chunk = chunk_bytes();
         std::vector<char> now(chunk), other(chunk);
@@ -104,8 +104,8 @@ class Memory {
         return 0;
     }
 
-    // A launch ran twice: on memory as it was (`before`), which gave `reordered`, and with poison outside of what it
-    // reads. The first address where that is not what a launch with these ranges does; 0: none.
+    // A launch ran twice: on memory as it was (`before`), which gave `reordered`, and with poison outside of the
+    // ranges that it reads. Returns the first address whose contents contradict these ranges; 0: none.
     CUdeviceptr outside_ranges(const std::vector<Range>& reads, const std::vector<Range>& writes) {
         const size_t chunk = chunk_bytes();
         std::vector<char> before(chunk), plain(chunk), now(chunk);
@@ -118,7 +118,8 @@ class Memory {
                     Driver::get().cuMemcpyDtoHAsync_v2(plain.data(), r.reordered + (at - r.base), size, stream_);
                     Driver::get().cuMemcpyDtoHAsync_v2(now.data(), at, size, stream_);
                     if (Driver::get().cuStreamSynchronize(stream_) != kSuccess) return 0;
-                    const char* first = part.read || r.of_host ? before.data() : poison.data();  // of the second run
+                    // address in the second run
+                    const char* first = part.read || r.of_host ? before.data() : poison.data();
                     if (!part.written) {
                         const size_t same = std::min(same_bytes(plain.data(), before.data(), size),
                                                      same_bytes(now.data(), first, size));
@@ -167,9 +168,9 @@ class Memory {
     CUstream stream_;
 };
 
-// Whether a launch touches what its entry says, tried by running it on other memory as well: steps with equal inputs
-// leave equal bytes, so that a read that comes too early finds what it needs. Memory is as after the launch. False
-// where it was not tried.
+// Tests whether a launch touches what its entry says, by running it on other memory as well: steps with equal inputs
+// leave equal bytes, so that a read that comes too early may see the right values. Afterwards memory is as after the
+// launch. Returns false if it was not tried.
 bool probe(const SegmentLaunch& member, CUstream stream, const Options& options, Counts* counts) {
     Memory memory(&member, 1, stream);
     auto run_again = [&](const std::vector<Range>& preserved) {
@@ -187,7 +188,7 @@ bool probe(const SegmentLaunch& member, CUstream stream, const Options& options,
         return true;
     }
     if (memory.outside_ranges(member.access.reads, member.access.writes) != 0) {
-        const std::vector<Range> all{{0, ~uint64_t{0}}};  // does it give the same bits twice?
+        const std::vector<Range> all{{0, ~uint64_t{0}}};  // repeat the launch: are its bits the same?
         const bool repeats = run_again(all) && memory.outside_ranges(all, all) == 0;
         counts->differing += repeats;
         ++counts
@@ -258,7 +259,7 @@ CUresult check(const std::vector<SegmentLaunch>& segment, CUstream stream, const
         if (CUresult failure = run_in_order()) return failure;
         CUdeviceptr differs = memory.difference();
         if (differs != 0) {
-            // Does stream order give the same bits twice?
+            // repeat stream order: are its bits the same?
             if (!memory.save(&Region::reordered) || !memory.restore()) return run_in_order();
             if (CUresult failure = run_in_order()) return failure;
             const bool repeatable = memory.difference() == 0;

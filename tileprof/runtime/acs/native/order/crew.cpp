@@ -27,7 +27,7 @@ Crew::~Crew() {
     for (std::thread& thread : threads_) thread.join();
 }
 
-// The threads, at the first work.
+// Starts the threads at the first work.
 CUresult Crew::begin() {
     Relaxed relaxed;
     if (fence_ == nullptr)
@@ -42,7 +42,7 @@ CUresult Crew::begin() {
         try {
             threads_.emplace_back([this, stream] { work(stream); });
         } catch (const std::system_error&) {
-            workers_ = static_cast<int>(threads_.size());  // it goes on with those that there are
+            workers_ = static_cast<int>(threads_.size());  // the crew continues with the existing threads
             failure = threads_.empty() ? kLaunchTimeout : kSuccess;
         }
     }
@@ -50,7 +50,7 @@ CUresult Crew::begin() {
     return failure;
 }
 
-// Waits until at most so many have not ended; false where none ends for `kPatience`.
+// Waits until at most this many launches have not ended; returns false if none ends for `kPatience`.
 bool Crew::wait(std::unique_lock<std::mutex>& lock, size_t most) {
     while (items_.size() > most) {
         const uint64_t seen = ends_;
@@ -65,7 +65,7 @@ CUresult Crew::add(Make make, Access&& access) {
     if (threads_.size() < static_cast<size_t>(workers_))
         if (CUresult failure = begin()) return failure;
     std::unique_lock<std::mutex> lock(mutex_);
-    if (!fenced_) {  // nothing is under way: no worker looks at the event
+    if (!fenced_) {  // nothing is in progress, so no worker waits for the event
         if (CUresult failure = Driver::get().cuEventRecord(fence_, stream_)) return failure;
         fenced_ = true;
         ++fences_;

@@ -1,5 +1,5 @@
-// Worker threads, each with a stream of its own, as in the paper's ACS-SW: one launches what waits for nothing any
-// more, waits for its end, and tells the window. Order is kept on the host: nothing waits on the GPU.
+// Worker threads with a stream each, as in the paper's ACS-SW. A worker launches what no longer waits for anything,
+// waits for its end, and updates the window. Order is kept on the host: nothing waits on the GPU.
 #pragma once
 
 #include <condition_variable>
@@ -20,15 +20,15 @@ class Crew {
   public:
     using Make = std::function<CUresult(CUstream)>;
 
-    // `stream`: the program's, whose earlier work all that is added waits for.
+    // `stream`: the program's stream, for whose earlier work all added launches wait.
     Crew(CUcontext context, CUstream stream, const Options& options);
     ~Crew();
     Crew(const Crew&) = delete;
     Crew& operator=(const Crew&) = delete;
 
-    // Leaves work to the workers; waits while the window is full. One thread at a time.
+    // Hands work to the workers; waits while the window is full. One thread at a time.
     CUresult add(Make make, Access&& access);
-    // Waits until all that was added has ended. What is added later waits for what the program's stream gets first.
+    // Waits until everything that was added has ended. Later work waits for what the program's stream gets first.
     CUresult join();
     bool idle() const;
 
@@ -36,8 +36,8 @@ class Crew {
     struct Item {
         Make make;
         Access access;
-        size_t missing = 0;           // that it waits for
-        std::vector<Item*> children;  // that wait for it
+        size_t missing = 0;           // number of launches that it waits for
+        std::vector<Item*> children;  // launches that wait for it
     };
 
     CUresult begin();
@@ -52,12 +52,12 @@ class Crew {
     int workers_, delay_us_;
     mutable std::mutex mutex_;
     std::condition_variable work_, ended_;
-    std::list<Item> items_;  // that have not ended
+    std::list<Item> items_;  // launches that have not ended
     std::deque<Item*> ready_;
     uint64_t ends_ = 0;
     CUevent fence_ = nullptr;
     uint64_t fences_ = 0;  // records of `fence_`
-    bool fenced_ = false;  // it is behind all work of the program's stream that is to come first
+    bool fenced_ = false;  // it is behind all work of the program's stream that has to come first
     bool stops_ = false;
     CUresult failure_ = kSuccess;
     std::vector<std::thread> threads_;

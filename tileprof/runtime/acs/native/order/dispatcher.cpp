@@ -9,10 +9,10 @@ namespace tileprof::acs {
 
 namespace {
 
-constexpr size_t kMostGroups = 8;    // streams of the program whose launches are spread
-constexpr uint64_t kForeign = 512;  // launches, none of which the table knows, after which it is another program's
+constexpr size_t kMostGroups = 8;    // maximum number of the program's streams whose launches are spread
+constexpr uint64_t kForeign = 512;  // if the table knows none of this many launches, it belongs to another program
 
-constexpr std::chrono::microseconds kSlow(8);  // from launch to launch; the driver takes 3 to 4 to issue one
+constexpr std::chrono::microseconds kSlow(8);  // from launch to launch; the driver takes 3 to 4 us to issue one
 
 uint64_t hash_of(const char* text) {
     uint64_t hash = 0xcbf29ce484222325ull;
@@ -30,7 +30,7 @@ Dispatcher::Dispatcher(const Options& options, const Table& table, Counts* count
       pace_(options.mode == Mode::kStreams || options.mode == Mode::kGraph ? std::make_unique<Pace>(options.rest)
                                                                            : nullptr) {}
 
-// The group of a stream, which is the active one from now on; nullptr where its launches stay as they are.
+// Returns the group of a stream, which becomes the active one; nullptr if its launches stay in place.
 Group* Dispatcher::group_of(CUstream stream) {
     if (stream == per_thread_stream()) return nullptr;
     CUcontext context = nullptr;
@@ -46,7 +46,8 @@ Group* Dispatcher::group_of(CUstream stream) {
     return match != nullptr && match->usable() ? match : nullptr;
 }
 
-// Everything that was placed is ordered before what its streams get next; `group`: that this may be ordered after it.
+// Orders everything that was placed before later work of the streams; `group`: the group that may be ordered after
+// it.
 CUresult Dispatcher::barrier(Group* group, uint64_t id) {
     CUresult failure = flush();
     for (const auto& other : groups_)
@@ -66,7 +67,8 @@ CUresult Dispatcher::flush() {
     CUresult result = kSuccess;
     if (options_.mode == Mode::kCheck) {
         if ((result = active_->join(1))) return result;
-        // What other streams copy into the same allocations must have ended: the check puts whole allocations back.
+        // Copies of other streams into the same allocations must have ended, because the check restores whole
+        // allocations.
         if (capturing_ == 0 && (result = Driver::get().cuCtxSynchronize())) return result;
         return check(segment, active_->stream(), options_, counts_);
     }
@@ -86,7 +88,8 @@ CUresult Dispatcher::flush() {
     return kSuccess;
 }
 
-// What comes before all work for a stream: its group, nullptr where it stays as it is, and whether the stream captures.
+// Called before all work for a stream: returns its group, nullptr if the work stays in place, and whether the stream
+// captures.
 CUresult Dispatcher::enter(CUstream stream, Group** group, bool* capturing) {
     if (active_ != nullptr && stream != active_->stream())
         if (CUresult failure = barrier(nullptr, 3)) return failure;
@@ -96,16 +99,16 @@ CUresult Dispatcher::enter(CUstream stream, Group** group, bool* capturing) {
         *capturing = Driver::get().cuStreamIsCapturing(stream, &status) == kSuccess && status != kCaptureNone;
     }
     if (*group != active_ && *group != nullptr) {
-        // It may wait for what other streams were given, as the default stream does: its lanes do so by waiting for it.
+        // The stream may wait for other streams, as the default stream does; its lanes do so by waiting for it.
         if (CUresult failure = barrier(*group, 4)) return failure;
         active_ = *group;
     }
     return kSuccess;
 }
 
-// Whether work for a stream stays there as it is, since the host bounds the program. A rest begins and ends with an
-// order of everything before everything after: what rests is in no window. While a graph is captured nothing rests, and
-// no stream is asked, which would end the capture; its beginning and end are orders of everything, too.
+// Whether work for a stream stays there because the host bounds the program. A rest begins and ends with an order of
+// everything before everything after, because resting work is in no window. While a graph is captured nothing rests
+// and no stream is queried, which would end the capture; its beginning and end also order everything.
 CUresult Dispatcher::pace(CUstream stream, bool* rests) {
     *rests = false;
     if (pace_ == nullptr || capturing_ > 0) return kSuccess;
@@ -121,9 +124,9 @@ CUresult Dispatcher::pace(CUstream stream, bool* rests) {
     return barrier(nullptr, 5);
 }
 
-// Whether the host needed longer for each launch since the last look than the driver needs to issue one. Over streams
-// that need not be asked: a launch begins at once. The GPU may be idle while a segment waits for more launches of a
-// fast host, however.
+// Whether the host took longer per launch since the last look than the driver takes to issue one. With streams this
+// need not be checked, because a launch begins at once. With segments, the GPU may be idle while a segment waits for
+// more launches of a fast host.
 bool Dispatcher::is_slow() {
     if (options_.mode != Mode::kGraph) return true;
     const auto now = std::chrono::steady_clock::now();

@@ -1,5 +1,5 @@
-// In which stream each launch, copy and fill goes, and what it is ordered after. One thread at a time calls this: the
-// library's where there is one, and the program's while that thread has nothing to do.
+// Chooses the stream of each launch, copy and fill, and what it is ordered after. One thread at a time calls this:
+// the library's thread if there is one, and the program's thread while that thread is idle.
 #pragma once
 
 #include <chrono>
@@ -22,13 +22,14 @@ class Dispatcher {
 
     CUresult launch(const Launch& launch, const Function& function);
     CUresult move(const Move& move);
-    // Orders everything before a call that may see it. The first failure, after which the rest is ordered all the same.
+    // Orders everything before a call that may observe it. Returns the first failure; the rest is ordered
+    // nevertheless.
     CUresult order(const char* symbol, Meaning meaning);
     // Makes the launches that wait in the segment or for workers.
     CUresult flush();
     bool has_segment() const { return !segment_.empty(); }
     bool captures() const { return capturing_ > 0; }
-    // A module goes, and functions with it.
+    // A module is unloaded, and its functions with it.
     void forget_graphs() { graphs_.forget(); }
 
   private:
@@ -44,8 +45,8 @@ class Dispatcher {
     const Table& table_;
     Counts* counts_;
     std::vector<std::unique_ptr<Group>> groups_;
-    Group* active_ = nullptr;  // whose launches were the last
-    bool dirty_ = false;       // something was placed since everything was ordered
+    Group* active_ = nullptr;  // the group of the last launches
+    bool dirty_ = false;       // something was placed since everything was last ordered
     bool foreign_reported_ = false;
     int capturing_ = 0;  // streams that capture graphs
     std::vector<SegmentLaunch> segment_;

@@ -7,9 +7,10 @@ namespace tileprof::acs {
 namespace {
 
 constexpr size_t kMostGraphs = 256, kMostExact = 4096;
-constexpr size_t kFewest = 4;                     // launches in a graph
-constexpr size_t kShortest = 32;  // launches, before a segment ends by itself; then one in as many ends it
-constexpr uint64_t kSeenBefore = 2;  // times, before it is worth a graph
+constexpr size_t kFewest = 4;                     // minimum number of launches in a graph
+// number of launches before a segment may end on its own; after that, one in as many ends it
+constexpr size_t kShortest = 32;
+constexpr uint64_t kSeenBefore = 2;  // number of repetitions after which a graph is worth its cost
 
 KernelNode node_of(const SegmentLaunch& member) {
     KernelNode node{};
@@ -78,7 +79,7 @@ bool ends_segment(const std::vector<SegmentLaunch>& segment) {
     return hash % kShortest == 0;
 }
 
-// The graph of a segment that was launched with the same parameters before.
+// The graph of a segment that was launched before with the same parameters.
 Graphs::CachedGraph* Graphs::same(const std::vector<SegmentLaunch>& segment, uint64_t exact_key) {
     auto entry = exact_.find(exact_key);
     if (entry == exact_.end() || entry->second->unusable || entry->second->words.size() != segment.size())

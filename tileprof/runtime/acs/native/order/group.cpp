@@ -26,7 +26,7 @@ uint64_t Group::key(uint64_t id) {
     return out;
 }
 
-// An event behind the last launch of a lane; nullptr and `failure_` where the driver refuses.
+// Records an event behind the last launch of a lane; returns nullptr and sets `failure_` if the driver refuses.
 const Group::RecordedEvent* Group::record(int lane) {
     std::deque<RecordedEvent>& ring = events_[lane];
     CUevent event = nullptr;
@@ -40,14 +40,15 @@ const Group::RecordedEvent* Group::record(int lane) {
     ring.push_back({window_.tail(lane), window_.clock(lane), event});
     ++counts_->records;
     if ((failure_ = Driver::get().cuEventRecord(event, streams_[lane])) == kSuccess) return &ring.back();
-    ring.clear();  // none of them is to be relied on any more
+    ring.clear();  // none of them can be relied on any more
     return nullptr;
 }
 
 const Group::RecordedEvent* Group::event_after(int lane, uint64_t number) {
     for (const RecordedEvent& event : events_[lane])
         if (event.number >= number) return &event;
-    if (window_.tail(lane) > number) {  // more has followed there, and is waited for as well: next time, record in time
+    // more launches have followed there, for which the lane also waits: next time, record in time
+    if (window_.tail(lane) > number) {
         ++counts_->missed;
         if (uint64_t missed_key = window_.key_of(number)) awaited_keys_.insert(missed_key);
     }

@@ -1,5 +1,5 @@
-// The launches of one stream of the program, spread over that stream and others. Order is kept on the device, by
-// events: no call here waits for the GPU, unless workers keep it on the host.
+// The launches of one stream of the program, spread over that stream and others. Events keep the order on the device,
+// and no call here waits for the GPU, unless workers keep the order on the host.
 #pragma once
 
 #include <deque>
@@ -19,22 +19,24 @@ class Group {
   public:
     Group(CUcontext context, CUstream stream, const Options& options, Counts* counts);
 
-    // Puts work where it begins as soon as what it conflicts with has ended. `id`: of the entry of a launch.
+    // Places work so that it begins as soon as everything that it conflicts with has ended. `id`: that of the
+    // launch's entry.
     CUresult place(const Work& work, Access&& access, uint64_t id, bool capturing);
-    // Worker threads, which take what is not captured in place of `place`; nullptr where events keep the order.
+    // Worker threads, which take work that is not captured instead of `place`; nullptr if events keep the order.
     Crew* crew() { return crew_.get(); }
-    // Whether everything that was placed has ended, so far as one look at each stream tells.
+    // Returns whether everything that was placed has ended, as far as one query of each stream shows.
     bool idle() const;
-    // Orders the program's stream after all that was placed. Afterwards the program may do there what it likes.
+    // Orders the program's stream after everything that was placed. Afterwards the program may use the stream as it
+    // likes.
     CUresult join(uint64_t id);
 
     CUcontext context() const { return context_; }
     CUstream stream() const { return streams_[0]; }
-    bool usable() const { return usable_; }  // its streams could be made
+    bool usable() const { return usable_; }  // its streams could be created
 
   private:
     struct RecordedEvent {
-        uint64_t number;  // the last launch ahead of the event
+        uint64_t number;  // the last launch before the event
         Clock clock;
         CUevent event;
     };

@@ -4,7 +4,8 @@ namespace tileprof::acs {
 
 namespace {
 
-// Sleeps for a random time of [0, 2 * most_ns). The clock is part of it, so that each replay of a graph is another one.
+// Sleeps for a random time in [0, 2 * most_ns). The clock is part of the seed, so that each replay of a graph
+// differs.
 constexpr char kSleep[] = R"(
 .version 6.3
 .target sm_70

@@ -6,8 +6,8 @@ namespace tileprof::acs {
 
 namespace {
 
-constexpr uint64_t kSamples = 64;         // per judgement, at most
-constexpr uint64_t kLongestRest = 1 << 18;  // launches: a few seconds of a program that launches all the time
+constexpr uint64_t kSamples = 64;         // maximum number of samples per decision
+constexpr uint64_t kLongestRest = 1 << 18;  // number of launches: a few seconds of a program that launches all the time
 
 }  // namespace
 
@@ -27,7 +27,8 @@ void Pace::sampled(bool idle) {
     if (samples_ >= std::max<uint64_t>(1, wanted)) judge();
 }
 
-// Half of the samples begin a rest, and a quarter of them renews one: in stream order the GPU is busy for longer.
+// Half of the samples begin a rest, and a quarter of them renew one, because the GPU is busy for longer in stream
+// order.
 void Pace::judge() {
     if (resting_) {
         resting_ = idle_ * 4 >= samples_;

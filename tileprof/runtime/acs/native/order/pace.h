@@ -1,31 +1,32 @@
-// Whether spreading launches is worth what it costs the host.
+// Decides whether spreading launches is worth its cost on the host.
 #pragma once
 
 #include <stdint.h>
 
 namespace tileprof::acs {
 
-// Where the GPU has no work left when a launch comes, the host bounds the program: a launch begins at once in any
-// stream, and placing it only makes the host slower. Judged from samples; where most find the GPU idle, launches rest
-// in stream order for a while, then a few samples decide again. Each rest that is renewed is twice as long.
+// If the GPU has no work left when a launch arrives, the host bounds the program: a launch begins at once in any
+// stream, and placing it only makes the host slower. The decision uses samples. If most of them find the GPU idle,
+// launches rest in stream order for a while, after which a few samples decide again. Each renewed rest is twice as
+// long.
 class Pace {
   public:
-    // `period`: launches per judgement; 0 never rests.
+    // `period`: number of launches per decision; 0 never rests.
     explicit Pace(uint64_t period);
 
     bool resting() const { return resting_; }
-    // Counts a launch; whether its issuer is to call `sampled` first.
+    // Counts a launch; returns whether its issuer has to call `sampled` first.
     bool due();
     void sampled(bool idle);
-    uint64_t every() const { return every_; }  // launches from one look to the next
+    uint64_t every() const { return every_; }  // number of launches from one sample to the next
 
   private:
     void judge();
 
     uint64_t period_, every_;
-    uint64_t launches_ = 0;  // since the last judgement
+    uint64_t launches_ = 0;  // since the last decision
     uint64_t samples_ = 0, idle_ = 0;
-    uint64_t rest_ = 0;      // launches that the next rest lasts, before samples are taken again
+    uint64_t rest_ = 0;      // number of launches in the next rest, before samples are taken again
     bool resting_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Launches that wait until something needs their results: then they run as one CUDA graph with parallel
-// branches, or are checked.
+// Launches that wait until something needs their results. Then they run as one CUDA graph with parallel branches, or
+// are checked.
 #pragma once
 
 #include <list>
@@ -13,13 +13,13 @@
 
 namespace tileprof::acs {
 
-// A launch of a segment, with copies of all that the program passed.
+// A launch of a segment, with copies of everything that the program passed.
 struct SegmentLaunch {
     Launch launch{};
     const Function* function = nullptr;
     uint64_t id = 0;
     std::vector<uint64_t> words;
-    std::vector<void*> pointers;  // to the parameters among the words
+    std::vector<void*> pointers;  // pointers to the parameters among the words
     std::vector<Attribute> attributes;
     std::vector<uint32_t> slots;
     Access access;
@@ -32,23 +32,23 @@ struct SegmentLaunch {
     }
     SegmentLaunch(SegmentLaunch&&) = default;
     SegmentLaunch& operator=(SegmentLaunch&&) = default;
-    // All but what it touches; vectors keep their memory.
+    // Sets everything but the accesses; vectors keep their memory.
     void assign(const Launch& call, const Function& of, const Entry& entry, const Parameters& parameters);
     CUresult run(CUstream stream) const { return issue(launch, stream, const_cast<void**>(pointers.data()), nullptr); }
 };
 
-// Whether a segment ends behind these launches: by what the last ones are, so that a program that repeats itself gets
-// the same segments each time, wherever they began.
+// Whether a segment ends behind these launches. Only the last launches decide, so that a program that repeats itself
+// gets the same segments each time, wherever they began.
 bool ends_segment(const std::vector<SegmentLaunch>& segment);
 
-// Graphs of segments that came before, by kernels, shapes and dependencies; parameters are updated at each launch.
+// Graphs of earlier segments, by kernels, shapes and dependencies; parameters are updated at each launch.
 class Graphs {
   public:
     explicit Graphs(Counts* counts) : counts_(counts) {}
-    // Whether the segment was launched as a graph; otherwise its launches are to be made one by one. `result` holds
-    // what the driver returned.
+    // Returns whether the segment was launched as a graph; otherwise its launches have to be made one by one.
+    // `result` is what the driver returned.
     bool launch(const std::vector<SegmentLaunch>& segment, CUstream stream, CUresult* result);
-    void forget();  // a module goes, and functions with it
+    void forget();  // a module is unloaded, and its functions with it
 
   private:
     struct CachedGraph {
@@ -66,13 +66,13 @@ class Graphs {
     void run(const CachedGraph& cached_graph, CUstream stream, CUresult* result);
 
     std::unordered_map<uint64_t, CachedGraph> graphs_;
-    std::unordered_map<uint64_t, CachedGraph*> exact_;  // by parameters, too: then nothing has to be compared
+    std::unordered_map<uint64_t, CachedGraph*> exact_;  // also by parameters: then nothing has to be compared
     Counts* counts_;
 };
 
-// Runs a segment in orders that its dependencies allow, then in stream order, and compares all memory that its pointer
-// arguments lie in. The first launches of each entry also run on other memory, which shows what they touch. The program
-// goes on with what stream order gave.
+// Runs a segment in orders that its dependencies allow, then in stream order, and compares all memory that its
+// pointer arguments point into. The first launches of each entry also run on other memory, which shows what they
+// touch. The program continues with the result of stream order.
 CUresult check(const std::vector<SegmentLaunch>& segment, CUstream stream, const Options& options, Counts* counts);
 
 }  // namespace tileprof::acs

@@ -9,7 +9,7 @@ namespace tileprof::acs {
 
 namespace {
 
-constexpr size_t kMostBytes = 1 << 16;  // of parameters: the driver takes 32,764
+constexpr size_t kMostBytes = 1 << 16;  // maximum bytes of parameters: the driver accepts 32,764
 
 int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
@@ -56,7 +56,7 @@ void Entry::access(const uint64_t* parameters, Access* out) const {
     auto add = [&](const std::vector<TouchedRange>& from, std::vector<Range>* to) {
         for (const TouchedRange& t : from) {
             uint64_t base = word_at(parameters, slots[t.slot]);
-            if (base == 0) continue;  // loose: nothing lies there
+            if (base == 0) continue;  // loose: the slot contains no pointer
             to->push_back({base + static_cast<uint64_t>(t.low), base + static_cast<uint64_t>(t.high)});
         }
     };

@@ -33,7 +33,7 @@ struct Shape {
 struct Entry {
     uint64_t id = 0;  // from 1, equal in every run with this table
     Shape shape{};
-    std::vector<uint64_t> bytes, mask;  // of the parameters, padded with zeros to whole words
+    std::vector<uint64_t> bytes, mask;  // bytes of the parameters, padded with zeros to whole words
     std::vector<uint32_t> slots;
     std::vector<bool> loose;  // by slot
     struct Distance {
@@ -52,7 +52,7 @@ struct Entry {
     };
     std::vector<TouchedRange> reads, writes;
 
-    // Whether it speaks for a launch with these parameters, in whole words, zeros behind.
+    // Returns whether the entry matches a launch with these parameters, in whole words with zeros behind them.
     bool matches(const uint64_t* parameters, size_t words) const;
     void access(const uint64_t* parameters, Access* out) const;
 };
@@ -64,7 +64,7 @@ struct KernelEntries {
 
 class Table {
   public:
-    // "" or what is wrong with the file.
+    // Returns "" or the error in the file.
     std::string read(const std::string& path);
     const KernelEntries* of(const char* symbol) const;
     const std::string& program() const { return program_; }

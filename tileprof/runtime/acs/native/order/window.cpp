@@ -23,7 +23,7 @@ bool conflicts(const Access& earlier, const Access& later) {
 Placement Window::place(const Access& access) const {
     Placement out{0, {}};
     Clock closure{};
-    int newest = -1;  // the lane whose last launch is the newest that this one waits for
+    int newest = -1;  // the lane whose last launch is the newest for which this one waits
     uint64_t newest_number = 0;
     out.needs[0] = floor_;
     closure[0] = floor_;
@@ -33,7 +33,7 @@ Placement Window::place(const Access& access) const {
         closure[lane] = std::max(closure[lane], evicted_clock_[lane]);
     }
     for (auto item = items_.rbegin(); item != items_.rend(); ++item) {
-        if (closure[item->lane] >= item->number) continue;  // implied by one that is newer
+        if (closure[item->lane] >= item->number) continue;  // implied by a newer one
         if (!conflicts(item->access, access)) continue;
         out.needs[item->lane] = std::max(out.needs[item->lane], item->number);
         raise(closure, item->clock);
@@ -44,8 +44,8 @@ Placement Window::place(const Access& access) const {
         out.lane = newest;
         return out;
     }
-    // No lane ends with what it waits for: one whose launches are all before it anyway, else the one that was used
-    // longest ago.
+    // No lane ends with a launch that it waits for: take a lane whose launches are all ordered before it anyway, or
+    // else the least recently used one.
     int settled = -1, oldest = 0;
     for (int lane = 0; lane < lanes_; ++lane) {
         if (settled < 0 && tails_[lane] <= closure[lane]) settled = lane;
@@ -94,7 +94,7 @@ bool Window::spread() const {
 std::vector<std::vector<int>> dependencies(const std::vector<Access>& accesses) {
     const int count = static_cast<int>(accesses.size());
     std::vector<std::vector<int>> out(count);
-    std::vector<std::vector<bool>> before(count);  // all that a launch waits for, directly or not
+    std::vector<std::vector<bool>> before(count);  // all launches for which a launch waits, directly or not
     for (int later = 0; later < count; ++later) {
         before[later].assign(count, false);
         for (int earlier = later - 1; earlier >= 0; --earlier) {

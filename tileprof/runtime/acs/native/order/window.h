@@ -1,4 +1,5 @@
-// Which launch must wait for which, by ranges of addresses, and on which lane (stream) it goes. No CUDA in here.
+// Which launch must wait for which, by ranges of addresses, and in which lane (stream) it is placed. This code does
+// not use CUDA.
 #pragma once
 
 #include <stddef.h>
@@ -18,7 +19,7 @@ struct Range {
 
 inline bool overlap(const Range& a, const Range& b) { return a.low < b.high && b.low < a.high; }
 
-// What a launch touches. Updates (atomics) are among both.
+// The ranges that a launch touches. Updates (atomics) are in both.
 struct Access {
     std::vector<Range> reads, writes;
     void clear() {
@@ -27,10 +28,10 @@ struct Access {
     }
 };
 
-// Whether the later of two launches must wait for the earlier: RAW, WAW, WAR.
+// Returns whether the later of two launches must wait for the earlier: RAW, WAW, WAR.
 bool conflicts(const Access& earlier, const Access& later);
 
-// By lane: everything up to this launch of the lane is ordered before. Launches of a lane are ordered by themselves.
+// Per lane: everything up to this launch of the lane is ordered before. Launches of one lane are always ordered.
 using Clock = std::array<uint64_t, kMostLanes>;
 
 inline void raise(Clock& clock, const Clock& other) {
@@ -40,40 +41,40 @@ inline void raise(Clock& clock, const Clock& other) {
 
 // A launch in the window.
 struct Item {
-    uint64_t number;  // of the launch, from 1
-    uint64_t key;     // of the launch in its program: equal where the program repeats itself
+    uint64_t number;  // number of the launch, from 1
+    uint64_t key;     // key of the launch in its program: equal if the program repeats itself
     int lane;
-    Clock clock;  // what is ordered before its end, itself among it
+    Clock clock;  // everything that is ordered before its end, itself included
     Access access;
 };
 
 struct Placement {
     int lane;
-    Clock needs;  // by lane: the last launch that must have ended before; 0: none
+    Clock needs;  // per lane: the last launch that must have ended before; 0: none
 };
 
 // Launches of one stream of the program, spread over lanes; lane 0 is that stream. A launch waits for those in the
-// window that it conflicts with, for the last barrier, and for every launch that has left the window: those are not
-// compared any more.
+// window with which it conflicts, for the last barrier, and for every launch that has left the window, because these
+// are no longer compared.
 class Window {
   public:
     Window(size_t size, int lanes) : size_(size), lanes_(lanes) {}
 
     Placement place(const Access& access) const;
-    // The launch goes to a lane, whose clock was given to `note_order`.
+    // Places the launch in a lane whose clock was passed to `note_order`.
     const Item& add(Access&& access, int lane, uint64_t key);
-    // Something of which nothing is known goes to lane 0, behind everything.
+    // Places an unknown operation in lane 0, behind everything.
     void barrier(uint64_t key);
-    // The end of a lane's launches is ordered after these.
+    // Orders the end of a lane's launches after these.
     void note_order(int lane, const Clock& clock) { raise(clocks_[lane], clock); }
 
     const Clock& clock(int lane) const { return clocks_[lane]; }
     uint64_t tail(int lane) const { return tails_[lane]; }
     uint64_t tail_key(int lane) const { return tail_keys_[lane]; }
-    // The key of a launch in the window; 0 where it has left.
+    // Returns the key of a launch in the window; 0 if it has left.
     uint64_t key_of(uint64_t number) const;
     int lanes() const { return lanes_; }
-    // Whether launches are under way that lane 0 is not ordered after.
+    // Returns whether launches are in progress that lane 0 is not ordered after.
     bool spread() const;
 
   private:
@@ -89,7 +90,7 @@ class Window {
     Clock tails_{}, tail_keys_{};
 };
 
-// Launches by number that each waits for, without those that another of them waits for already.
+// The numbers of the launches for which each launch waits, without those for which another of them already waits.
 std::vector<std::vector<int>> dependencies(const std::vector<Access>& accesses);
 
 }  // namespace tileprof::acs
