@@ -36,7 +36,7 @@ struct EveryAccess {
 
 __device__ __forceinline__ EveryAccess every_access(const Header* h) {
     uint4 v = load_weak_v4(reinterpret_cast<const char*>(h) + 16);
-    return {v.x, v.y & 0xff, (v.z & 0xffff | v.y >> 24) != 0};
+    return {v.x, v.y & 0xff, ((v.z & 0xffff) | v.y >> 24) != 0};
 }
 
 constexpr uint64_t kFull = ~0ull;
