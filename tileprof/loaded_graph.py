@@ -35,7 +35,14 @@ class LoadedGraph(TileGraph):
     def of(cls, graph: TileGraph, report: Callable[[], Report]) -> LoadedGraph:
         """Return the same graph with its report."""
         return cls(
-            graph.launches, graph.footprint, graph.tile_base, graph.links, graph.blocks, graph.source, report=report
+            graph.launches,
+            graph.footprint,
+            graph.tile_base,
+            graph.links,
+            graph.blocks,
+            graph.source,
+            graph.basis,
+            report=report,
         )
 
     @cached_property

@@ -41,7 +41,8 @@ class TileGraph:
     ``tile_base`` int64 ``[launches + 1]``: tile ``t`` of launch ``l`` is node ``tile_base[l] + t``. ``links``: one row
     per (producer, consumer, hazard, reuse) with ``block`` (an index into ``blocks``), ``edges``, ``bytes``, ``parents``
     and ``children``. Repeated layers share blocks, so memory follows what is distinct in the program, not its length.
-    ``source``: the recording that the graph was built from; None for a graph of grids and relations alone.
+    ``source``: the recording that the graph was built from; None for a graph of grids and relations alone. ``basis``:
+    what dependencies were taken from, if not from accesses, for people.
     """
 
     launches: pd.DataFrame
@@ -50,6 +51,7 @@ class TileGraph:
     links: pd.DataFrame
     blocks: list[EdgeBlock] = field(repr=False)
     source: Recording | None = None
+    basis: str = ""
 
     def __repr__(self) -> str:
         edges = int(self.links["edges"].sum())

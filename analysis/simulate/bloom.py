@@ -111,6 +111,16 @@ def marks(side: Side, filters: Filters, words: slice) -> Bits:
     return table
 
 
+def filter_words(launch: Touched, filters: Filters) -> NDArray[np.uint32]:
+    """Return ``[tiles, 2, words of 32 bits]``: the filters of a launch's reads and writes as devices store them."""
+    sides = []
+    for side in launch:
+        table = marks(side, filters, slice(None)).astype("<u8").view(np.uint8)
+        tiles = np.unpackbits(table, axis=1, bitorder="little")[:, : side.tiles].T
+        sides.append(np.packbits(np.ascontiguousarray(tiles), axis=1, bitorder="little").view("<u4"))
+    return np.stack(sides, axis=1)
+
+
 def probe(table: Bits, side: Side, filters: Filters) -> Bits:
     """Return ``[tiles, words]``: the tiles in whose filter some granule of a tile may be."""
     boxes = np.zeros((side.boxes, table.shape[1]), np.uint64)
@@ -186,7 +196,7 @@ def pair_bits(launches: list[Touched], filters: Filters) -> dict[tuple[int, int]
 def bits_after(before: Touched, later: list[Touched], filters: Filters) -> list[Bits]:
     """Return `conflicts` of each later launch with ``before``. Raises UserError where there are too many tiles."""
     words = before.read.words
-    answers = [np.zeros((_checked(launch.read.tiles, words), words), np.uint64) for launch in later]
+    answers = [np.zeros((checked(launch.read.tiles, words), words), np.uint64) for launch in later]
     step = max(1, _MOST_BYTES // (filters.bits * 8))
     for first in range(0, words if later else 0, step):
         some = slice(first, first + step)
@@ -196,7 +206,8 @@ def bits_after(before: Touched, later: list[Touched], filters: Filters) -> list[
     return answers
 
 
-def _checked(tiles: int, words: int) -> int:
+def checked(tiles: int, words: int) -> int:
+    """Return ``tiles``. Raises UserError where they have too many pairs with ``words`` of 64 tiles."""
     if tiles * words * 8 > _MOST_BYTES:
         raise UserError(
             f"{tiles:,} tiles against about {64 * words:,} of another launch are too many pairs for filters of "

@@ -22,7 +22,7 @@ def intervals(table: pd.DataFrame, *, title: str, x_title: str, one: str = "", l
                 x=[low, high],
                 y=[place, place],
                 mode="lines+markers",
-                name="ours, under our assumptions",
+                name="simulated, under all assumptions",
                 showlegend=number == 0,
                 line={"color": PALETTE[0], "width": 7},
                 marker={"symbol": "line-ns", "size": 14, "line": {"width": 3, "color": PALETTE[0]}},

@@ -1,9 +1,9 @@
-"""Gains that schedulers' authors published, and what our simulation makes of programs like theirs.
+"""Gains that schedulers' authors published, beside tileprof's simulation of programs like theirs.
 
-Theirs: means and bests as their papers print them, on their own simulators. Ours: the programs of this folder, on a GPU
-of as many SMs as theirs and with their launch costs. How long a tile takes alone and how much tiles slow each other
-down is not in the papers: each comparison is made under several such assumptions, and the range of the means is what we
-know. Nothing is fitted to a gain.
+Published values are means and bests as the papers print them, on the authors' simulators. Simulated values are those of
+the programs of this folder, on a GPU with the same number of SMs and the same launch costs. The papers do not say how
+long a tile takes alone and how much tiles slow each other down: each comparison is made under several assumptions, and
+its result is the range of the means. Nothing is fitted to a gain.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tileprof.devices import get
 from tileprof.trace import load
 
 NEAR = 1.5
-"""A published mean within this factor of our range is said to be near."""
+"""A published mean within this factor of the simulated range counts as near."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``ours`` maps an assumption to gains by program; ``best`` is None where the paper gives none; ``why``: what is
-    different about ours, as far as we know.
+    """A published mean beside simulated gains: ``ours`` maps an assumption to simulated gains by program; ``best`` is
+    None where the paper gives none; ``why`` names the known differences between the programs.
     """
 
     scheduler: str
@@ -43,39 +43,39 @@ class Comparison:
 
     @property
     def means(self) -> tuple[float, float]:
-        """The least and the greatest of our (geometric) means."""
+        """The lowest and the highest of the simulated (geometric) means."""
         means = [geometric_mean(gains.values()) for gains in self.ours.values()]
         return min(means), max(means)
 
     @property
     def most(self) -> float:
-        """Our best gain."""
+        """The best simulated gain."""
         return max(max(gains.values()) for gains in self.ours.values())
 
     @property
     def ratio(self) -> float:
-        """From their mean to the nearest that we find plausible: 1 where theirs lies in our range."""
+        """The nearest simulated mean over the published mean; 1 if the latter lies in the simulated range."""
         low, high = self.means
         return low / self.mean if self.mean < low else min(high / self.mean, 1.0)
 
     @property
     def inside(self) -> bool:
-        """Theirs lies in our range."""
+        """The published mean lies in the simulated range."""
         return self.ratio == 1.0
 
     @property
     def apart(self) -> float:
-        """The factor between their mean and the nearest end of our range; 1 inside."""
+        """The factor between the published mean and the nearest end of the simulated range; 1 inside."""
         return max(self.ratio, 1 / self.ratio)
 
     @property
     def near(self) -> bool:
-        """Theirs is within a factor of `NEAR` of the nearest end of our range, or inside."""
+        """The published mean is within a factor of `NEAR` of the nearest end of the simulated range, or inside."""
         return self.apart <= NEAR
 
     @property
     def same_direction(self) -> bool | None:
-        """All of our means are gains where theirs is one, or losses; None where theirs is 1, which has no direction."""
+        """All simulated means are gains (or losses) like the published one; None if that is 1, without a direction."""
         if self.mean == 1.0:
             return None
         return all((mean > 1.0) == (self.mean > 1.0) and mean != 1.0 for mean in self.means)
@@ -86,10 +86,10 @@ class Comparison:
         low, high = self.means
         towards = {None: "published without a direction", True: "same direction", False: "not the same direction"}
         if self.inside:
-            size = "the published mean lies in our range"
+            size = "the published mean lies in the simulated range"
         else:
             how = "above" if self.ratio > 1 else "below"
-            size = f"ours {how} by a factor of {self.apart:.2f}"
+            size = f"simulated means are {how} it by a factor of {self.apart:.2f}"
         return f"{towards[self.same_direction]}; {size}" + (
             "" if self.same_direction else f" ({low:.2f}x to {high:.2f}x)"
         )
@@ -111,11 +111,11 @@ _ACS = {
 1.56 over 12 programs leaves to 5 of them, with 1.30 over 3 dynamic and 1.31 over 4 static networks.
 """
 _ACS_WHY = {
-    "rigid bodies": "sizes of launches and what depends on what are ours, and nothing but full SMs slows tiles down",
-    "gated networks": "theirs are InstaNAS, dynamic routing and conditional convolutions; how long launches take "
-    "is ours",
-    "static networks": "theirs are NASNet, AmoebaNet, SqueezeNet and a random-wired network; cells, sizes and how long "
-    "launches take are ours",
+    "rigid bodies": "sizes and dependencies of launches are assumed, and only full SMs slow tiles down",
+    "gated networks": "the paper runs InstaNAS, dynamic routing and conditional convolutions; durations of launches "
+    "are assumed",
+    "static networks": "the paper runs NASNet, AmoebaNet, SqueezeNet and a random-wired network; cells, sizes and "
+    "durations of launches are assumed",
 }
 
 
@@ -189,8 +189,8 @@ def blockmaestro(names: Sequence[str] = tuple(applications.APPLICATIONS)) -> lis
                 mean,
                 best,
                 {"": {n: gain(s, baseline, f"blockmaestro:{launch}{options}") for n, s in simulators.items()}},
-                "how long blocks take is ours; where launches are short, a launch ahead hides all that the next does "
-                "not need",
+                "durations of blocks are assumed; where launches are short, a launch ahead hides all that the next "
+                "one does not need",
             )
             for label, mean, best, options in rows
         ]
@@ -211,9 +211,8 @@ def wireframe(side: int = 64) -> list[Comparison]:
             value = gain(simulator, f"stream:gap_ns={PASCAL_LAUNCH_NS}", "wireframe")
             ours[f"tiles of {ns / 1e3:g} us"] = {"wavefront": value}
     why = (
-        "the shorter a tile, the more of stream order is launches; theirs are six programs, and their baseline "
-        "launches "
-        "from the GPU"
+        "the shorter a tile, the larger the share of launches in stream order; the paper has six programs, and its "
+        "baseline launches from the GPU"
     )
     return [Comparison("wireframe", "wavefronts", 1.4507, 1.6520, ours, why)]
 
@@ -224,7 +223,7 @@ ITEMS = {
     "400 cycles per item": (2.0, Spawning()),
     "200 cycles, launches all until a child has ended": (1.0, Spawning(prior=0)),
 }
-"""How much longer an item takes, and what the rule does while it knows nothing, which the paper's summaries leave open.
+"""How much longer an item takes, and what the rule does without history, which the paper does not say.
 """
 
 
@@ -239,7 +238,7 @@ def spawn(scale: int = 16) -> list[Comparison]:
     def over(place: int) -> dict[str, dict[str, float]]:
         return {stated: {n: _over(rules, place) for n, rules in by_name.items()} for stated, by_name in rows.items()}
 
-    why = "ours are 8 of their 13 programs, on generated inputs, and how long items take is ours"
+    why = "8 of the paper's 13 programs, on generated inputs; durations of items are assumed"
     return [
         Comparison("spawn", "over flat", 1.69, None, over(0), why),
         Comparison("spawn", "over dynamic parallelism as written", 1.57, None, over(2), why),

@@ -43,8 +43,10 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def no_verdicts(monkeypatch):
+def no_verdicts(request, monkeypatch):
     """Races are run again in each test, whatever an earlier run of the tests has decided."""
+    if request.path.parent.name == "recorder":  # where nothing races, and the import below takes seconds
+        return
     verdicts = pytest.importorskip("tileprof.runtime.compile.racing.verdict_cache")  # imports PyTorch
 
     monkeypatch.setattr(verdicts, "recall", lambda _: None)

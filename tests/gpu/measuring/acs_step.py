@@ -1,7 +1,7 @@
 """A step of an example, of `acs_models.py` or of `acs_shipped.py`, while no other process measures.
 
     python tests/gpu/measuring/acs_step.py [--lock FILE] [--ready FILE] [--kernels FILE] [--timeline FILE] [--rounds N]
-        [--each N] [--turns] -- inception --graph
+        [--each N] [--warm N] [--turns] -- inception --graph
 
 ``--ready`` is made when all is warm, before the lock is taken. The median time of a step over ``--rounds`` rounds of
 ``--each`` steps (0: as many as take 50 ms) goes to stderr, with the time until it was issued; a digest of the last
@@ -112,6 +112,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--each", type=int, default=1)
     options.add_argument("--turns", action="store_true")
+    options.add_argument("--warm", type=int, default=3, help="steps before anything is measured")
     options.add_argument("words", nargs="+")
     values = options.parse_args()
     name = values.words[0]
@@ -123,7 +124,7 @@ def main() -> None:
                 step = common._keeping(step)
             if getattr(request, "graph", False):
                 step = common._captured(step)
-            for _ in range(3):
+            for _ in range(values.warm):
                 result = step()
             torch.cuda.synchronize()
             if values.ready is not None:

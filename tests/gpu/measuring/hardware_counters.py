@@ -55,7 +55,9 @@ class HardwareCounters:
         chip = self.support()["chip"].encode()
         self._call("configure", chip, names, ctypes.c_size_t(len(self.metrics)), 1, ctypes.byref(passes))
         self.passes = passes.value
-        self._call("enable")
+        context = ctypes.c_void_p()
+        ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context))
+        self._call("enable", context)
 
     def support(self) -> dict[str, str]:
         """What the driver says of counters on the first device, by check, and its chip."""

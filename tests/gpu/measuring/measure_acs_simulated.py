@@ -132,7 +132,7 @@ def tabulate(words: str, place: Path) -> str:
     shutil.rmtree(place, ignore_errors=True)  # of a run that was ended
     place.mkdir(parents=True)
     try:
-        table = record_table((sys.executable, str(STEP), "--", *words.split()), place, acs.build())
+        table = record_table((sys.executable, str(STEP), "--warm", "1", "--", *words.split()), place, acs.build())
     except Exception:
         return f"{words}: no table\n{traceback.format_exc()[-1500:]}"
     table.write(place / "table.half")

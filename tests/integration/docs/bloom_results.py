@@ -55,6 +55,23 @@ def recordings_rows(document: Sequence[Row]) -> Rows:
     return [[f"`{row['recording']}`", f"{row['bits']:,}, {row['granule']}", *_answers(row)] for row in document]
 
 
+GRAPH_HEAD = (
+    *("recording", "bits, granule", "pairs by accesses", "by filters", "false", "missed"),
+    *("stream order", "exact graph", "filters"),
+)
+
+
+def graph_rows(document: Sequence[Row]) -> Rows:
+    """Return the graphs that filters alone give (``inserted.json``)."""
+    rows: Rows = []
+    for row in document:
+        graph, us = row["graph"], row["graph"]["us"]
+        counts = [f"{graph[key]:,}" for key in ("exact", "by_filters", "false", "lacking")]
+        times = [f"{us[key]:,.1f} us" for key in ("stream", "exact", "filters")]
+        rows.append([f"`{row['recording']}`", f"{row['bits']:,}, {row['granule']}", *counts, *times])
+    return rows
+
+
 def _answers(row: Row) -> list[object]:
     counts = ("pairs", "dependent", "answered", "false", "declared", "missed")
     sizes = f"{row['launches']:,}, {row['blocks']:,}", f"{row['full'] / row['filters']:.0%}"

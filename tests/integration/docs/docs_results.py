@@ -214,6 +214,11 @@ def filters_of_recordings() -> list[str]:
     return markdown(bloom_results.RECORDINGS_HEAD, bloom_results.recordings_rows(results("inserted", BENCHMARKS)))
 
 
+def graph_of_filters() -> list[str]:
+    """Return the graphs that filters alone give beside the exact ones."""
+    return markdown(bloom_results.GRAPH_HEAD, bloom_results.graph_rows(results("inserted", BENCHMARKS)))
+
+
 def filters_by_patches() -> list[str]:
     """Return what filters that patches filled in unmodified kernels answered."""
     head = ["program", *bloom_results.RECORDINGS_HEAD[1:]]
@@ -385,6 +390,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "found by filters": bloom,
         "filters in kernels": filters,
         "filters by patches": filters_by_patches,
+        "graph of filters": graph_of_filters,
         "cost of patches": cost_of_patches,
         "filters of recordings": filters_of_recordings,
         "steps that repeat": steps_that_repeat,

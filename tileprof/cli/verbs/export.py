@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tileprof.cli.arguments import policies, recut_operators
+from tileprof.cli.arguments.dependencies import add_by_filters, graph_of
 from tileprof.cli.arguments.sizes import for_range
 from tileprof.cli.text.messages import say
 from tileprof.cli.text.progress import first_time, steps
@@ -71,6 +72,7 @@ def _prepare(parser: ArgumentParser) -> None:
         help="json: one policy for a range of sizes, proved for each: 'tokens=1..4096', 'images=8..64 step 8'",
     )
     add("--policy", metavar="FILE", help="export this policy; it must be sound for the trace")
+    add_by_filters(parser)
     add(
         "--several-waits",
         action="store_true",
@@ -85,6 +87,8 @@ def _run(options: Namespace) -> int:
         raise UserError("--several-waits is for --format cusync")
     if options.sizes and (options.format != "json" or options.fuse or options.source.endswith(".dep")):
         raise UserError("--for is for --format json of a trace, whose stages this package's kernels compute")
+    if options.by_filters and (options.sizes or options.source.endswith(".dep")):
+        raise UserError("--by-filters takes dependencies from one trace, whose tiles are as recorded")
     if options.sizes:
         from tileprof.policy.format.symbolic import Symbol  # noqa: PLC0415 - not needed for --help
 
@@ -114,8 +118,7 @@ def _by_hand(options: Namespace) -> dict[str, str]:
 
 
 def _of_trace(options: Namespace) -> dict[str, str]:
-    from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.arguments.chosen_launches import launches_of  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.chosen_launches import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - as above
     from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - as above
@@ -124,7 +127,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
     trace = load_trace(options.source)
     with steps() as step:
         step("finding dependencies")
-        graph = build_graph(trace)
+        graph = graph_of(trace, options)
     launches = launches_of(options, graph)
     if options.format in _OF_A_GRAPH:
         if options.policy or options.fuse:
@@ -133,7 +136,8 @@ def _of_trace(options: Namespace) -> dict[str, str]:
     with steps() as step:
         step(f"checking the policy{first_time()}" if options.policy else f"synthesising a policy{first_time()}")
         if options.policy:
-            graph = recut_operators.fitting(policies.load(options.policy), graph)
+            if not options.by_filters:
+                graph = recut_operators.fitting(policies.load(options.policy), graph)
             policy = _sound(options, graph, launches)
         else:
             graph, launches, fit = _stages(options, graph, launches)
@@ -158,7 +162,7 @@ def _stages(
 
     if launches is not None and len(launches) < 2:
         raise UserError("a policy is for at least two launches: --launches 12,13")
-    recut = recut_operators.in_tiles_of_stages(graph)
+    recut = None if options.by_filters else recut_operators.in_tiles_of_stages(graph)  # filters are of recorded tiles
     cut = recut or recut_operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
     fit = None
     suited = _suited(options, recut, launches) if recut is not None else None

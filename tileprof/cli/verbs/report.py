@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from tileprof.cli.arguments.dependencies import add_by_filters, graph_of
 from tileprof.cli.text.epilogs import devices
 from tileprof.cli.text.messages import say
 from tileprof.cli.verb import Verb
@@ -47,6 +48,7 @@ def _prepare(parser: ArgumentParser) -> None:
         action="store_true",
         help="print a new report as the recording grows, until it ends",
     )
+    add_by_filters(parser)
 
 
 def _run(options: Namespace) -> int:
@@ -70,8 +72,7 @@ def _run(options: Namespace) -> int:
 
 def _print(trace: Trace, options: Namespace) -> int:
     """Print one report; 1 where a condition of --fail-if holds."""
-    from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - as above
+    from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.guidance import guide, simulated_times  # noqa: PLC0415 - as above
     from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - as above
     from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
@@ -91,7 +92,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     machine = machine_of(trace, device, options.sms or 0, options.occupancy)
     with steps() as step:
         step("finding dependencies")
-        graph = build_graph(trace)
+        graph = graph_of(trace, options)
         step(f"bounding pairs of launches, and simulating{first_time()}")
         simulator = Simulator(graph, machine)
         with ThreadPoolExecutor(1) as beside:  # most of a simulation needs no interpreter
@@ -102,7 +103,9 @@ def _print(trace: Trace, options: Namespace) -> int:
         step("asking filters that blocks filled")
         inserted = _inserted(trace)
     if options.json:
-        parts = {"guidance": guidance.to_json()} | ({"filters": inserted.to_json()} if inserted is not None else {})
+        parts: dict[str, object] = {"guidance": guidance.to_json()}
+        parts |= {"filters": inserted.to_json()} if inserted is not None else {}
+        parts |= {"dependencies": graph.basis} if graph.basis else {}
         json.dump(report.to_json() | parts, sys.stdout, indent=1, allow_nan=False)
         print()
     else:

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tileprof.cli.arguments.dependencies import add_by_filters, graph_of
 from tileprof.cli.arguments.target import check_file
 from tileprof.cli.text.epilogs import devices_and_schedulers
 from tileprof.cli.text.messages import say
@@ -84,6 +85,7 @@ def _prepare(parser: ArgumentParser) -> None:
     )
     add("--force", action="store_true", help="overwrite FILE")
     add("--json", action="store_true", help="print JSON; keys as in Schedule.to_json, with bounds")
+    add_by_filters(parser)
 
 
 def _run(options: Namespace) -> int:
@@ -97,6 +99,8 @@ def _run(options: Namespace) -> int:
         options.trace = traces[0]
         return simulate_spawning.run(options)
     if options.sweep is not None or options.dask is not None or len(traces) > 1:
+        if options.by_filters:
+            raise UserError("--by-filters is for one trace at one setting, without --sweep and --dask")
         return simulate_fleet.run(options)
     return _one(options, traces[0])
 
@@ -128,6 +132,7 @@ def _check_workload(options: Namespace) -> None:
         (options.dask, "--dask"),
         (options.export, "--export"),
         (options.page, "--page"),
+        (options.by_filters or None, "--by-filters"),
     ):
         if value is not None:
             raise UserError(f"{flag} needs a trace; workloads of spawn events take --scheduler spawn:key=value,…")
@@ -136,8 +141,7 @@ def _check_workload(options: Namespace) -> None:
 
 
 def _one(options: Namespace, path: str) -> int:
-    from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.bounds import Bounder, machine_of  # noqa: PLC0415 - as above
+    from tileprof.analysis.bounds import Bounder, machine_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.simulate import SCHEDULERS, Simulator, life_model, scheduler  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate.agreement import agreement  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate.triggers import triggers  # noqa: PLC0415 - as above
@@ -153,7 +157,7 @@ def _one(options: Namespace, path: str) -> int:
     machine = machine_of(trace, get(options.device) if options.device else None, options.sms or 0, options.occupancy)
     with steps() as step:
         step("finding dependencies")
-        graph = build_graph(trace)
+        graph = graph_of(trace, options)
         simulator = Simulator(graph, machine, lives)
         bounder = Bounder(graph, machine, lives.shortest(trace, machine, simulator.recorded))
         step(f"simulating stream order{first_time()}")
@@ -257,6 +261,8 @@ def _print_json(
         "schedules": [s.to_json() for s in schedules],
         "bounds": bounds.to_json(),
     }
+    if simulator.graph.basis:
+        answer["dependencies"] = simulator.graph.basis
     if agrees is not None:
         answer["agreement"] = agrees.to_json()
     if pairs is not None:

@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from tileprof.cli.arguments import policies, recut_operators
+from tileprof.cli.arguments.dependencies import add_by_filters, graph_of
 from tileprof.cli.arguments.sizes import at_size
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -49,6 +50,7 @@ def _prepare(parser: ArgumentParser) -> None:
     add("--at", type=int, metavar="N", help="size to check, of a policy for a range of sizes (default: the trace's)")
     add("--json", action="store_true", help="print JSON; schema in tileprof.policy.assessment")
     add("--first", type=int, default=FIRST, metavar="N", help=f"missing dependencies to name (default {FIRST}; 0: all)")
+    add_by_filters(parser)
 
 
 def _run(options: Namespace) -> int:
@@ -57,8 +59,7 @@ def _run(options: Namespace) -> int:
     if options.first < 0:
         raise UserError(f"--first {options.first}: give the number of missing dependencies to name, or 0 for all")
 
-    from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.arguments.chosen_launches import launches_of  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.chosen_launches import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.policy.assessment import assess  # noqa: PLC0415 - as above
     from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - as above
@@ -68,10 +69,10 @@ def _run(options: Namespace) -> int:
     name = options.kind if options.policy is None else options.policy
     symbolic = None if name.startswith(PREFIX) else load_symbolic(name)
     policy = _load(name, options.at)
-    graph = build_graph(load_trace(options.trace))
+    graph = graph_of(load_trace(options.trace), options)
     if symbolic is not None:
         policy = at_size(symbolic, options.at, graph)
-    if policy is not None and not (options.launches or options.pair):
+    if policy is not None and not (options.launches or options.pair or options.by_filters):
         graph = recut_operators.fitting(policy, graph)
     launches = launches_of(options, graph)
     if policy is None:

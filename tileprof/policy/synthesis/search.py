@@ -186,7 +186,7 @@ def _prediction(whole: Prediction, predict: Predictor) -> dict[str, Any]:
 def _notes(
     graph: TileGraph, launches: list[int], renamable: pd.DataFrame, whole: Prediction, *, renamed: bool
 ) -> tuple[str, ...]:
-    notes = []
+    notes = [graph.basis] if graph.basis else []
     if whole.gain <= 0:
         notes.append("the model expects nothing of overlapping these stages: stream order is as good")
     if renamed and len(renamable):

@@ -106,10 +106,10 @@ int configure(const char* chip, const char** metrics, size_t count, int use_devi
     return 0;
 }
 
-// Start counting in the current context.
-int enable() {
+// Start counting in a context.
+int enable(CUcontext context) {
     PARAMS(CUpti_RangeProfiler_Enable_Params, params);
-    if (cuCtxGetCurrent(&params.ctx) != CUDA_SUCCESS) return -1;
+    params.ctx = context;
     TRY(cuptiRangeProfilerEnable(&params));
     state.profiler = params.pRangeProfilerObject;
     return 0;

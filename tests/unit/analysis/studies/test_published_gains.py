@@ -12,18 +12,18 @@ def comparison(mean, *ours):
 @pytest.mark.parametrize(
     ("mean", "ours", "says"),
     [
-        (1.5, [{"a": 1.2}, {"a": 1.8}], "same direction; the published mean lies in our range"),
-        (1.5, [{"a": 1.8, "b": 1.8}], "same direction; ours above by a factor of 1.20"),
-        (1.8, [{"a": 1.2}], "same direction; ours below by a factor of 1.50"),
+        (1.5, [{"a": 1.2}, {"a": 1.8}], "same direction; the published mean lies in the simulated range"),
+        (1.5, [{"a": 1.8, "b": 1.8}], "same direction; simulated means are above it by a factor of 1.20"),
+        (1.8, [{"a": 1.2}], "same direction; simulated means are below it by a factor of 1.50"),
         (
             1.5,
             [{"a": 0.9}, {"a": 1.8}],
-            "not the same direction; the published mean lies in our range (0.90x to 1.80x)",
+            "not the same direction; the published mean lies in the simulated range (0.90x to 1.80x)",
         ),
         (
             1.0,
             [{"a": 0.8}, {"a": 0.9}],
-            "published without a direction; ours below by a factor of 1.11 (0.80x to 0.90x)",
+            "published without a direction; simulated means are below it by a factor of 1.11 (0.80x to 0.90x)",
         ),
     ],
 )

@@ -101,7 +101,7 @@ QUEUE_FAULTS: dict[str, tuple[str, Patch]] = {
     "a role need not have read a slot": ("products by two", replaced("common.cuh", ("SPLIT * (1 +", "SPLIT * (0 +"))),
     "no proxy fence before a pair's load": (
         "pairs",
-        replaced("loads.cuh", ("if (DEALT) fence_proxy_async_global();  // what", "// what")),
+        replaced("loads.cuh", ("if (DEALT) fence_proxy_async_global();  // a ready", "// a ready")),
     ),
     "no proxy fence before a post": (
         "products",

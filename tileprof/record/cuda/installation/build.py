@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -57,10 +59,16 @@ def build(architecture: str) -> Built:
 
     def make(work: Path) -> None:
         includes = [f"-I{sanitizer.include}", f"-I{tools}", f"-I{SOURCES}"]
-        units = [str(path) for path in units_of_the_library()]
-        _run([str(compiler), *HOST_FLAGS, *includes, *units, *LINK_FLAGS, "-o", str(work / LIBRARY)])
         patches = [str(SOURCES / "patches" / "patches.cu"), "-o", str(work / PATCHES)]
-        _run([str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, f"-I{SHARED}", *patches])
+        commands = [[str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, f"-I{SHARED}", *patches]]
+        objects = {unit: str(work / f"{unit.stem}.o") for unit in units_of_the_library()}
+        compile_unit = [str(compiler), *HOST_FLAGS, *includes, "-c"]
+        commands += [[*compile_unit, str(unit), "-o", made] for unit, made in objects.items()]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(_run, commands))
+        _run([str(compiler), *HOST_FLAGS, *objects.values(), *LINK_FLAGS, "-o", str(work / LIBRARY)])
+        for made in objects.values():
+            Path(made).unlink()
         (work / "built.json").write_text(json.dumps(parts, indent=1))
 
     folder = building.cached(building.cache_folder("cuda") / key_of(parts), (LIBRARY, PATCHES), make, WHAT)

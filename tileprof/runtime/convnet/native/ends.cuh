@@ -1,15 +1,15 @@
-// How a tile ends: sums go through shared memory, so that threads have eight channels of a pixel each, to which they
-// add the residual, and of which they keep the largest of two by two pixels where the layer pools.
+// The epilogue of a tile: sums go through shared memory, so that each thread has eight channels of a pixel. It adds
+// the residual to them, and keeps the largest of two by two pixels if the layer pools.
 #pragma once
 
 #include "halves.cuh"
 
-constexpr int MOST_PART = 32;  // columns of sums that a pass takes through shared memory
+constexpr int MOST_PART = 32;  // columns of sums per pass through shared memory
 
-constexpr int LEAST_POOLED = 16;  // columns of a tile that pools where the warpgroups have rows of their own
+constexpr int LEAST_POOLED = 16;  // columns of a pooling tile if the warpgroups have different rows
 
-// Elements of the result from its beginning to a pixel of the tile, which stands in row `row` of its image's rows of
-// shared memory (in pixels of the result, `step` apart); -1: there is no such pixel.
+// Returns the number of elements from the beginning of the result to a pixel of the tile, which is in row `row` of
+// its image's rows of shared memory (in pixels of the result, `step` apart); -1 if there is no such pixel.
 __device__ __forceinline__ s32 pixel_at(const Stage& stage, const Task& task, int row, int step, int image) {
     const int down = row / step, across = row - down * step;
     const bool there = down < stage.tile_rows && across < stage.tile_columns && task.y + down < stage.out_rows &&
@@ -18,15 +18,15 @@ __device__ __forceinline__ s32 pixel_at(const Stage& stage, const Task& task, in
                  : -1;
 }
 
-// Bytes from the first of rows of `PART` sums to sum `column` of a row. Pairs of chunks of 16 bytes change places, so
-// that threads of a warp which write a column of rows use different banks.
+// Returns the number of bytes from the first row of `PART` sums to sum `column` of a row. Pairs of chunks of 16 bytes
+// are swapped, so that threads of a warp that write a column of rows use different banks.
 template <int PART>
 __device__ __forceinline__ u32 sum_at(u32 row, u32 column) {
     const u32 turned = PART == 32 ? row % 4 * 2 : PART == 16 ? row / 2 % 2 * 2 : 0;
     return row * (PART * 4) + ((column / 4 ^ turned) * 16 + column % 4 * 4);
 }
 
-// A thread's sums of PART columns from `FIRST` on, into its two rows.
+// Writes a thread's sums of PART columns from `FIRST` on into its two rows.
 template <int PART, int FIRST, int ALL>
 __device__ __forceinline__ void put_sums(const float (&sums)[ALL], u32 to, u32 row, u32 lane) {
 #pragma unroll
@@ -59,11 +59,11 @@ __device__ __forceinline__ void finish(unsigned short* out, Eight eight, const u
     store_eight(out, eight);
 }
 
-// Where the warpgroups have rows of their own. Each warp takes its sixteen through memory of its own.
+// The case in which the warpgroups have different rows. Each warp takes its sixteen rows through its own memory.
 template <int W>
 struct Apart {
     static constexpr int PART = W < MOST_PART ? W : MOST_PART, ACROSS = PART / 8, PASSES = W / PART;
-    static constexpr int ROWS = ACROSS > 2 ? ACROSS / 2 : 1;  // of a thread, in each pass
+    static constexpr int ROWS = ACROSS > 2 ? ACROSS / 2 : 1;  // pixels per thread and pass
 
     s32 at[ROWS];
     uint4 more[ROWS * PASSES];
@@ -110,7 +110,7 @@ struct Apart {
     }
 };
 
-// Where both warpgroups have sums of the same rows, of halves of k.
+// The case in which both warpgroups have sums of the same rows, of halves of k.
 template <int W>
 struct Together {
     static_assert(W <= MOST_PART);
@@ -141,8 +141,8 @@ struct Together {
         finish(out + at, eight, more, stage.residual != nullptr, stage.relu);
     }
 
-    // Of a part of k: its sums go to memory; the last of the tile's parts adds all of them up, in order, so that it
-    // does not matter which is the last.
+    // The end of a part of k: its sums go to memory. The last part of the tile adds all of them up in a fixed order,
+    // so that it does not matter which part is the last.
     __device__ void store_part(const Stage& stage, const Task& task, s32* flags, unsigned short* out,
                                const float (&sums)[W / 2], u32 shared) const {
         put_both(sums, shared, thread);
@@ -173,7 +173,7 @@ struct Together {
         finish(out + at, eight, more, stage.residual != nullptr, stage.relu);
     }
 
-    // The last tile's sums have been read by all when this one's are written.
+    // All threads have read the last tile's sums before this tile's sums are written.
     static __device__ void put_both(const float (&sums)[W / 2], u32 shared, u32 thread) {
         put_sums<W, 0>(sums, shared + SCRATCH_AT + thread / 128 * GROUP_BYTES, thread % 128 / 32 * 16 + thread % 32 / 4,
                        thread % 32);
@@ -186,8 +186,8 @@ struct Together {
     }
 };
 
-// Eight channels from `channel` on of the pixel that begins at element `at` of a result whose channels were last; here
-// pixels are.
+// Eight channels, from `channel` on, of the pixel that would begin at element `at` if channels were last; in this
+// result, pixels are last.
 __device__ __forceinline__ void store_flat(const Stage& stage, unsigned short* out, s32 at, int channel,
                                            const Eight& eight) {
     const int pixels = stage.channel_stride, number = at / stage.out_channels, image = number / pixels;
@@ -199,8 +199,8 @@ __device__ __forceinline__ void store_flat(const Stage& stage, unsigned short* o
     }
 }
 
-// The largest of the sums of two by two pixels, where `value(row, column)` has eight of a pixel, `row` the first in
-// shared memory of its image's. Threads take eight channels of a pixel of the result in turn.
+// The largest of the sums of two by two pixels. `value(row, column)` has eight sums of a pixel, with `row` relative
+// to the image's first row in shared memory. Threads take eight channels of a pixel of the result in turn.
 template <int PART, class Value>
 __device__ __forceinline__ void store_largest(const Stage& stage, const Task& task, unsigned short* out, int first,
                                               u32 thread, Value&& value) {
@@ -223,8 +223,8 @@ __device__ __forceinline__ void store_largest(const Stage& stage, const Task& ta
     }
 }
 
-// A tile of a layer that pools, whose warpgroups have rows of their own: halves of all rows stand in shared memory.
-// Halves are in order as sums are, and zeros come in the end.
+// The tile of a pooling layer whose warpgroups have different rows: halves of all rows are in shared memory. Halves
+// have the same order as sums, and zeros follow in the end.
 template <int W>
 __device__ __forceinline__ void pool_apart(const Stage& stage, const Task& task, unsigned short* out,
                                            const float (&sums)[W / 2], u32 shared, u32 thread) {

@@ -15,7 +15,7 @@
 #include "pools.cuh"
 #include "products.cuh"
 
-// A functor, as nvcc would make a function of so long a lambda, and put products in order there.
+// A functor, because nvcc would make a function of such a long lambda and serialise products there.
 struct Consumes {
     const Arguments& arguments;
     u32 shared;
@@ -75,8 +75,8 @@ struct Consumes {
     }
 };
 
-// One thread: posts each tile when the warps that multiply have stored it, and arrived. What they wrote is released
-// here, for those that wait to load it by TMA.
+// One thread: posts each tile when the warps that multiply have stored it and arrived. It releases what they wrote,
+// for threads that wait to load it by TMA.
 __device__ __forceinline__ void post_tiles(const Arguments& arguments, u32 shared) {
     Ring<POST_SLOTS> ring;
     for_tasks(arguments, [&](const Stage&, const Task& task, s32 number) {

@@ -1,11 +1,11 @@
-// The warps that load: weights, which wait for nothing but free slots, and activations, which wait for the tiles that
-// made them.
+// The warps that load: weights, which wait only for free slots, and activations, which wait for the tiles that wrote
+// them.
 #pragma once
 
 #include "common.cuh"
 
-// One thread. A load fills blocks of k in a row: taps of 64 channels in, or 64 channels in each where there is one tap.
-// Weights of windows are copied as they are to lie. Scales and biases come with a tile's first slot.
+// One thread. A load fills consecutive blocks of k: taps of 64 input channels, or 64 input channels each if there is
+// one tap. Weights of windows are copied in their final layout. Scales and biases come with a tile's first slot.
 __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared) {
     Ring<W_SLOTS> ring;
     for_tasks(arguments, [&](const Stage& stage, const Task& task, s32) {
@@ -41,13 +41,13 @@ __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 sha
     });
 }
 
-// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1
-// to -2^31.
+// Returns whether a count has reached a value that is less than half a round before or after it: both continue from
+// 2^31 - 1 to -2^31.
 __device__ __forceinline__ bool reached(s32 seen, s32 expected) {
     return static_cast<s32>(static_cast<u32>(seen) - static_cast<u32>(expected)) >= 0;
 }
 
-// Return when the semaphore has all posts of this run, or too late.
+// Returns when the semaphore has all posts of this run, or on timeout.
 __device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32 epoch, const Task& task, s32 number) {
     const s32* flag = arguments.flags + wait.x * FLAG_WORDS;
     const u32 before = epoch * static_cast<u32>(wait.y);
@@ -57,7 +57,7 @@ __device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32
         const s32 seen = load_acquire_gpu_s32(flag);
         if (reached(seen, expected)) return;
         if (tries == 1) start = globaltimer();
-        // A look at the record takes as long as a look at the semaphore.
+        // Reading the record takes as long as reading the semaphore.
         if (tries % 16 == 0 && (globaltimer() - start > TIMEOUT_NS || load_relaxed_gpu_s32(arguments.record) != 0)) {
             if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) == 0) {
                 arguments.record[1] = task.stage;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32
     }
 }
 
-// One thread: the boxes of a tile's blocks of k, which run over channels, and for each of these over taps.
+// One thread: loads the boxes of a tile's blocks of k, which run over channels, and per channel over taps.
 __device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* map, const Task& task, u32 shared,
                                           Ring<A_SLOTS>& ring) {
     const int blocks = stage.k_blocks, most = stage.slot_blocks, taps = stage.taps, halo = stage.halo;
@@ -104,8 +104,8 @@ __device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* m
     }
 }
 
-// One thread: rows of the padded input behind each other, WINDOW_PITCH apart, of which a step of the convolution is 16
-// bytes: as many as both warpgroups and all pairs of taps read.
+// One thread: loads consecutive rows of the padded input, WINDOW_PITCH apart, in which a step of the convolution is
+// 16 bytes: as many rows as both warpgroups and all pairs of taps read.
 __device__ __forceinline__ void load_windows(const Stage& stage, const Task& task, u32 shared, Ring<A_SLOTS>& ring) {
     const int rows = stage.stride + 2 * stage.k_blocks, bytes = stage.box_bytes,
               width = stage.source_columns * 16 / stage.stride;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
                     load_windows(stage, task, shared, ring);
                 else
                     load_tile(stage, map, task, shared, ring);
-            } else {  // its consumers read memory themselves
+            } else {  // its consumers read memory directly
                 wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
                 mbarrier_arrive_release_cta(shared + A_FULL + 8 * ring.slot);
                 ring.advance();
@@ -149,7 +149,7 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         }
         __syncwarp();
     });
-    // The last block to have read the number of the run counts it.
+    // The last block that has read the number of the run increments it.
     if (lane == 0 && fetch_add_acq_rel_gpu_s32(arguments.state + 1, 1) == static_cast<s32>(gridDim.x) - 1) {
         arguments.state[1] = 0;
         arguments.state[0] = epoch + 1;

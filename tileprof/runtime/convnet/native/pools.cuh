@@ -1,12 +1,12 @@
-// Tiles that multiply nothing: pooling, images whose channels are put in front of their pixels, and the network's input
-// laid out so that a convolution of few channels can be loaded as rows of windows.
+// Tiles without products: pooling, images whose channels are moved in front of their pixels, and the network's input
+// in a layout from which a convolution of few channels can load rows of windows.
 #pragma once
 
 #include "common.cuh"
 #include "halves.cuh"
 
-// Windows of SIDE x SIDE pixels. What is beyond an edge is replaced by the pixel at the edge, which is in the window,
-// too; so all loads are under way at a time.
+// Windows of SIDE x SIDE pixels. A pixel beyond an edge is replaced by the pixel at the edge, which is in the window,
+// too, so that all loads are in flight at the same time.
 template <int SIDE>
 __device__ __forceinline__ void pool_maximum(const Stage& stage, const Task& task, unsigned short* out, u32 thread) {
     const auto* from = static_cast<const unsigned short*>(stage.from);
@@ -33,8 +33,8 @@ __device__ __forceinline__ void pool_maximum(const Stage& stage, const Task& tas
     }
 }
 
-// The mean of 64 channels of an image: 32 threads for each eight of them, whose sums meet in shared memory, added in
-// order.
+// The mean of 64 channels of an image: 32 threads per eight channels, whose sums meet in shared memory and are added
+// in order.
 __device__ __forceinline__ void pool_average(const Stage& stage, const Task& task, unsigned short* out, u32 shared,
                                              u32 thread) {
     const int pixels = stage.in_rows * stage.in_columns;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void pool_average(const Stage& stage, const Task& tas
         for (int i = 0; i < 8; ++i) sums.values[i] += here.values[i];
     }
     const u32 scratch = shared + SCRATCH_AT;
-    barrier_sync<1, CONSUMERS>();  // what a tile before has left there is read
+    barrier_sync<1, CONSUMERS>();  // all threads have read what the previous tile left there
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair)
         store_shared_f32x2(scratch + thread / 8 * 256 + thread % 8 * 32 + pair * 8,
@@ -66,7 +66,7 @@ __device__ __forceinline__ void pool_average(const Stage& stage, const Task& tas
     barrier_sync<1, CONSUMERS>();
 }
 
-// 64 channels of an image as a matrix has them whose columns are (channels, rows, columns): for each channel its
+// 64 channels of an image in the layout of a matrix whose columns are (channels, rows, columns): per channel its
 // pixels.
 __device__ __forceinline__ void flatten(const Stage& stage, const Task& task, unsigned short* out, u32 thread) {
     const int pixels = stage.in_rows * stage.in_columns, first = task.column * 64;
@@ -90,14 +90,14 @@ __device__ __forceinline__ void store_window_pixel(const Stage& stage, unsigned 
         store_global_u32x2(to, low, high);
 }
 
-// Half i of what was loaded.
+// Half i of the loaded values.
 template <int WORDS>
 __device__ __forceinline__ u32 half_of(const u32 (&words)[WORDS], int i) {
     return words[i / 2] >> i % 2 * 16 & 0xFFFF;
 }
 
-// Eight pixels of three channels, pixel by pixel or channel by channel, sixteen bytes per load. A row's last item is
-// its edges.
+// Eight pixels of three channels, pixel by pixel or channel by channel, with sixteen bytes per load. The last item of
+// a row writes its edges.
 __device__ __forceinline__ void lay_eights(const Stage& stage, const Task& task, const unsigned short* from,
                                            unsigned short* out, u32 thread) {
     const bool last_channels = stage.channel_stride == 1;
@@ -143,12 +143,12 @@ __device__ __forceinline__ bool in_eights(const Stage& stage, const unsigned sho
            reinterpret_cast<u64>(from) % 16 == 0;
 }
 
-// Pixels of the network's input, with `channels` of 4 or 8 where it has `window`, four at most, and zeros around:
-// `padding` rows above and columns to the left.
+// Pixels of the network's input, with `channels` of 4 or 8 if it has `window`, at most four of them from the input,
+// and zeros around: `padding` rows above and columns to the left.
 __device__ __forceinline__ void lay_windows(const Stage& stage, const Task& task, const unsigned short* from,
                                             unsigned short* out, u32 thread) {
     if (in_eights(stage, from)) return lay_eights(stage, task, from, out, thread);
-    constexpr int AT_ONCE = 4;  // pixels of a thread, so that their loads overlap
+    constexpr int AT_ONCE = 4;  // pixels per thread, so that their loads overlap
     const int all = stage.tile_rows * stage.out_columns;
     for (int first = thread; first < all; first += AT_ONCE * CONSUMERS) {
         unsigned short pixels[AT_ONCE][4];

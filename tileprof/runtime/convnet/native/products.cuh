@@ -1,25 +1,25 @@
-// Convolutions and products with a matrix: two warpgroups multiply what is in the rings, finish and store.
+// Convolutions and products with a matrix: two warpgroups multiply the contents of the rings, finish and store.
 #pragma once
 
 #include "common.cuh"
 #include "ends.cuh"
 
-// The lower half of a descriptor: where an operand begins, which is K-major.
+// The lower half of a descriptor: the address of an operand, which is K-major.
 __device__ __forceinline__ u32 descriptor(u32 address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
 
-// Upper halves. Swizzled: eight rows of 128 bytes are an atom, atoms follow each other. Windows: not swizzled, eight
-// rows of 16 bytes are an atom, the next eight of k follow 16 bytes on. As an atom's rows are 16 bytes apart, too, each
-// row begins with what the row before has from its ninth element on: windows of a row of pixels of which a step is 16
-// bytes.
+// Upper halves. Swizzled: eight rows of 128 bytes are an atom, and atoms are consecutive. Windows: not swizzled,
+// eight rows of 16 bytes are an atom, and the next eight of k follow after 16 bytes. As an atom's rows are also 16
+// bytes apart, each row begins with the elements of the previous row from the ninth on: windows of a row of pixels
+// with a step of 16 bytes.
 constexpr u32 SWIZZLED = 64u | 1u << 30, WINDOWED = 8u;
 
-// Where a warpgroup stands in the rings.
+// The position of a warpgroup in the rings.
 struct Reader {
     Ring<A_SLOTS> a;
     Ring<W_SLOTS> w;
 };
 
-// Slots that have been read once the products under way are done; -1: none.
+// Slots that are free once the products in flight have ended; -1: none.
 struct Used {
     int a = -1, w = -1;
 
@@ -30,7 +30,7 @@ struct Used {
     }
 };
 
-// One block of k, of which DEEP warpgroups take half each.
+// One block of k, half of which each of DEEP warpgroups takes.
 template <int W, bool DEEP>
 __device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 b, u32 layout, u32 pair) {
 #pragma unroll
@@ -43,7 +43,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 
 // products read.
 __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
 
-// Sums of all blocks of k, two at a time where a slot has two: these are under way while the next slot is awaited.
+// Adds up all blocks of k, two at a time if a slot has two: these are in flight while the next slot is awaited.
 template <int W, bool DEEP>
 __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared,
                                          u32 thread) {
@@ -51,9 +51,8 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
     const u32 half = DEEP ? group * 64 : 0;  // bytes along k
     const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half;
     const u32 lane = thread % 32;
-    const u32 pair =
-        uniform(stage.window ? WINDOW_PITCH / 16
-                             : 4);  // from two steps along k to the next two: another tap, where there are windows
+    const u32 pair = uniform(stage.window ? WINDOW_PITCH / 16
+                                          : 4);  // bytes between two pairs of steps along k: another tap, with windows
     const u32 next = uniform(stage.block_bytes / 16);
     const u32 layout = uniform(stage.window ? WINDOWED : SWIZZLED);
     Used before;
@@ -89,7 +88,7 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
     before.release(shared, lane);
 }
 
-// The same for 3x3 taps of a box and slots of weights that hold three taps or multiples of it: a row of taps at a time.
+// The same for 3x3 taps of a box and slots of weights with three taps or a multiple: a row of taps at a time.
 template <int W, bool DEEP>
 __device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared,
                                               u32 thread) {
@@ -123,12 +122,13 @@ struct Consumer {
     const Arguments& arguments;
     u32 shared, thread;
     Reader reader;
-    bool mixed = false;  // whether warps have read what others have left in the scratch, in the last tile
+    bool mixed = false;  // whether warps have read what others left in the scratch, in the last tile
 
     template <int W, bool DEEP>
     __device__ __forceinline__ void tile(const Stage& stage, const Task& task, s32 number) {
         const bool pools = stage.pool > 1;
-        const bool adds = (!DEEP || thread < 128) && task.part == 0;  // of all that share a tile's k, one adds the bias
+        // of all warpgroups that share a tile's k, one adds the bias
+        const bool adds = (!DEEP || thread < 128) && task.part == 0;
         float sums[W / 2];
         wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
         if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);
@@ -141,7 +141,7 @@ struct Consumer {
         }
         typename End<W, DEEP>::Type end(stage, task, thread);
         if (stage.residual != nullptr) {
-            wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);  // then its tiles are there, too
+            wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);  // then its tiles have arrived, too
             end.load(static_cast<const unsigned short*>(stage.residual));
         }
         if constexpr (TIMELINE) {
@@ -162,7 +162,7 @@ struct Consumer {
         if (thread == 0) stamp(arguments, number, MULTIPLIED);
         delay(arguments, number, 1);
         const bool mixes = DEEP || pools;
-        if (mixed || mixes) barrier_sync<1, CONSUMERS>();  // what the last tile has left in the scratch is read
+        if (mixed || mixes) barrier_sync<1, CONSUMERS>();  // all have read what the last tile left in the scratch
         mixed = mixes;
         auto* out = static_cast<unsigned short*>(stage.out != nullptr ? stage.out : arguments.out);
         if constexpr (DEEP) {

@@ -8,22 +8,22 @@ Pilot* pilot_new(u64* link) { return new Pilot(link); }
 
 int pilot_step(Pilot* pilot) { return pilot->step(); }
 
-// Ends kernels that wait for it. No thread may step any more.
+// Ends kernels that wait for the co-pilot. No thread may step any more.
 void pilot_delete(Pilot* pilot) {
     store(pilot->rings.link, 1);
     delete pilot;
 }
 
-// Runs, commands, those sent ahead, those to the worker of their last input, batches of messages, and the largest. To
-// be called while no kernel runs.
+// Counts: runs, commands, commands sent ahead, commands to the worker of their last input, batches of messages, and
+// the largest batch. Call this while no kernel runs.
 void pilot_counts(const Pilot* pilot, u64* six) {
     const u64 counts[6] = {pilot->runs, pilot->commands,      pilot->ahead,
                            pilot->own,  pilot->rings.batches, pilot->rings.most_in_batch};
     std::memcpy(six, counts, sizeof counts);
 }
 
-// From a run's first completion to the last of each program, in nanoseconds, summed over runs. Returns how many
-// programs there are, and writes at most `room`. To be called while no kernel runs.
+// Nanoseconds from a run's first completion to the last one of each program, summed over runs. Returns the number of
+// programs and writes at most `room` values. Call this while no kernel runs.
 int pilot_ends(const Pilot* pilot, u64* ended_ns, int room) {
     for (int i = 0; i < Pilot::programs && i < room; ++i) ended_ns[i] = pilot->ended_ns[i];
     return Pilot::programs;

@@ -1,5 +1,5 @@
-// What co-pilots share: the rings of words that a kernel reads and writes while it runs, sets of tasks in an order, and
-// the order in which workers (clusters or blocks) get something to do.
+// Shared by all co-pilots: the rings of words that a kernel reads and writes while it runs, ordered sets of tasks,
+// and the order in which workers (clusters or blocks) get tasks.
 #pragma once
 
 #include <chrono>
@@ -19,19 +19,19 @@ inline u64 now_ns() {
         .count();
 }
 
-// Places of an order: a bit each, the first is the next.
+// An ordered set of places, with one bit each; the first set bit is the next place.
 template <int COUNT>
 struct Ranked {
     static constexpr int WORDS = (COUNT + 63) / 64;
     u64 words[WORDS] = {};
-    int first = WORDS;  // no word before has a bit
+    int first = WORDS;  // no earlier word has a bit
 
     void insert(int place) {
         words[place / 64] |= 1ull << place % 64;
         if (place / 64 < first) first = place / 64;
     }
 
-    // The next place, which is taken out; -1 where there is none.
+    // Removes and returns the next place; -1 if there is none.
     int take() {
         for (; first < WORDS; ++first)
             if (words[first] != 0) {
@@ -43,13 +43,13 @@ struct Ranked {
     }
 };
 
-// The rings of a kernel, in memory that starts as zeros: each worker's commands, and the messages of all of them. Runs
-// go on in the same rings. A word holds its number, from 1, above its value.
+// The rings of a kernel, in memory that starts as zeros: each worker's commands, and the messages of all workers. All
+// runs use the same rings. A word contains its sequence number, from 1, above its value.
 template <int WORKERS, int COMMANDS, int MESSAGES>
 struct Rings {
     u64* const link;
-    u32 issued[WORKERS] = {};  // commands, over all runs
-    u32 received = 0;  // messages, over all runs
+    u32 issued[WORKERS] = {};  // number of commands, over all runs
+    u32 received = 0;  // number of messages, over all runs
     u64 batches = 0, most_in_batch = 0;
 
     explicit Rings(u64* link) : link(link) {}
@@ -59,8 +59,8 @@ struct Rings {
         store(link + LINK_HEAD + worker * COMMANDS + number % COMMANDS, static_cast<u64>(number + 1) << 32 | value);
     }
 
-    // Passes on each message that has come by now. False where there was none, or where `take` refuses one: that kernel
-    // says what it should not, and its own waits will end it.
+    // Passes on each message that has arrived. Returns false if there was none, or if `take` rejects one: that kernel
+    // sends a wrong message, and its own waits will end it.
     template <class Take>
     bool receive(Take&& take) {
         u64 batch = 0;
@@ -76,12 +76,12 @@ struct Rings {
     }
 };
 
-// Workers with the least to do come first, in turn, each until it has `depth` commands that are not completed.
-// `give(worker)`: gives it something to do; false where there is nothing.
+// Serves the workers with the fewest commands first, in turn, until each has `depth` commands that are not completed.
+// `give(worker)` sends it a command; it returns false if there is none.
 template <class Give>
 void deal_in_turn(int workers, int depth, const int* outstanding, int* turn, Give&& give) {
     for (int level = 0; level < depth; ++level) {
-        const int first = *turn;  // the turn moves on below, and no worker may be passed over for that
+        const int first = *turn;  // the turn changes below, and that must not skip a worker
         for (int i = 0; i < workers; ++i) {
             const int worker = (first + i) % workers;
             if (outstanding[worker] != level) continue;

@@ -27,7 +27,7 @@ struct Counts {
 
     void clear() { std::memset(this, 0, sizeof *this); }
 
-    // Counts a task as done; calls met(waiter) for each that now waits for nothing else.
+    // Counts a task as done; calls met(waiter) for each task that now waits for nothing else.
     template <class Met>
     void add(int task, Met&& met) {
         for (int post = POST_PTR[task]; post < POST_PTR[task + 1]; ++post) {
@@ -43,17 +43,18 @@ struct Counts {
 struct Pilot {
     static constexpr int programs = PROGRAMS;
 
-    Rings<CLUSTERS, COMMANDS, COMPLETIONS> rings;  // a message is a task that has been completed
+    Rings<CLUSTERS, COMMANDS, COMPLETIONS> rings;  // a message is the number of a completed task
     int outstanding[CLUSTERS];
     int sent, finished, turn;
     bool was_sent[TASKS];
     int owner[TASKS];
-    Counts done, begun;  // begun: as if all that was sent were done
-    Ranked<TASKS> ready, sendable;  // places of the pilot's order
-    int kin[CLUSTERS][KIN];  // ready tasks whose last input a cluster has made
+    Counts done, begun;  // `begun` counts tasks that were sent as done
+    Ranked<TASKS> ready, sendable;  // positions in the pilot's order
+    int kin[CLUSTERS][KIN];  // ready tasks whose last input was written by this cluster
     int kin_count[CLUSTERS];
-    int left[PROGRAMS];  // tasks of each program that are not completed
-    u64 first_ns = 0, ended_ns[PROGRAMS] = {};  // this run's first completion; from there to a program's last, all runs
+    int left[PROGRAMS];  // number of tasks of each program that are not completed
+    // time of this run's first completion; nanoseconds from there to a program's last one, over all runs
+    u64 first_ns = 0, ended_ns[PROGRAMS] = {};
     u64 runs = 0, commands = 0, ahead = 0, own = 0;
 
     explicit Pilot(u64* link) : rings(link) { begin_run(); }
@@ -81,7 +82,7 @@ struct Pilot {
             for (int each = 0; each < CLUSTERS; ++each) rings.write(each, NO_MORE);
     }
 
-    // The first task of a set that has not been sent, -1 where there is none.
+    // Returns the first task of a set that has not been sent, or -1.
     int take(Ranked<TASKS>& from) {
         for (;;) {
             const int place = from.take();
@@ -90,7 +91,7 @@ struct Pilot {
         }
     }
 
-    // Gives a cluster something to do; false where there is nothing.
+    // Sends a cluster a command; returns false if there is none.
     bool give(int cluster) {
         while (AFFINITY && kin_count[cluster] > 0) {
             const int task = kin[cluster][--kin_count[cluster]];
@@ -128,7 +129,7 @@ struct Pilot {
         });
     }
 
-    // Everything that has been completed by now, then what that allows. Whether there was anything.
+    // Processes all completions that have arrived, then sends what they allow. Returns whether there were any.
     bool step() {
         const bool any = rings.receive([&](u32 task) {
             if (task >= TASKS || !was_sent[task]) return false;

@@ -1,4 +1,4 @@
-// The one thread of a process in which all its co-pilots fly, in turn: each looks whether anything has been completed,
+// The one thread of a process that steps all its co-pilots in turn: each checks whether anything has been completed,
 // which takes some nanoseconds.
 #include <chrono>
 #include <condition_variable>
@@ -10,9 +10,9 @@ namespace {
 
 using Step = int (*)(void*);
 
-constexpr auto AWAKE = std::chrono::milliseconds(20);  // without completions, before the thread naps between looks
+constexpr auto AWAKE = std::chrono::milliseconds(20);  // without completions, before the thread sleeps between steps
 constexpr auto NAP = std::chrono::microseconds(50);
-constexpr unsigned LOOKS = 1024;  // without completions, before it asks for the time again
+constexpr unsigned LOOKS = 1024;  // steps without completions, before the thread reads the clock again
 
 struct Flight {
     Step step;
@@ -20,7 +20,7 @@ struct Flight {
 };
 
 struct Tower {
-    std::mutex changing;  // of the flights, while none steps
+    std::mutex changing;  // changes of the flights, which happen while none steps
     std::condition_variable changed;
     std::vector<Flight> flights;
     bool leaving = false;
@@ -70,7 +70,7 @@ void tower_add(Tower* tower, Step step, void* pilot) {
     tower->changed.notify_one();
 }
 
-// Returns once the pilot does not step and never will.
+// Returns when the pilot does not step and never will.
 void tower_remove(Tower* tower, void* pilot) {
     const std::lock_guard<std::mutex> held(tower->changing);
     for (auto flight = tower->flights.begin(); flight != tower->flights.end(); ++flight)
@@ -80,7 +80,7 @@ void tower_remove(Tower* tower, void* pilot) {
         }
 }
 
-// Ends the thread. The tower stays: pilots may still be removed.
+// Ends the thread. The tower stays, because pilots may still be removed.
 void tower_close(Tower* tower) {
     {
         const std::lock_guard<std::mutex> held(tower->changing);

@@ -4,18 +4,17 @@
 
 #include "product.cuh"
 
-constexpr int KEY_LANES = HEAD_DIM / 8;  // that share a position's key: eight columns each
+constexpr int KEY_LANES = HEAD_DIM / 8;  // lanes that share a position's key, with eight columns each
 constexpr int TOGETHER = 32 / KEY_LANES;  // positions that a warp scores at a time
-constexpr int VALUE_COLUMNS = HEAD_DIM / 32;  // that a lane adds up
+constexpr int VALUE_COLUMNS = HEAD_DIM / 32;  // columns that a lane adds up
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Where the rotated heads are: queries, times the scale of the scores, then the new key and value.
+// Places of the rotated heads: queries, times the scale of the scores, then the new key and value.
 __device__ __forceinline__ u32 head_at(const Block& block, int head, int column) {
     return block.shared + HEADS_AT + 4 * (head * HEAD_DIM + column);
 }
 
-// Columns that a lane has of a head that its warp prepares. Its norm, then its rotation, as the model does them, with
-// its roundings.
+// The columns of a head that a lane prepares: its norm, then its rotation, with the model's roundings.
 struct Prepared {
     float x[VALUE_COLUMNS];
 
@@ -52,7 +51,7 @@ __device__ __forceinline__ float dot8(const float (&a)[8], const float (&b)[8]) 
     return sum;
 }
 
-// Softmax so far of a warp's positions: `weight` counts the positions that this lane scored.
+// The softmax of a warp's positions so far: `weight` counts the positions that this lane scored.
 struct Online {
     float largest[SHARERS], weight[SHARERS], sums[SHARERS][VALUE_COLUMNS];
 };
@@ -114,7 +113,7 @@ __device__ __forceinline__ u32 heads_scratch(const Block& block, int warp, int h
     return block.shared + SCRATCH_AT + 4 * ((warp * SHARERS + head) * PARTIAL + word);
 }
 
-// The warps' parts of a chunk, added up: for an even column of a head, two columns, the largest score and the sum of
+// Adds up the warps' parts of a chunk: for an even column of a head, two columns, the largest score and the sum of
 // weights.
 struct Added {
     float first, second, largest, weight;
@@ -144,7 +143,7 @@ __device__ __forceinline__ int attended_at(const Chunk& chunk, int sharer, int c
     return ATTENDED_AT + (chunk.sequence * QUERY + (chunk.head * SHARERS + sharer) * HEAD_DIM + column) / 2;
 }
 
-// Adds up a head over the chunks of its sequence, as soon as they arrive; a warp's work.
+// Adds up a head over the chunks of its sequence as they arrive; done by one warp.
 __device__ __forceinline__ void combine(const Block& block, const Chunk& chunk, int sharer) {
     constexpr int AT_ONCE = MOST_CHUNKS < 16 ? MOST_CHUNKS : 16;
     for (int column = 2 * block.lane; column < HEAD_DIM; column += 64) {
@@ -176,8 +175,8 @@ __device__ __forceinline__ void combine(const Block& block, const Chunk& chunk, 
     }
 }
 
-// The heads of a chunk, rotated, in shared memory; the new token's key and value also into the cache, by the block that
-// `appends` them.
+// Rotates the heads of a chunk into shared memory. The block that `appends` them also writes the new token's key and
+// value into the cache.
 __device__ __forceinline__ void prepare_heads(const Block& block, const Layer& layer, const Chunk& chunk, s64 newest,
                                               bool appends) {
     u32 words[VALUE_COLUMNS / 2];
@@ -312,7 +311,8 @@ __device__ __forceinline__ void attend(Block& block, const Layer& layer) {
         consumers_meet();
         stamp(block, STAGE_ATTENTION, 3);
     }
-    // A later launch may have more chunks than this one: what the last launch had in the other set is cleared.
+    // A later launch may have more chunks than this one: the chunks that the last launch wrote into the other set are
+    // cleared.
     constexpr int WORDS = SHARERS * PARTIAL;
     for (int part = blockIdx.x; part < BATCH * KV_HEADS * MOST_CHUNKS; part += BLOCKS) {
         if (block.chunks > 1 && part % MOST_CHUNKS < block.chunks) continue;

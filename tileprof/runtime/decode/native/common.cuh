@@ -1,29 +1,29 @@
-// What all stages of the decoder share: the model's sizes, parameters, memory that is handed from stage to stage, the
-// ring of weights.
+// Shared by all stages of the decoder: the model's sizes, parameters, memory that is passed from stage to stage, and
+// the ring of weights.
 #pragma once
 
 #include "config.h"  // first: ptx.cuh asks it for the type of halves
 #include "instructions.cuh"
 #include "model.cuh"
 
-constexpr int WARPS = 8;  // that multiply
+constexpr int WARPS = 8;  // warps that multiply
 constexpr int CONSUMERS = 32 * WARPS;
-constexpr int GROUP = 8;  // rows of weights that are dealt to blocks
+constexpr int GROUP = 8;  // rows of weights that are distributed to blocks as a unit
 constexpr int PIECE = 1024;  // columns of weights in a slot of the ring
 constexpr int STEP = 32;  // columns that a warp multiplies at a time
-constexpr u32 ROW_BYTES = 2 * PIECE + 64;  // of a slot: rows begin 16 banks apart
+constexpr u32 ROW_BYTES = 2 * PIECE + 64;  // bytes of a row of a slot; rows begin 16 banks apart
 constexpr u32 SLOT_BYTES = GROUP * ROW_BYTES;
-constexpr int TILES = 8;  // of 16 rows that are finished together
-constexpr int TILES_HELD = 2;  // of 16 rows whose sums a warp holds at a time, where activations pass by
+constexpr int TILES = 8;  // tiles of 16 rows that are finished together
+constexpr int TILES_HELD = 2;  // tiles of 16 rows whose sums a warp holds at a time, if activations are streamed
 
-constexpr int SHARERS = HEADS / KV_HEADS;  // heads of queries to one of keys
+constexpr int SHARERS = HEADS / KV_HEADS;  // query heads per key head
 constexpr int QUERY = HEADS * HEAD_DIM, KEY = KV_HEADS * HEAD_DIM, QKV = QUERY + 2 * KEY;
 constexpr int MOST_CHUNKS = BLOCKS / (BATCH * KV_HEADS) > 1 ? BLOCKS / (BATCH * KV_HEADS) : 1;
 constexpr int SMALLEST_CHUNK = 32, CHUNK_STEP = 16;  // positions
 constexpr int SLOT_POSITIONS = GROUP * PIECE / (2 * HEAD_DIM);  // positions whose keys, then values, a slot holds
-constexpr int PARTIAL = HEAD_DIM + 2;  // words of a head's part: sums, largest score, sum of weights
+constexpr int PARTIAL = HEAD_DIM + 2;  // words of a part of a head: sums, largest score, sum of weights
 
-// Words that one stage hands to the next, by layer: see Handed.
+// Words that one stage passes to the next, by layer: see Handed.
 constexpr int QKV_AT = 0, ATTENDED_AT = QKV_AT + BATCH * QKV / 2, MIDDLE_AT = ATTENDED_AT + BATCH * QUERY / 2;
 constexpr int ACTIVATED_AT = MIDDLE_AT + BATCH * HIDDEN / 2, OUT_AT = ACTIVATED_AT + BATCH * INTERMEDIATE / 2;
 constexpr int PARTS_AT = OUT_AT + BATCH * HIDDEN / 2;
@@ -43,23 +43,23 @@ struct Parameters {
     const s64* tokens;
     const u16* embedding;
     const u16 *cosine, *sine;  // [1 or BATCH, HEAD_DIM]
-    const s64* last;  // the last position that is attended
+    const s64* last;  // the last position that is attended to
     const unsigned char* mask;  // [1 or BATCH, CACHE], instead
     const u16 *norm, *head;
     u32* logits;
-    u32* sets;  // two of SET_WORDS words
+    u32* sets;  // two sets of SET_WORDS words
     s32* state;  // see State
     u64* clocks;
-    s64 rotary_step, mask_step;  // elements from sequence to sequence
+    s64 rotary_step, mask_step;  // elements from one sequence to the next
 };
 
-// Stages of a layer, and what follows the last.
+// Stages of a layer, and of what follows the last layer.
 enum Stage : int { STAGE_QKV, STAGE_ATTENTION, STAGE_OUTPUT, STAGE_GATE, STAGE_DOWN, STAGE_HEAD, STAGES };
 
 // Shared memory. The scratch holds a stage's normalised activations, then its sums; in the attention stage, the warps'
 // parts.
-constexpr u32 ACTIVATION_BYTES = 2 * HIDDEN + 64;  // of a token: tokens begin 16 banks apart
-constexpr int SQUARES = (HIDDEN + 255) / 256;  // parts of a token's sum of squares, of a warp each
+constexpr u32 ACTIVATION_BYTES = 2 * HIDDEN + 64;  // bytes of a token: tokens begin 16 banks apart
+constexpr int SQUARES = (HIDDEN + 255) / 256;  // parts of a token's sum of squares, one per warp
 constexpr u32 SCRATCH_PRODUCT = 4 * WARPS * TILES * 16 * BATCH, SCRATCH_HEADS = 4 * WARPS * SHARERS * PARTIAL,
               SCRATCH_TOKENS = BATCH * ACTIVATION_BYTES;
 constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
@@ -68,13 +68,14 @@ constexpr u32 SCRATCH_AT = SLOTS * SLOT_BYTES,
 constexpr u32 SQUARES_AT = HEADS_AT + 4 * (SHARERS + 2) * HEAD_DIM,
               FULL_AT = (SQUARES_AT + 4 * SQUARES * BATCH + 7) / 8 * 8;
 constexpr u32 FREE_AT = FULL_AT + 8 * SLOTS,
-              GROUPS_AT = FREE_AT + 8 * SLOTS;  // GROUPS: which group of the head a slot holds
+              GROUPS_AT = FREE_AT + 8 * SLOTS;  // GROUPS: the group of the head that a slot holds
 constexpr u32 TILES_AT = GROUPS_AT + 4 * SLOTS,
-              ABORTED_AT = TILES_AT + 4 * TILES;  // TILES: which tiles of the head are finished together
+              ABORTED_AT = TILES_AT + 4 * TILES;  // TILES: the tiles of the head that are finished together
 static_assert(ABORTED_AT + 4 + 128 <= SHARED_BYTES, "ring, scratch and barriers fit");
 
-// A block's view of the launch. What a stage hands to the next lies in one of two sets, by launches in turn; who writes
-// a word of this launch's set marks the same word of the other as absent, so that the next launch finds no old values.
+// A block's view of the launch. The words that a stage passes to the next are in one of two sets, which launches use
+// in turn. The writer of a word of this launch's set marks the same word of the other set as absent, so that the next
+// launch finds no old values.
 struct Block {
     static constexpr int STAGE_COUNT = STAGES;
 
@@ -82,8 +83,8 @@ struct Block {
     u32 shared;
     u32* set;
     u32* other;
-    int limit;  // positions that may be attended
-    int chunk, chunks;  // positions in a chunk, chunks of a sequence
+    int limit;  // number of positions that may be attended to
+    int chunk, chunks;  // positions per chunk, chunks per sequence
     u32 thread, warp, lane;
     Ring<SLOTS> ring;
     int layer = 0;
@@ -101,7 +102,7 @@ struct Block {
         hand(at, bits == ABSENT ? 0x7FFFFFFFu : bits);
     }
 
-    // Where a word lies among those of the layer, for the record of a wait.
+    // The index of a word among those of the layer, for the record of a wait.
     __device__ s32 place_of(const void* word) const {
         return static_cast<s32>(static_cast<const u32*>(word) - set - static_cast<s64>(layer) * LAYER_WORDS);
     }
@@ -128,8 +129,8 @@ __device__ __forceinline__ void load_relaxed(u32& v, const void* from, bool when
     load_relaxed_gpu_u32(v, from, when);
 }
 
-// Reads N values, from(i) each, again and again until none of their words is absent. All are under way at once. `v`
-// holds what was read before, or absent words.
+// Reads N values from(i) again and again until none of their words is absent. All loads are in flight at the same
+// time. `v` contains what was read before, or absent words.
 template <int N, class T, class From>
 __device__ __forceinline__ void arrive(T (&v)[N], const Block& block, int stage, From&& from) {
     Patience patience;
@@ -158,10 +159,10 @@ __device__ __forceinline__ uint4 narrow(const float (&from)[8]) {
     return make_uint4(pack(from[0], from[1]), pack(from[2], from[3]), pack(from[4], from[5]), pack(from[6], from[7]));
 }
 
-constexpr u32 FIRST_BARRIER = 2;  // of TILES, behind those of all threads and of the consumers
+constexpr u32 FIRST_BARRIER = 2;  // barriers of TILES, after those of all threads and of the consumers
 
-// Which groups of eight rows of a product this block has: first, first + BLOCKS, ... The blocks that have one more
-// change from stage to stage.
+// The groups of eight rows of a product that this block has: first, first + BLOCKS, ... Which blocks have one more
+// differs from stage to stage.
 struct Share {
     int first, count;
 
@@ -186,11 +187,11 @@ __device__ __forceinline__ Share down_share(int layer) {
     return {HIDDEN_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS + 2 * GATE_GROUPS};
 }
 
-// The head's tiles of two groups: the first HEAD_FIXED of a block are its own, the others go to who comes first.
+// The head's tiles of two groups: a block has HEAD_FIXED tiles of its own, and takes the others dynamically.
 constexpr int HEAD_TILES = (HEAD_GROUPS + 1) / 2,
               HEAD_FIXED = HEAD_TILES / BLOCKS * 3 / 4 > 1 ? HEAD_TILES / BLOCKS * 3 / 4 : 1;
 
-// The work of the attention stage: a chunk of the positions of a sequence and a head of keys.
+// The work of the attention stage: a chunk of the positions of a sequence and a key head.
 struct Chunk {
     int sequence, head, number, begin, end;
 

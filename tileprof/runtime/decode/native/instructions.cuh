@@ -1,10 +1,10 @@
-// PTX instructions that only the decoder takes, named operation_order_scope_type as those of ptx.cuh.
+// PTX instructions that only the decoder uses, named operation_order_scope_type like those of ptx.cuh.
 #pragma once
 
 #include "ptx.cuh"
 
-// Sixteen bytes that other blocks may be writing: each of the four words is seen whole. `when` is false: `value` stays,
-// and nothing is read.
+// Loads sixteen bytes that other blocks may be writing: each of the four words is read as a whole. If `when` is
+// false, `value` does not change and nothing is read.
 __device__ __forceinline__ void load_relaxed_gpu_u32x4(uint4& value, const void* address, bool when) {
     asm volatile(
         "{\n\t.reg .pred when;\n\t"

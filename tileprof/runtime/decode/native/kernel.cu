@@ -67,7 +67,7 @@ __device__ __forceinline__ void residual_product(Block& block, int stage, int fr
                                                  bool handed, Before&& before) {
     if (share.count == 0) return;
     const int sweep = share.count < 2 * TILES_HELD ? share.count : 2 * TILES_HELD;
-    u32 early[1] = {0};  // asked for long before it is needed
+    u32 early[1] = {0};  // loaded long before it is needed
     if (static_cast<int>(block.thread) < sweep * 4 * BATCH) {
         const Word w(block.thread);
         load_relaxed(early[0], before(w.token, share.group(w.group) * GROUP + 2 * w.pair), true);
@@ -95,22 +95,21 @@ __device__ __forceinline__ void gate(Block& block, const Layer& layer) {
     Normalised<HIDDEN> x;
     x.load(block, STAGE_GATE, layer.middle_norm, true,
            [&](int token) { return reinterpret_cast<const u16*>(block.words(MIDDLE_AT)) + token * HIDDEN; });
-    product_of_normalised(
-        x, block, 2 * share.count,
-        [&](int tile, int first) {  // a tile's first group is the gate's, its second what it opens for
-            delay(block, STAGE_GATE);
-            if (block.lane >= 4 * BATCH) return;
-            const Word w(block.lane);
-            const int row = 2 * w.pair, column = share.group(first / 2) * GROUP + row;
-            float two[2];
+    product_of_normalised(x, block, 2 * share.count,
+                          [&](int tile, int first) {  // the first group of a tile has gates, the second what they gate
+                              delay(block, STAGE_GATE);
+                              if (block.lane >= 4 * BATCH) return;
+                              const Word w(block.lane);
+                              const int row = 2 * w.pair, column = share.group(first / 2) * GROUP + row;
+                              float two[2];
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float gate = rounded(added(block, tile, row + i, w.token)),
-                            up = rounded(added(block, tile, GROUP + row + i, w.token));
-                two[i] = rounded(silu(gate)) * up;
-            }
-            block.hand(ACTIVATED_AT + (w.token * INTERMEDIATE + column) / 2, pack(two[0], two[1]));
-        });
+                              for (int i = 0; i < 2; ++i) {
+                                  const float gate = rounded(added(block, tile, row + i, w.token)),
+                                              up = rounded(added(block, tile, GROUP + row + i, w.token));
+                                  two[i] = rounded(silu(gate)) * up;
+                              }
+                              block.hand(ACTIVATED_AT + (w.token * INTERMEDIATE + column) / 2, pack(two[0], two[1]));
+                          });
     stamp(block, STAGE_GATE, 2);
     stamp(block, STAGE_GATE, 3);
 }
@@ -164,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) decoder(const __
     const s64 last = WITH_MASK ? CACHE - 1 : *p.last;
     const int limit = last + 1 < CACHE ? static_cast<int>(last) + 1 : CACHE;
     const int cached = limit > 1 ? limit - 1 : 1,
-              share = (cached + MOST_CHUNKS - 1) / MOST_CHUNKS;  // the newest position comes with the last chunk
+              share = (cached + MOST_CHUNKS - 1) / MOST_CHUNKS;  // the newest position is in the last chunk
     const int chunk = share < SMALLEST_CHUNK ? SMALLEST_CHUNK : (share + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
     const bool odd = load_relaxed_gpu_s32(p.state + EPOCH) % 2 != 0;
     Block block{p,           shared,     p.sets + (odd ? SET_WORDS : 0), p.sets + (odd ? 0 : SET_WORDS),

@@ -1,5 +1,5 @@
 // Products of up to eight tokens' activations with streamed weights: the warps share the columns, add up in shared
-// memory, finish and hand on.
+// memory, finish, and pass the result on.
 #pragma once
 
 #include "common.cuh"
@@ -74,7 +74,7 @@ __device__ __forceinline__ u32 scratch_at(const Block& block, int warp, int tile
     return block.shared + SCRATCH_AT + 4 * (((warp * TILES + tile) * 16 + row) * BATCH + token);
 }
 
-// What this warp has of a tile, to scratch.
+// Writes this warp's sums of a tile to scratch.
 __device__ __forceinline__ void keep_sums(const Sums& sums, const Block& block, int tile) {
     const int row = block.lane / 4, token = block.lane % 4 * 2;
 #pragma unroll
@@ -86,7 +86,7 @@ __device__ __forceinline__ void keep_sums(const Sums& sums, const Block& block, 
         }
 }
 
-// The sum of a row of a tile over all warps, always in the same order.
+// Returns the sum of a row of a tile over all warps, always in the same order.
 __device__ __forceinline__ float added(const Block& block, int tile, int row, int token) {
     float part[WARPS];
 #pragma unroll
@@ -101,15 +101,15 @@ struct Word {
     __device__ explicit Word(int number) : group(number / (4 * BATCH)), pair(number % 4), token(number / 4 % BATCH) {}
 };
 
-// Activations that are normalised first, and stay in registers for all of the stage.
+// Activations that are normalised first and stay in registers for the whole stage.
 template <int K>
 struct Normalised {
     static constexpr int PIECES = Columns<K>::PIECES;
-    static constexpr int VECTORS = 32 * SQUARES;  // of eight columns, of a token, in whole warps
+    static constexpr int VECTORS = 32 * SQUARES;  // units of eight columns per token, in whole warps
     static constexpr int MINE = (BATCH * VECTORS + CONSUMERS - 1) / CONSUMERS;
     uint4 held[PIECES][STEPS];
 
-    // `rows(token)`: where a token's activations are. They may be absent still if `handed`.
+    // `rows(token)`: the address of a token's activations. They may still be absent if `handed`.
     template <class Rows>
     __device__ void load(Block& block, int stage, const u16* norm, bool handed, Rows&& rows) {
         uint4 v[MINE], scale[MINE];
@@ -170,8 +170,8 @@ struct Normalised {
     }
 };
 
-// Calls finish(tile, first group, lane) of one warp for each tile of two groups, as soon as all warps have their sums
-// of it, which `added` then gives. The others go on.
+// Calls finish(tile, first group, lane) in one warp per tile of two groups, as soon as all warps have their sums of
+// it, which `added` then returns. The other warps continue.
 template <int K, class Finish>
 __device__ __forceinline__ void product_of_normalised(const Normalised<K>& activations, Block& block, int groups,
                                                       Finish&& finish) {
@@ -197,8 +197,8 @@ __device__ __forceinline__ void product_of_normalised(const Normalised<K>& activ
     consumers_meet();
 }
 
-// Another product of normalised activations, with tiles as they come: the stream says which groups it has put into the
-// ring. Calls end(tiles), whose groups `group_of` then gives.
+// Another product of normalised activations, with dynamic tiles: the stream says which groups it has put into the
+// ring. Calls end(tiles), whose groups `group_of` then returns.
 template <int K, class End>
 __device__ __forceinline__ void product_of_coming(const Normalised<K>& activations, Block& block, int groups,
                                                   End&& end) {
@@ -227,8 +227,8 @@ __device__ __forceinline__ int group_of(const Block& block, int tile, int half) 
     return load_shared_s32(block.shared + TILES_AT + 4 * tile) + half;
 }
 
-// Calls end(first, groups) for every 2 * TILES_HELD groups at most. Activations are taken as they were handed: loaded
-// piece by piece, two pieces ahead.
+// Calls end(first, groups) for at most 2 * TILES_HELD groups at a time. Activations are loaded piece by piece as they
+// were passed on, two pieces ahead.
 template <int K, class End>
 __device__ __forceinline__ void product_of_handed(Block& block, int stage, const u32* from, int groups, End&& end) {
     using C = Columns<K>;

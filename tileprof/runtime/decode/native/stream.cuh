@@ -1,5 +1,5 @@
-// The warp that streams weights and caches: through all stages, in program order, waiting for free slots of the ring
-// and for nothing else.
+// The warp that streams weights and caches: through all stages, in program order, waiting only for free slots of the
+// ring.
 #pragma once
 
 #include "common.cuh"
@@ -9,7 +9,8 @@ struct Stream {
     Ring<SLOTS> landed = {};  // IN_FLIGHT slots behind the one that is filled
     int issued = 0;
 
-    // More copies under way than the memory can answer at once make everybody's small loads wait behind them.
+    // If more copies are in flight than the memory can answer at once, the small loads of all threads wait behind
+    // them.
     __device__ u32 free_slot(u32 bytes, int group = 0) {
         Ring<SLOTS>& ring = block.ring;
         if (issued >= IN_FLIGHT) {
@@ -38,8 +39,8 @@ struct Stream {
         block.ring.advance();
     }
 
-    // A product's weights, TOGETHER groups of eight rows at a time, piece by piece; `rows(i)` is where the i-th group
-    // of K columns begins.
+    // Streams a product's weights, TOGETHER groups of eight rows at a time, piece by piece; `rows(i)` is the address
+    // of the i-th group of K columns.
     template <int K, int TOGETHER, class Rows>
     __device__ void weights(int groups, Rows&& rows) {
 #pragma unroll 1
@@ -52,8 +53,8 @@ struct Stream {
         }
     }
 
-    // The keys and values of the block's chunks. The row of the new token may be read while it is written: it is not
-    // used.
+    // Streams the keys and values of the block's chunks. The row of the new token may be read while it is written: it
+    // is not used.
     __device__ void caches(const Layer& layer) {
         for (int task = blockIdx.x; task < BATCH * KV_HEADS * block.chunks; task += BLOCKS) {
             const Chunk chunk(block, task);
@@ -94,7 +95,7 @@ struct Stream {
         head();
     }
 
-    // The head's weights are dealt as blocks come for them, but for the first: some SMs get more of the memory's
+    // Blocks take the head's weights dynamically, except the first ones, because some SMs get more of the memory's
     // bandwidth than others.
     __device__ void head() {
         const Parameters& p = block.p;

@@ -1,5 +1,5 @@
-// A tile of attention: 32 queries of one head, keys by 128. Two warps' worth of queries by four groups of keys; the
-// groups' sums meet in shared memory.
+// A tile of attention: 32 queries of one head, keys by 128. Two groups of warps take queries and four take keys; the
+// sums of the key groups meet in shared memory.
 #pragma once
 
 #include "halves.cuh"
@@ -7,7 +7,7 @@
 constexpr int HEAD = 64, KEYS = 128, KEY_GROUPS = 4;
 constexpr u32 HEAD_PITCH = 2 * HEAD + 16;  // bytes
 constexpr u32 QUERIES_AT = AREA_AT, KEYS_AT = QUERIES_AT + ROWS * HEAD_PITCH, VALUES_AT = KEYS_AT + KEYS * HEAD_PITCH;
-constexpr u32 HEADS_PITCH = 4 * (HEAD + 8);  // of sums, in bytes
+constexpr u32 HEADS_PITCH = 4 * (HEAD + 8);  // bytes of a row of sums
 constexpr u32 HEADS_AT = AREA_AT, PEAKS_AT = HEADS_AT + KEY_GROUPS * ROWS * HEADS_PITCH;
 static_assert(VALUES_AT + KEYS * HEAD_PITCH <= AREA_AT + AREA_BYTES &&
               PEAKS_AT + 8 * KEY_GROUPS * ROWS <= AREA_AT + AREA_BYTES);
@@ -16,7 +16,7 @@ constexpr float LOG2_E = 1.4426950408889634f;
 
 __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xFF800000u); }
 
-// What the masks of a stage add to the scores, times log2(e).
+// The values that the masks of a stage add to the scores, times log2(e).
 struct Mask {
     u64 address;  // of the row of query 0 of this head and sequence
     int pitch, keys, causal;
@@ -52,7 +52,7 @@ __device__ __forceinline__ void score(float (&scores)[4][4], u32 shared, const u
         }
 }
 
-// Adds the warp's 32 keys to what it has; `added`: of the mask.
+// Adds the warp's 32 keys to its state; `added`: values of the mask.
 __device__ __forceinline__ void add_keys(Online& online, u32 shared, const u32 (&queries)[HEAD / 16][4],
                                          const float (&added)[4][4], float scale, int group) {
     const int lane = threadIdx.x % 32, square = lane / 8, line = lane % 8;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
                 values_from = STAGE_PLACE(record, value);
     const u64 out = STAGE_POINTER(record, out), wiped = STAGE_POINTER(record, out_wiped);
     const u64 keys_out = STAGE_POINTER(record, normalised),
-              values_out = STAGE_POINTER(record, partials);  // copies, head by head, for who calls
+              values_out = STAGE_POINTER(record, partials);  // copies, head by head, for the caller
     const int shared_by = STAGE_S32(record, splits), key_head = head / shared_by, causal = STAGE_S32(record, causal);
     const float scale = STAGE_F32(record, scale);
     Mask mask = {STAGE_POINTER(record, mask), STAGE_S32(record, mask_row), length, causal, STAGE_F32(record, masked)};

@@ -1,11 +1,11 @@
-// The end of rows: what products left in parts of k is added up in its order, with bias and residual, and normalised. A
-// thread has four columns.
+// The end of rows: sums of parts of k are added up in order, with bias and residual, and normalised. A thread has
+// four columns.
 #pragma once
 
 #include "halves.cuh"
 
-// The sum over all consumers. `scratch`: a float of shared memory per warp, which is free again once they have met
-// twice more.
+// The sum over all consumers. `scratch`: one float of shared memory per warp, which may be reused after two more
+// barriers.
 __device__ __forceinline__ float sum_over_block(float value, u32 scratch) {
 #pragma unroll
     for (u32 mask = 16; mask > 0; mask /= 2) value += exchange_xor(value, mask);
@@ -52,8 +52,7 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
         stamp(arguments, number, 1);
         float4 v = floats(parts[0]);
 #pragma unroll
-        for (int split = 1; split < MOST_SPLITS; ++split)
-            v = sum(v, floats(parts[split]));  // zeros where there are fewer
+        for (int split = 1; split < MOST_SPLITS; ++split) v = sum(v, floats(parts[split]));  // zeros if there are fewer
         if (mine && bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * column)));
         if (epilogue) v = activated<EPILOGUE>(v);
         const uint2 halves = packed(sum(v, unpacked(added[0])));

@@ -1,4 +1,4 @@
-// Halves in registers, and what ends a product.
+// Halves in registers, and the epilogue of a product.
 #pragma once
 
 #include "tables.cuh"

@@ -18,7 +18,7 @@
 
 constexpr int THREADS = 384;
 
-// What of the weights a task multiplies.
+// The weights that a task multiplies.
 struct alignas(16) Stream {
     s32 stage, column, from, chunks, bytes, unused[3];
 };
@@ -31,7 +31,7 @@ struct Parameters {
     const s32* stream_ends;
 };
 
-// Calls work(stream, blocks of k before) for what the tasks of this cluster multiply.
+// Calls work(stream, blocks of k before) for the weights of the tasks of this cluster.
 template <class Work>
 __device__ __forceinline__ void for_streams(const Parameters& parameters, Work&& work) {
     const s32 cluster = blockIdx.x / CLUSTER, end = parameters.stream_ends[cluster + 1];
@@ -91,7 +91,7 @@ __device__ __forceinline__ void copy_table(u32 to, const void* from, int vectors
         store_shared_u32x4(to + 16 * i, load_table_u32x4(static_cast<const uint4*>(from) + i));
 }
 
-// Until all blocks have ended a generation in this run.
+// Waits until all blocks have ended a generation in this run.
 __device__ __forceinline__ void wait_for_end(const Arguments& arguments, u32 record, int generation, u32 posts,
                                              bool& gave_up) {
     Patience patience{arguments, record, gave_up};
@@ -100,14 +100,14 @@ __device__ __forceinline__ void wait_for_end(const Arguments& arguments, u32 rec
     }
 }
 
-// One record after the other, while consumers are at the one before. A record is free when its task is done: then the
-// block has ended all generations before the next task's.
+// Prepares one record after the other, while consumers process the one before. A record is free when its task is
+// done: then the block has ended all generations before the next task's.
 __device__ __forceinline__ void read_tables(const Arguments& arguments, u32 shared, int lane) {
     static_assert(RECORDS == 2, "of the tasks before the next, one may not be done");
     const int begin = arguments.task_ends[blockIdx.x], end = arguments.task_ends[blockIdx.x + 1];
     const u32 runs = load_relaxed_gpu_s32(arguments.state), posts = (runs + 1) * gridDim.x;
     const Stage* stages = arguments.stages + runs % arguments.period * arguments.stage_count;
-    int ended = 0, before = 0;  // generations: posted, of the task before
+    int ended = 0, before = 0;  // generations: that of the task before, which was posted
     bool gave_up = false;
 #pragma unroll 1
     for (int number = begin; number < end + RECORDS; ++number) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void read_tables(const Arguments& arguments, u32 shar
     }
 }
 
-// Makes rows from `row` on absent, of the columns from `column` on.
+// Makes rows from `row` on absent, from column `column` on.
 __device__ __forceinline__ void wipe(u64 matrix, int pitch, int row, int rows, int column, int columns, int lane) {
     if (matrix == 0) return;
 #pragma unroll 1
@@ -151,7 +151,7 @@ __device__ __forceinline__ void wipe(u64 matrix, int pitch, int row, int rows, i
                     nothing<uint2>());
 }
 
-// What each task makes absent, while consumers are at it or about to be.
+// Makes the memory of each task absent while consumers process it, or shortly before.
 __device__ __forceinline__ void wipe_matrices(const Arguments& arguments, u32 shared, int lane) {
     const int begin = arguments.task_ends[blockIdx.x], end = arguments.task_ends[blockIdx.x + 1];
 #pragma unroll 1

@@ -8,11 +8,11 @@
 
 #include "halves.cuh"
 
-constexpr int VECTORS = (ACTIVATION_COLUMNS + 255) / 256;  // of eight halves, of a row, that a lane holds
+constexpr int VECTORS = (ACTIVATION_COLUMNS + 255) / 256;  // units of eight halves of a row that a lane holds
 constexpr int ROWS_AT_ONCE = VECTORS <= 4 ? 4 : 2;
 
-// Rows that the warp loads: four, of `columns` columns from `from` on, zeros behind the last row and, up to a whole
-// block of k, the last column.
+// The rows that the warp loads: four, of `columns` columns from `from` on, with zeros behind the last row and, up to
+// a whole block of k, behind the last column.
 __device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared, u32 record, int from, int columns,
                                           bool& gave_up) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -85,12 +85,12 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[2][EIGHTS / 2][4], 
     }
 }
 
-// `chunk`: blocks of k that have come through the ring before.
+// `chunk`: number of blocks of k that have come through the ring before.
 __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, u32 record, int number, u32 chunk,
                                         bool& gave_up) {
     constexpr int COLUMNS = 8 * EIGHTS, HALF = EIGHTS / 2, FOURS = COLUMNS / 4,
                   GROUPS = (ROWS * FOURS + CONSUMERS - 1) / CONSUMERS;
-    constexpr int PITCH = COLUMNS + 8;  // of sums, in floats
+    constexpr int PITCH = COLUMNS + 8;  // floats of a row of sums
     static_assert(EIGHTS % 2 == 0 && K_GROUPS * ROWS * PITCH * 4 <= AREA_BYTES && K_CHUNK * COLUMNS * 2 <= SLOT_BYTES);
     const int lane = threadIdx.x % 32, group = threadIdx.x / 32 % K_GROUPS, side = threadIdx.x / 32 / K_GROUPS;
     const int depth = STAGE_S32(record, depth), begin = TASK_S32(record, part);
@@ -142,7 +142,7 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
 #pragma unroll
         for (int k = 1; k < K_GROUPS; ++k)
             v = sum(v, load_shared_f32x4(shared + AREA_AT + 4 * ((k * ROWS + tile_row) * PITCH + four)));
-        if (partials != 0) {  // who reads them makes them absent
+        if (partials != 0) {  // the readers make them absent
             store_words(partials + 4 * ((static_cast<u64>(begin / depth) * rows + r) * columns + c), words(v));
             continue;
         }

@@ -15,7 +15,7 @@
 constexpr int CONSUMERS = 256;
 constexpr int ROWS = 32;  // of a tile
 constexpr int K_CHUNK = 64;  // rows of weights that a slot of the ring holds
-constexpr int K_GROUPS = 4;  // of warps, that share k
+constexpr int K_GROUPS = 4;  // groups of warps that share k
 constexpr int RECORDS = 2;  // tasks whose tables are in shared memory
 constexpr int PARAMETERS = 128;  // addresses that differ from call to call
 constexpr int FENCE = 2;  // as in memory.py
@@ -26,17 +26,19 @@ constexpr int MOST_SPLITS = 4;
 enum : int { NO_EPILOGUE = 0, GELU = 1, GELU_TANH = 2, SILU = 3, RELU = 4 };
 enum : int { NO_MASK = 0, BOOL_MASK = 1, ADDED_MASK = 2 };
 
-// One product, attention or end of rows of the program. An address is 0 for none; with bit 63 set a parameter's number
-// and, from bit 8 on, bytes behind it; with bit 62 set memory between stages. Pitches in elements.
+// One product, attention or end of rows of the program. An address is 0 for none; with bit 63 set it is a parameter's
+// number and, from bit 8 on, an offset in bytes; with bit 62 set it is memory between stages. Pitches are in
+// elements.
 struct alignas(16) Stage {
     u64 activations, gamma, beta, normalised;
     u64 bias, residual, out, partials;
     u64 key, value, mask;
-    u64 out_wiped, normalised_wiped, unused;  // what tasks make absent, laid out as `out` and `normalised`
-    s32 kind, rows, columns, depth;  // depth: of k that one task multiplies
+    // memory that tasks make absent, with the layout of `out` and `normalised`
+    u64 out_wiped, normalised_wiped, unused;
+    s32 kind, rows, columns, depth;  // depth: the part of k that one task multiplies
     s32 activation_pitch, residual_pitch, out_pitch, epilogue;
     float epsilon, scale;
-    float masked;  // what is added where a mask is false
+    float masked;  // value that is added where a mask is false
     s32 causal;
     s32 mask_batch, mask_head, mask_row;
     s32 keys;
@@ -55,11 +57,11 @@ struct Arguments {
     const TensorMap* maps;  // of each stage's weights
     const Stage* stages;  // of each run of a period
     const Task* tasks;
-    const s32* task_ends;  // where each block's tasks begin, and one more
-    s32 *state, *record;  // state: runs so far, blocks that are done
+    const s32* task_ends;  // index of each block's first task, and the end
+    s32 *state, *record;  // state: number of runs so far, number of blocks that are done
     const s32* seed;
     u64* stamps;
-    s32* fences;  // blocks that have ended each generation, in all runs; FENCE_WORDS apart
+    s32* fences;  // number of blocks that have ended each generation, in all runs; FENCE_WORDS apart
     s32 stage_count, period, generations, unused;
     u64 parameters[PARAMETERS];
 };
@@ -87,7 +89,7 @@ __device__ __forceinline__ void meet_consumers() { barrier_sync<1, CONSUMERS>();
 #define STAGE_F32(record, name) load_shared_f32((record) + offsetof(Stage, name))
 #define TASK_S32(record, name) load_shared_s32((record) + RECORD_TASK + offsetof(Task, name))
 
-// Where a stage's matrix is. `between`: in memory between stages, where words may be absent.
+// The address of a stage's matrix. `between`: in memory between stages, where words may be absent.
 struct Place {
     u64 address;
     bool between;
@@ -101,7 +103,7 @@ __device__ __forceinline__ Place resolved(const Arguments& arguments, u64 addres
 #define STAGE_PLACE(record, name) resolved(arguments, load_shared_u64((record) + offsetof(Stage, name)))
 #define STAGE_POINTER(record, name) STAGE_PLACE(record, name).address
 
-// For tests: sleep up to DELAY_NS, another time for every task, block, run and place.
+// For tests: sleeps up to DELAY_NS, a different time per task, block, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, int number, u32 place) {
     if constexpr (DELAY_NS > 0) {
         nap((number + 1) * 40503u + (blockIdx.x + 1) * 58757u + *arguments.seed * 30011u + place * 7919u);
@@ -113,7 +115,7 @@ __device__ __forceinline__ void stamp(const Arguments& arguments, int number, u3
         if (threadIdx.x == 0) arguments.stamps[4 * number + place] = globaltimer();
 }
 
-// Who waits, of the first wait that gives up.
+// The first wait that timed out.
 __device__ __noinline__ void give_up(const Arguments& arguments, u32 record) {
     if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) != 0) return;
     arguments.record[1] = TASK_S32(record, stage);
@@ -122,7 +124,7 @@ __device__ __noinline__ void give_up(const Arguments& arguments, u32 record) {
     arguments.record[4] = blockIdx.x;
 }
 
-// Whether to try again. A wait that lasts too long is recorded, and later ones do not wait.
+// Returns whether to try again. A wait that lasts too long is recorded, and later ones do not wait.
 struct Patience {
     const Arguments& arguments;
     u32 record;
@@ -151,7 +153,7 @@ __device__ __forceinline__ V load_matrix(u64 address) {
         return load_relaxed_gpu_u32x2(reinterpret_cast<const void*>(address));
 }
 
-// Until all of what a thread has loaded is there; `where(i)`: the address that value i was loaded from.
+// Waits until everything that a thread has loaded has arrived; `where(i)`: the address from which value i was loaded.
 template <int COUNT, class V, class Where>
 __device__ __forceinline__ void complete(const Arguments& arguments, u32 record, V (&values)[COUNT], bool& gave_up,
                                          Where&& where) {
@@ -184,7 +186,7 @@ __device__ __forceinline__ V nothing() {
     return none;
 }
 
-// Stores part of a matrix, and makes what lies there in `wiped` absent, if any, unless a warp of its own does.
+// Stores part of a matrix, and makes the same place of `wiped` absent, if there is one and no separate warp does it.
 template <class V>
 __device__ __forceinline__ void store_matrix(u64 address, u64 wiped, u64 bytes, const V& value) {
     store_words(address + bytes, value);

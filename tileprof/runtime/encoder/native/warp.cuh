@@ -1,4 +1,4 @@
-// One function for each warp-level PTX instruction that the transformer kernel takes, beside those of the persistent
+// One function per warp-level PTX instruction that the transformer kernel uses in addition to those of the persistent
 // kernel's ptx.cuh.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 using s64 = long long;
 
-// Four squares of eight by eight halves: lane l names row l % 8 of square l / 8, and gets elements (2 * (l % 4), +1) of
-// row l / 4 of each.
+// Four squares of eight by eight halves: lane l addresses row l % 8 of square l / 8, and gets elements (2 * (l % 4),
+// +1) of row l / 4 of each.
 __device__ __forceinline__ void load_matrices_shared(u32 address, u32 (&squares)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(squares[0]), "=r"(squares[1]), "=r"(squares[2]), "=r"(squares[3])
@@ -15,7 +15,7 @@ __device__ __forceinline__ void load_matrices_shared(u32 address, u32 (&squares)
                  : "memory");
 }
 
-// The same of the squares' transposes.
+// The same for the squares' transposes.
 __device__ __forceinline__ void load_matrices_transposed_shared(u32 address, u32 (&squares)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(squares[0]), "=r"(squares[1]), "=r"(squares[2]), "=r"(squares[3])
@@ -38,12 +38,12 @@ __device__ __forceinline__ void multiply_m16n8k16(float (&sums)[4], const u32 (&
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
 }
 
-// The value of the lane whose number differs in `mask`.
+// The value of the lane whose number differs in the bits of `mask`.
 __device__ __forceinline__ float exchange_xor(float value, u32 mask) {
     return __shfl_xor_sync(0xFFFFFFFF, value, mask);
 }
 
-// Tables and what else no block writes.
+// Loads of tables and of other memory that no block writes.
 __device__ __forceinline__ uint4 load_table_u32x4(const void* address) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -53,7 +53,7 @@ __device__ __forceinline__ uint4 load_table_u32x4(const void* address) {
     return v;
 }
 
-// What other blocks of this launch write: strong accesses, each word of which is there or not.
+// Strong accesses to memory that other blocks of this launch write: each word is either absent or complete.
 
 __device__ __forceinline__ uint4 load_relaxed_gpu_u32x4(const void* address) {
     uint4 v;
@@ -80,7 +80,7 @@ __device__ __forceinline__ void store_relaxed_gpu_u32x2(void* address, const uin
     asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
 }
 
-// What is read until it is there.
+// Loads that are repeated until the data have arrived.
 
 __device__ __forceinline__ uint4 poll_matrix(u64 address, const uint4&) {
     return load_relaxed_gpu_u32x4(reinterpret_cast<const void*>(address));

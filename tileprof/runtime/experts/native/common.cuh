@@ -13,43 +13,42 @@
 #include "waits.cuh"
 #include "warp.cuh"
 
-constexpr int ROWS = 64, COLUMNS = 64, K_BLOCK = 64, GROUP = 8;  // GROUP: tokens of a task that routes
+constexpr int ROWS = 64, COLUMNS = 64, K_BLOCK = 64, GROUP = 8;  // GROUP: tokens per routing task
 constexpr int CONSUMERS = 256, CONSUMER_WARPS = CONSUMERS / 32, THREADS = 128 + CONSUMERS;
 constexpr int ROUTES = (TOKENS + GROUP - 1) / GROUP;
-constexpr int HIGH = (TOKENS + ROWS - 1) / ROWS;  // tiles of rows that an expert has room for
+constexpr int HIGH = (TOKENS + ROWS - 1) / ROWS;  // tiles of rows for which an expert has room
 constexpr int TILES = EXPERTS * HIGH;
-constexpr int MOST_TILES = MOST_FULL + (EXPERTS < TOKENS * TOP ? EXPERTS : TOKENS * TOP);  // that can exist
-constexpr int UPS = INNER / COLUMNS, DOWNS = WIDTH / COLUMNS;  // tasks of a tile
+constexpr int MOST_TILES = MOST_FULL + (EXPERTS < TOKENS * TOP ? EXPERTS : TOKENS * TOP);  // maximum number of tiles
+constexpr int UPS = INNER / COLUMNS, DOWNS = WIDTH / COLUMNS;  // tasks per tile
 static_assert(INNER % COLUMNS == 0 && WIDTH % 256 == 0 && TOP <= EXPERTS && EXPERTS <= 32 && GROUP * TOP <= 32);
 
-// A task: its kind, and its number among those of the kind: a tile times its columns and the column.
+// A task: its kind, and its index among those of the kind: tile times the number of columns, plus the column.
 enum Kind : int { ROUTE, UP, DOWN };
 constexpr int KIND_AT = 18;
-constexpr s32 AWAITS = 1 << 30, NO_MORE = -1, END = 3 << KIND_AT;  // END: in the queue, no more
+constexpr s32 AWAITS = 1 << 30, NO_MORE = -1, END = 3 << KIND_AT;  // END: the end of the queue
 static_assert(TILES * UPS < 1 << KIND_AT && TILES * DOWNS < 1 << KIND_AT);
 
 __device__ __forceinline__ s32 task_of(Kind kind, int number) { return kind << KIND_AT | number; }
 __device__ __forceinline__ int kind_of(s32 task) { return task >> KIND_AT & 3; }
 __device__ __forceinline__ int number_of(s32 task) { return task & ((1 << KIND_AT) - 1); }
 
-// Words of `counts`, zero when a run begins; the last block of a run sees to that. First what tells of memory that TMA
-// reads.
+// Words of `counts`, which the last block of a run resets to zero. First those that describe memory that TMA reads.
 constexpr int LINE = 32;
 constexpr int FILLED_AT = 0, UP_DONE_AT = FILLED_AT + TILES, ROUTED_AT = UP_DONE_AT + TILES + LINE,
               TAIL_AT = ROUTED_AT + LINE, COUNT_AT = TAIL_AT + LINE, HEAD_AT = COUNT_AT + EXPERTS * LINE,
               SENT_AT = HEAD_AT + LINE, ARRIVED_AT = SENT_AT + LINE, COUNTS = ARRIVED_AT + TOKENS * DOWNS;
-// Words of `kept`, which go on from run to run.
+// Words of `kept`, which persist from run to run.
 constexpr int EPOCH_AT = 0, LEFT_AT = LINE, SENT_BEFORE_AT = 2 * LINE, TAKEN_AT = 3 * LINE,
               PLACES_AT = TAKEN_AT + BLOCKS, KEPT = PLACES_AT + MOST_TILES * (UPS + DOWNS) + BLOCKS;
 
 static_assert(COUNTS == COUNTS_WORDS && KEPT == KEPT_WORDS, "shape.py makes room for them");
 
-// Who says which block takes which task: every block strides through all that may exist, a queue on the GPU, or a
-// thread of the CPU.
+// What assigns tasks to blocks: every block strides through all possible tasks, a queue on the GPU, or a thread of
+// the CPU.
 enum Dealing : int { LISTS, QUEUE, PILOT };
 
 struct alignas(64) Arguments {
-    TensorMap sorted, inner, up, down;  // what products read
+    TensorMap sorted, inner, up, down;  // operands of products
     const unsigned char *tokens, *router;  // [TOKENS, WIDTH], [EXPERTS, WIDTH]
     unsigned char *sorted_rows, *inner_rows;  // [TILES * ROWS, WIDTH], [TILES * ROWS, INNER]
     float* parts;  // [TOKENS * TOP, WIDTH]: each expert's result for a token
@@ -57,13 +56,13 @@ struct alignas(64) Arguments {
     s32 *sources, *counts, *kept, *record;  // sources [TILES * ROWS]: the token of a row, times TOP, and its rank there
     float* weights;  // [TOKENS * TOP]
     u64* link;
-    s32 first, last;  // kinds of tasks of this launch
+    s32 first, last;  // kinds of tasks in this launch
     const s32* seed;
 };
 static_assert(sizeof(Arguments) == 640, "layer.py writes its words");
 
 // Shared memory.
-constexpr int SLOTS = 8, TASK_SLOTS = 2;  // a task is fetched while one is worked on, and no more
+constexpr int SLOTS = 8, TASK_SLOTS = 2;  // at most one task is fetched while another is processed
 constexpr int A_BYTES = ROWS * K_BLOCK * 2, B_BYTES = 2 * COLUMNS * K_BLOCK * 2;
 constexpr u32 B_AT = SLOTS * A_BYTES, FULL_AT = B_AT + SLOTS * B_BYTES, FREE_AT = FULL_AT + 8 * SLOTS,
               TASK_FULL_AT = FREE_AT + 8 * SLOTS, TASK_FREE_AT = TASK_FULL_AT + 8 * TASK_SLOTS,
@@ -74,13 +73,13 @@ static_assert(END_AT + 1024 <= SHARED_BYTES);
 
 __device__ __forceinline__ void consumers_meet() { barrier_sync<1, CONSUMERS>(); }
 
-// For tests: sleep up to DELAY_NS, another time for every task, block, run and place.
+// For tests: sleeps up to DELAY_NS, a different time per task, block, run and place.
 __device__ __forceinline__ void delay(const Arguments& p, int number, u32 place) {
     if constexpr (DELAY_NS > 0)
         nap((number + 1) * 40503u + (blockIdx.x + 1) * 58757u + *p.seed * 30011u + place * 7919u);
 }
 
-// The rows of a tile that have a token.
+// The number of rows of a tile that have a token.
 __device__ __forceinline__ int rows_of(const Arguments& p, int tile) {
     const int left = load_acquire_gpu_s32(p.counts + COUNT_AT + tile / HIGH * LINE) - tile % HIGH * ROWS;
     return left < ROWS ? left : ROWS;

@@ -9,7 +9,8 @@
 
 #include "common.cuh"
 
-// What blocks tell the CPU: a task is done, a tile of rows exists, or all is routed, into so many tiles.
+// Messages from blocks to the CPU: a task is done, a tile of rows exists, or all tokens are routed, into this many
+// tiles.
 enum Message : u32 { DONE = 0, TILE = 1u << 28, ROUTED = 2u << 28 };
 constexpr int LINK_HEAD = 16;
 
@@ -33,14 +34,14 @@ __device__ __forceinline__ s32 marked(u32 run, s32 task) {
 struct Dealer {
     const Arguments& p;
     const u32 run;
-    int place;  // in the lists of all blocks, of the kind
+    int place;  // index in the lists of all blocks, for the kind
     int kind;
     u32 taken = 0;
 
     __device__ Dealer(const Arguments& p)
         : p(p), run(p.kept[EPOCH_AT]), place(blockIdx.x), kind(p.first), taken(p.kept[TAKEN_AT + blockIdx.x]) {}
 
-    // Calls look() until it is true, or too late; `what` is for the record.
+    // Calls look() until it is true, or until the timeout; `what` goes into the record.
     template <class Look>
     __device__ bool poll(s32 what, Look&& look) {
         if (look()) return true;
@@ -63,7 +64,7 @@ struct Dealer {
         return poll(tile, [&] { return load_acquire_gpu_s32(p.counts + UP_DONE_AT + tile) == UPS; });
     }
 
-    // The tile of rows that is number `index` of those that exist, -1 where there are fewer.
+    // Returns the tile of rows with index `index` among those that exist, or -1.
     __device__ int tile_at(int index) const {
         for (int expert = 0; expert < EXPERTS; ++expert) {
             const int rows = load_acquire_gpu_s32(p.counts + COUNT_AT + expert * LINE), high = (rows + ROWS - 1) / ROWS;
@@ -96,7 +97,7 @@ struct Dealer {
     }
 
     __device__ s32 next_queued() {
-        if (place < ROUTES) {  // there from the begin: no block takes two while another has none
+        if (place < ROUTES) {  // present from the start: no block takes two while another has none
             place += gridDim.x;
             return task_of(ROUTE, place - static_cast<int>(gridDim.x));
         }
@@ -130,13 +131,13 @@ struct Dealer {
         return DEALING == LISTS ? next_listed() : DEALING == QUEUE ? next_queued() : next_commanded();
     }
 
-    // What the next run has to know.
+    // Prepares the next run.
     __device__ void leave() {
         if (DEALING == PILOT) p.kept[TAKEN_AT + blockIdx.x] = taken;
     }
 };
 
-// All lanes: a tile's tasks of a kind, into the queue.
+// All lanes: puts a tile's tasks of a kind into the queue.
 __device__ __forceinline__ void enqueue(const Arguments& p, u32 run, Kind kind, int tile) {
     const int columns = kind == UP ? UPS : DOWNS, lane = threadIdx.x % 32;
     u32 base = 0;
@@ -146,7 +147,7 @@ __device__ __forceinline__ void enqueue(const Arguments& p, u32 run, Kind kind, 
         store_release_gpu_s32(p.kept + PLACES_AT + base + column, marked(run, task_of(kind, tile * columns + column)));
 }
 
-// All lanes: tiles of rows that lanes have found to exist, -1 for none.
+// All lanes: handles tiles of rows that lanes have completed, -1 for none.
 __device__ __forceinline__ void begin_tiles(const Arguments& p, u32 run, int tile) {
     for (int source = 0; source < 32; ++source) {
         const int one = static_cast<int>(__shfl_sync(~0u, static_cast<u32>(tile), source));
@@ -156,8 +157,8 @@ __device__ __forceinline__ void begin_tiles(const Arguments& p, u32 run, int til
     }
 }
 
-// All lanes of the warp that posts, once this block has stored a task's results. `places`: in shared memory, the rows
-// that a task which routes has given out.
+// All lanes of the warp that posts, once this block has stored a task's results. `places`: rows in shared memory that
+// a routing task has assigned.
 __device__ __forceinline__ void post(const Arguments& p, u32 run, s32 task, u32 places) {
     const int lane = threadIdx.x % 32, number = number_of(task);
     if (kind_of(task) == ROUTE) {
@@ -178,7 +179,7 @@ __device__ __forceinline__ void post(const Arguments& p, u32 run, s32 task, u32 
             for (int source = 0; source < EXPERTS; ++source)
                 high += (static_cast<int>(__shfl_sync(~0u, static_cast<u32>(rows), source)) + ROWS - 1) / ROWS;
             for (int block = lane; DEALING == QUEUE && block < BLOCKS;
-                 block += 32)  // behind all tasks, an end for each
+                 block += 32)  // behind all tasks, an end per block
                 store_release_gpu_s32(p.kept + PLACES_AT + high * (UPS + DOWNS) + block, marked(run, END));
             if (DEALING == PILOT && lane == 0) tell(p, ROUTED | static_cast<u32>(high));
         }

@@ -23,7 +23,7 @@ __device__ __forceinline__ void load_tile(const Arguments& p, u32 shared, Ring<S
         wait_cta(shared + FREE_AT + 8 * ring.slot, ring.turn ^ 1);
         mbarrier_arrive_expect_release_cta(full, bytes);
         copy_tensor_4d(a, kind == UP ? &p.sorted : &p.inner, full, k * K_BLOCK, tile * ROWS, 0, 0, EVICT_NORMAL);
-        if (kind == UP) {  // for each warpgroup the gates of 32 columns, then what they are multiplied with
+        if (kind == UP) {  // per warpgroup the gates of 32 columns, then what they gate
             for (int half = 0; half < 4; ++half)
                 copy_tensor_3d(b + half * (B_BYTES / 4), &p.up, full, k * K_BLOCK, 0,
                                expert * 2 * INNER + half % 2 * INNER + column * COLUMNS + half / 2 * 32, EVICT_NORMAL);
@@ -35,7 +35,7 @@ __device__ __forceinline__ void load_tile(const Arguments& p, u32 shared, Ring<S
     }
 }
 
-// One thread: fetches, says to the others what, and loads.
+// One thread: fetches tasks, announces them to the others, and loads.
 __device__ __forceinline__ void fetch_and_load(const Arguments& p, u32 shared) {
     Dealer dealer(p);
     Ring<TASK_SLOTS> ring;
@@ -76,7 +76,8 @@ __device__ __forceinline__ void post_all(const Arguments& p, u32 shared) {
 
 constexpr float LEAST = -3e38f;
 
-// A warp's token: scores of all experts, the best, their weights; copies of the row behind those that each has.
+// A warp's token: scores of all experts, the best ones and their weights; copies of the row behind the rows that each
+// expert has.
 __device__ __forceinline__ void route(const Arguments& p, u32 places, int token, u32 lane) {
     const unsigned char* const row = p.tokens + static_cast<s64>(token) * WIDTH * 2;
     float scores[EXPERTS] = {};
@@ -102,7 +103,7 @@ __device__ __forceinline__ void route(const Arguments& p, u32 places, int token,
     int chosen[TOP];
 #pragma unroll
     for (int expert = 0; expert < EXPERTS; ++expert)
-        scores[expert] = fmaxf(scores[expert], LEAST);  // also in place of no number: an expert is not chosen twice
+        scores[expert] = fmaxf(scores[expert], LEAST);  // replaces NaN, so that an expert is not chosen twice
 #pragma unroll
     for (int rank = 0; rank < TOP; ++rank) {
         best[rank] = -INFINITY, chosen[rank] = 0;
@@ -131,7 +132,7 @@ __device__ __forceinline__ void route(const Arguments& p, u32 places, int token,
     }
 }
 
-// A product's sums: 64 rows, of a warpgroup WIDE columns.
+// The sums of a product: 64 rows, WIDE columns per warpgroup.
 template <int WIDE, int BLOCKS_OF_K>
 __device__ __forceinline__ void multiply(float (&sums)[WIDE / 2], Ring<SLOTS>& ring, u32 shared, u32 thread) {
     const u32 group = thread / 128;
@@ -174,7 +175,7 @@ __device__ __forceinline__ void finish_up(const Arguments& p, const float (&sums
     }
 }
 
-// Stores this expert's part of each token; of a token whose other experts have stored theirs, the sum.
+// Stores this expert's part of each token, or the sum if the token's other experts have stored theirs.
 __device__ __forceinline__ void finish_down(const Arguments& p, u32 shared, const float (&sums)[16], int number,
                                             int rows, u32 thread) {
     const int tile = number / DOWNS, lane = thread % 32, top = thread % 128 / 32 * 16 + lane / 4,

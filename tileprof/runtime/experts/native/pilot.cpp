@@ -15,7 +15,7 @@ namespace {
 
 enum Kind { ROUTE, UP, DOWN };
 constexpr int KIND_AT = 18;
-constexpr u32 TILE = 1, ROUTED = 2;  // messages, in the highest bits; 0: a task is done
+constexpr u32 TILE = 1, ROUTED = 2;  // kind of message, in the highest bits; 0: a task is done
 
 constexpr int UP_TASKS = TILES * UPS, DOWN_TASKS = TILES * DOWNS;
 
@@ -28,13 +28,14 @@ struct Pilot {
     int outstanding[BLOCKS];
     int route_owner[ROUTES], up_owner[UP_TASKS], down_owner[DOWN_TASKS];
     int ups_sent[TILES], ups_done[TILES];
-    int tiles, all_tiles;  // that exist; in the end, -1 while that is not known
+    int tiles, all_tiles;  // number of existing tiles, and their final number, -1 while unknown
     int sent, finished, turn;
     bool closed;
     Ranked<UP_TASKS> ups;
-    Ranked<DOWN_TASKS> downs, ahead_downs;  // ready; and those whose inputs have been sent
+    Ranked<DOWN_TASKS> downs, ahead_downs;  // ready tasks, and tasks whose inputs have been sent
     bool down_sent[DOWN_TASKS];
-    u64 first_ns = 0, ended_ns[1] = {};  // this run's first completion; from there to the last, over all runs
+    // time of this run's first completion; nanoseconds from there to the last one, over all runs
+    u64 first_ns = 0, ended_ns[1] = {};
     u64 runs = 0, commands = 0, ahead = 0, own = 0;
 
     explicit Pilot(u64* link) : rings(link) { begin_run(); }
@@ -67,7 +68,7 @@ struct Pilot {
         return true;
     }
 
-    // Gives a block something to do; false where there is nothing. What has more behind it comes first.
+    // Sends a block a command; returns false if there is none. Tasks with more tasks behind them come first.
     bool give(int block) {
         const int up = ups.take();
         if (up >= 0) {
@@ -79,7 +80,7 @@ struct Pilot {
             return true;
         }
         if (send_down(downs, block, 0)) return true;
-        // While tiles may still come to exist, nothing that waits is to stand in front of their tasks.
+        // While further tiles may appear, no waiting task may be in front of their tasks.
         if (!SPECULATE || all_tiles != tiles || !send_down(ahead_downs, block, AWAITS)) return false;
         ++ahead;
         return true;
@@ -97,7 +98,7 @@ struct Pilot {
         for (int block = 0; block < BLOCKS; ++block) rings.write(block, NO_MORE);
     }
 
-    // False for a message that this kernel never sends.
+    // Returns false for a message that this kernel never sends.
     bool take(u32 message) {
         if (message >> 28 == TILE) {
             const int tile = static_cast<int>(message & 0xFFFFFFF);
@@ -120,7 +121,7 @@ struct Pilot {
         return true;
     }
 
-    // Everything that has come by now, then what that allows. Whether there was anything.
+    // Processes everything that has arrived, then sends what it allows. Returns whether there was anything.
     bool step() {
         if (!rings.receive([&](u32 message) { return take(message); })) return false;
         deal();

@@ -1,6 +1,6 @@
 // Lets a header that `tileprof export --format cusync` wrote run on tileprof's own runtime: put
 // tileprof/runtime/include on the include path instead of a checkout of cuSync. The interface has cuSync's names
-// (github.com/parasailteam/cusync); the code is ours.
+// (github.com/parasailteam/cusync); the code is independent of it.
 #pragma once
 
 #include <tileprof/sync.cuh>

@@ -45,8 +45,8 @@ enum CuSyncError {
     CuSyncSuccess
 };
 
-// W, T and R of the paper, and stores instead of atomics, which this runtime does not need: its posts are reductions
-// without a result.
+// W, T and R of the paper, and stores instead of atomics, which this runtime does not need, because its posts are
+// reductions without a result.
 enum Optimizations {
     NoOptimization = 0,
     NoAtomicAdd = 1,
@@ -61,7 +61,7 @@ constexpr uint32_t kSemaphoreStride =
     8;  // words: a semaphore per 32-byte sector, so that posts to neighbours do not collide
 constexpr int kWaitStreams = 16;          // consumers of one producer that can each have a wait kernel
 
-// What a wait that gave up leaves behind. `stage` is 0 while there is none.
+// The record of a wait that timed out. `stage` is 0 while there is none.
 struct Report {
     uint32_t stage, x, y, z, semaphore, seen, expected, round;
 };
@@ -88,8 +88,8 @@ __device__ __forceinline__ uint64_t global_timer() {
     return now;
 }
 
-// Lets a launch that follows with programmatic serialization begin. Nothing of this block is promised to it but that it
-// has begun.
+// Lets a launch that follows with programmatic serialization begin. It may rely only on the fact that this block has
+// begun.
 __device__ __forceinline__ void launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -109,12 +109,13 @@ __device__ __forceinline__ void back_off() {
 #endif
 }
 
-// Counts modulo 2^32: a semaphore that has counted further than 2^31 beyond what is expected would read as behind it.
+// Counts modulo 2^32: a semaphore that has counted more than 2^31 beyond the expected value would be read as behind
+// it.
 __device__ __forceinline__ bool reached(uint32_t seen, uint32_t expected) {
     return static_cast<int32_t>(seen - expected) >= 0;
 }
 
-// The posts of one round per semaphore, counted once by asking the producer's policy for every tile.
+// The posts of one round per semaphore, counted once by a call of the producer's policy for every tile.
 template <typename Policy>
 __global__ void count_posts(Policy policy, dim3 grid, uint32_t* totals) {
     const uint64_t tiles = static_cast<uint64_t>(grid.x) * grid.y * grid.z;
@@ -125,9 +126,9 @@ __global__ void count_posts(Policy policy, dim3 grid, uint32_t* totals) {
     }
 }
 
-// Returns when all blocks of the producer's round have begun. cuSync waits for its first block and relies on the order
-// in which blocks are dispatched; waiting for all costs no overlap, since a consumer's block gets an SM only when no
-// block of the producer wants it.
+// Returns when all blocks of the producer's round have begun. cuSync waits for its first block and relies on the
+// order in which blocks are dispatched. Waiting for all costs no overlap, because a consumer's block gets an SM only
+// when no block of the producer wants it.
 template <typename Unused>
 __global__ void wait_for_start(const unsigned long long* tickets, unsigned long long* rounds, uint32_t tiles,
                                uint32_t stage, Report* report) {
@@ -157,7 +158,7 @@ T* allocate(size_t count) {
 
 }  // namespace detail
 
-// Neither waits nor posts.
+// A policy that neither waits nor posts.
 struct NoSync {
     __host__ __device__ NoSync() {}
     __host__ __device__ uint32_t waitValue(const dim3&, const dim3&) { return 0; }
@@ -166,7 +167,7 @@ struct NoSync {
     __host__ __device__ uint32_t postValue(const dim3&, const dim3&) { return 0; }
 };
 
-// A tile order says at which place of the order a tile stands: blockIndex(grid, tile).
+// A tile order gives the position of a tile in the order: blockIndex(grid, tile).
 template <typename Child>
 struct GenericTileOrder {
     __host__ __device__ uint32_t tileIndex(const dim3& tile, const dim3& grid) {
@@ -190,8 +191,8 @@ struct ColumnMajorOrder : GenericTileOrder<ColumnMajorOrder> {
     __device__ dim3 tileToBlock(const dim3& tile) { return tile; }
 };
 
-// The policies of the paper (section III-B), in tiles: x counts columns of tiles, y rows of tiles. A consumer's policy
-// is asked with its own tile and the producer's grid, a producer's with its own of both.
+// The policies of the paper (section III-B), in tiles: x counts columns of tiles, y rows of tiles. A consumer's
+// policy is called with its own tile and the producer's grid, a producer's with its own tile and grid.
 
 // A semaphore per tile of the producer; a consumer awaits the tile with its own coordinates.
 struct TileSync {
@@ -247,8 +248,8 @@ template <typename TileOrder, typename InputPolicy, typename OutputPolicy, int O
 class CuStage {
   public:
     // `grid`: the tiles, which is the grid of the launch. The second argument is cuSync's tile size and is not used.
-    // Throws std::runtime_error without device memory, std::invalid_argument if the order does not give each tile a
-    // place of its own.
+    // Throws std::runtime_error if there is no device memory, std::invalid_argument if the order does not give each
+    // tile its own position.
     CuStage(dim3 grid, dim3, InputPolicy input, OutputPolicy output)
         : grid_(grid), before_(grid), input_(input), output_(output) {
         const uint64_t tiles = static_cast<uint64_t>(grid.x) * grid.y * grid.z;
@@ -291,7 +292,8 @@ class CuStage {
     // Kept for cuSync's interface. Rounds are counted on the device.
     void incrementIter() {}
 
-    // The report of a wait that gave up since the last clear(), or an empty string. Synchronises with the device.
+    // Returns the report of a wait that timed out since the last clear(), or an empty string. Synchronises with the
+    // device.
     std::string problem() const {
         detail::Report report{};
         detail::require(cudaMemcpy(&report, report_, sizeof report, cudaMemcpyDeviceToHost),
@@ -305,7 +307,7 @@ class CuStage {
                std::to_string(report.expected) + " that it awaits";
     }
 
-    // Forgets all rounds, posts and reports. No launch of the stage may be under way.
+    // Clears all rounds, posts and reports. No launch of the stage may be in progress.
     void clear() {
         detail::require(cudaMemset(tickets_, 0, sizeof(unsigned long long) * (1 + detail::kWaitStreams)),
                         "cannot clear a stage");
@@ -315,7 +317,7 @@ class CuStage {
                             "cannot clear a stage");
     }
 
-    // Frees the device memory. Copies of the stage are not usable any more.
+    // Frees the device memory. Copies of the stage become invalid.
     void release() {
         for (void* memory : {static_cast<void*>(order_), static_cast<void*>(tickets_), static_cast<void*>(report_),
                              static_cast<void*>(posted_), static_cast<void*>(totals_)})
@@ -323,8 +325,8 @@ class CuStage {
         order_ = nullptr, tickets_ = nullptr, report_ = nullptr, posted_ = nullptr, totals_ = nullptr;
     }
 
-    // All threads of the block, once, first: the block's tile. `shared` is shared memory for one dim3; it is free again
-    // after the call.
+    // Called once by all threads of the block, first: returns the block's tile. `shared` is shared memory for one
+    // dim3, which may be reused after the call.
     __device__ dim3 tile(dim3* shared) {
         if (first_thread()) {
             const unsigned long long ticket = atomicAdd(tickets_, 1ull);
@@ -340,8 +342,8 @@ class CuStage {
         return draws_order() ? order_[drawn.x] : dim3(blockIdx.x, blockIdx.y, blockIdx.z);
     }
 
-    // All threads of the block: returns when what the tile awaits has been posted. With `together` false only `thread`
-    // waits, and the caller synchronises the block after its last wait.
+    // Called by all threads of the block: returns when everything that the tile awaits has been posted. With
+    // `together` false only `thread` waits, and the caller synchronises the block after its last wait.
     __device__ CuSyncError wait(const dim3& tile, uint32_t thread = 0, bool together = true) {
         if (input_.isSync(tile, before_)) {
             if (threadIdx.x == thread && threadIdx.y == 0 && threadIdx.z == 0) await(tile);
@@ -350,7 +352,7 @@ class CuStage {
         return CuSyncSuccess;
     }
 
-    // All threads of the block, after its last store: says that the tile is done. Stores by TMA need fence.proxy.async
+    // Called by all threads of the block after its last store: posts the tile. Stores by TMA need fence.proxy.async
     // before it.
     __device__ CuSyncError post(const dim3& tile, uint32_t thread = 0) {
         if (!isProducer()) return CuSyncErrorNotProducer;
@@ -381,7 +383,7 @@ class CuStage {
                     if (place >= tiles || order[place].z != 0)
                         throw std::invalid_argument(
                             "tileprof::sync: a tile order gives two tiles one place, or a place outside the grid");
-                    order[place] = dim3(x, y, z + 1);  // z + 1 marks a place that is taken
+                    order[place] = dim3(x, y, z + 1);  // z + 1 marks an occupied position
                 }
         for (dim3& tile : order) --tile.z;
         dim3* copy = detail::allocate<dim3>(tiles);
@@ -412,7 +414,7 @@ class CuStage {
             }
         }
         // The last block of the round also waits for the launches before, so that the end of this launch implies
-        // theirs: whatever is launched next without overlap may then rely on all of them.
+        // theirs: a later launch without overlap may then rely on all of them.
         if (last_) detail::wait_for_launches_before();
     }
 
@@ -421,7 +423,7 @@ class CuStage {
     OutputPolicy output_;
     uint32_t number_ = 0, round_ = 0, last_ = 0;
     dim3* order_ = nullptr;
-    unsigned long long* tickets_ = nullptr;  // drawn by blocks, then a count of wait kernels per stream
+    unsigned long long* tickets_ = nullptr;  // tickets drawn by blocks, then a count of wait kernels per stream
     detail::Report* report_ = nullptr;
     uint32_t *posted_ = nullptr, *totals_ = nullptr;
     const uint32_t *awaited_ = nullptr, *awaited_totals_ = nullptr;
@@ -430,7 +432,7 @@ class CuStage {
 };
 
 struct CuSync {
-    // The consumer awaits the producer's semaphores from now on.
+    // From this call on, the consumer awaits the producer's semaphores.
     template <typename Producer, typename Consumer>
     static CuSyncError setProducerConsumerPair(Producer& producer, Consumer& consumer) {
         if (!Producer::isProducer()) return CuSyncErrorNotProducer;
@@ -442,8 +444,8 @@ struct CuSync {
     }
 };
 
-// Throws std::runtime_error with the stage, tile and semaphore if a wait of the stage gave up. Synchronises with the
-// device.
+// Throws std::runtime_error with the stage, tile and semaphore if a wait of the stage timed out. Synchronises with
+// the device.
 template <typename Stage>
 void check(const Stage& stage) {
     const std::string problem = stage.problem();
@@ -467,15 +469,15 @@ void launch(bool overlapped, void (*kernel)(Parameters...), dim3 grid, dim3 bloc
 
 }  // namespace detail
 
-// Launches a kernel after everything that the stream holds: the first stage of a round.
+// Launches a kernel after all work of the stream: the first stage of a round.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
             Arguments&&... arguments) {
     detail::launch(false, kernel, grid, block, shared, stream, std::forward<Arguments>(arguments)...);
 }
 
-// sm_90 and newer: launches a later stage of a round in the same stream. Its blocks begin when all blocks of the launch
-// before have begun, so that they cannot keep those off the SMs, and no wait kernel is needed.
+// sm_90 and newer: launches a later stage of a round in the same stream. Its blocks begin when all blocks of the
+// launch before have begun, so that they cannot take their SMs, and no wait kernel is needed.
 template <typename... Parameters, typename... Arguments>
 void launch_overlapped(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                        Arguments&&... arguments) {

@@ -1,9 +1,9 @@
-// Words that blocks hand each other without a flag: a word is absent, all bits set, until its value is stored.
+// Words that blocks pass to each other without a flag: a word is absent, all bits set, until its value is stored.
 #pragma once
 
 #include "ptx.cuh"
 
-// Two halves that no conversion makes (a NaN is 0x7FFF), and a float that no operation makes.
+// Two halves that no conversion produces (a NaN is 0x7FFF), and a float that no operation produces.
 constexpr u32 ABSENT = 0xFFFFFFFFu;
 
 __device__ __forceinline__ bool absent(u32 v) { return v == ABSENT; }

@@ -1,4 +1,4 @@
-// What all roles of a block share: parameters, shared memory, rings and their barriers, and the tasks of a cluster.
+// Shared by all roles of a block: parameters, shared memory, rings and their barriers, and the tasks of a cluster.
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
@@ -7,40 +7,42 @@
 constexpr int CONSUMERS = 256;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
 constexpr int FLAG_WORDS = 32;  // one semaphore per cache line
-constexpr int SLOT_COLUMNS = 64;  // of k
-constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
-constexpr int MOST_AHEAD = 2;  // tasks that are awaited before those that are loaded
-constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
-constexpr int PARTS = SPLIT / HALVES;  // of k
-constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
-// Which cluster takes which task comes from the plan's lists, from a queue in global memory that blocks fill as they
-// complete tasks, or from a thread of the CPU.
+constexpr int SLOT_COLUMNS = 64;  // block of k
+// maximum number of tasks between the task that is multiplied and the task that is posted
+constexpr int POST_SLOTS = 4;
+constexpr int MOST_AHEAD = 2;  // number of tasks that are awaited ahead of those that are loaded
+constexpr int HALVES = PAIRED ? 2 : 1;  // halves of the rows
+constexpr int PARTS = SPLIT / HALVES;  // parts of k
+constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles are stored as in handover.cuh
+// The source of tasks: the plan's lists, a queue in global memory that blocks fill as they complete tasks, or a
+// thread of the CPU.
 enum { LISTS, QUEUE, PILOT };
-constexpr bool DEALT = DEALER != LISTS;  // when the kernel runs
-constexpr int DEALT_SLOTS = 4;  // tasks that a block's roles may stand apart
+constexpr bool DEALT = DEALER != LISTS;  // assigned while the kernel runs
+constexpr int DEALT_SLOTS = 4;  // maximum number of tasks between a block's roles
 
 struct StageTensors {
     TensorMap activations, weights;
     void* out;
     const void* bias;
     const void* residual;
-    unsigned char* partials;  // where k is cut: a line for each block of each tile, then sums
+    unsigned char* partials;  // if k is cut: a line per block of each tile, then sums
     const void *mean, *var, *scale, *shift;  // of a batch norm
 };
 static_assert(sizeof(StageTensors) == 320);
 
 struct Arguments {
     StageTensors stage[STAGES];
-    const s32* dealt;  // LISTS: a Head for each cluster; otherwise what the tasks wait for, see dealing.cuh
+    const s32* dealt;  // LISTS: a Head per cluster; otherwise the waits of tasks, see dealing.cuh
     const struct Task* tasks;
     const s32 *waits, *posts;
     const s32* seed;
     s32 *flags, *state, *record;
     unsigned char* link;  // PILOT: memory of the CPU, see dealing.cuh
 };
-static_assert(sizeof(Arguments) == 320 * STAGES + 128);  // 72 bytes of pointers, and tensor maps begin where 64 divides
+static_assert(sizeof(Arguments) == 320 * STAGES + 128);  // 72 bytes of pointers; tensor maps are aligned to 64
 
-// Shared memory: rings, buffers, barriers. Offsets from an address that 1024 divides, as the swizzle wants.
+// Shared memory: rings, buffers, barriers. Offsets from an address that is a multiple of 1024, as the swizzle
+// requires.
 constexpr u32 B_AT = A_SLOTS * A_BYTES;
 constexpr u32 BUFFER_AT = B_AT + B_SLOTS * B_BYTES;
 constexpr u32 BIAS_SHARED = BUFFER_AT + BUFFERS * BUFFER_BYTES;
@@ -49,14 +51,15 @@ constexpr u32 A_FULL = BARRIERS_AT, A_FREE = A_FULL + 8 * A_SLOTS;
 constexpr u32 B_FULL = A_FREE + 8 * A_SLOTS, B_FREE = B_FULL + 8 * B_SLOTS;
 constexpr u32 SUMS_FULL = B_FREE + 8 * B_SLOTS, SUMS_FREE = SUMS_FULL + 8 * BUFFERS;
 constexpr u32 STORED = SUMS_FREE + 8 * BUFFERS, POSTED = STORED + 8 * POST_SLOTS;
-constexpr u32 AWAITED = POSTED + 8 * POST_SLOTS, LOADED = AWAITED + 4;  // a word each: see load_activations
+constexpr u32 AWAITED = POSTED + 8 * POST_SLOTS, LOADED = AWAITED + 4;  // one word each: see load_activations
 constexpr u32 BEGUN = LOADED + 4;  // the task whose activations are being loaded
-constexpr u32 RUN = BEGUN + 4;  // how many runs there were before, where tasks are dealt
+constexpr u32 RUN = BEGUN + 4;  // number of earlier runs, if tasks are dealt
 constexpr u32 DEALT_FULL = RUN + 4, DEALT_FREE = DEALT_FULL + 8 * DEALT_SLOTS,
               DEALT_WORDS = DEALT_FREE + 8 * DEALT_SLOTS;
 static_assert(DEALT_WORDS + 4 * DEALT_SLOTS + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
 
-// What a block of a cluster is: block `half` of the rows and `part` of k. Blocks of a part have neighbouring ranks.
+// The position of a block in a cluster: half `half` of the rows and part `part` of k. Blocks of a part have
+// neighbouring ranks.
 struct Rank {
     u32 half, part;
 
@@ -67,15 +70,15 @@ struct Rank {
     __device__ u32 with_half(u32 other) const { return part * HALVES + other; }
 };
 
-// A row of the task table: where its waits and posts stand, too.
+// A row of the task table, which also says where its waits and posts are.
 struct alignas(16) Task {
     int stage, row, column, tile, wait, waits_end, post, posts_end;
 
-    // Whether it hands its sums to the tile's other task, where k is cut. It posts nothing.
+    // Whether it passes its sums to the tile's other task, if k is cut. It posts nothing.
     __device__ bool early() const { return posts_end < 0; }
 };
 
-// Where the tasks of a cluster stand, and the first of them, so that one access to memory is enough to begin.
+// The range of a cluster's tasks, and the first of them, so that one memory access is enough to begin.
 struct alignas(16) Head {
     int begin, end, unused[2];
     Task first;
@@ -102,8 +105,8 @@ __device__ __forceinline__ void with_stage(int stage, Work&& work) {
         with_stage<FIRST + 1>(stage, work);
 }
 
-// The tasks of a cluster. In lists, its blocks find them before the kernel in front has ended: the plan's tables never
-// change.
+// The tasks of a cluster. With lists, its blocks read them before the previous kernel has ended: the plan's tables
+// never change.
 struct Tasks : Head {
     u32 shared, rank;
 
@@ -115,11 +118,11 @@ struct Tasks : Head {
     }
 };
 
-// What stands in a slot of dealt tasks: a number, perhaps with the bit that says that the block has to await the
-// semaphores itself; or the end.
+// The contents of a slot of dealt tasks: a task number, possibly with the bit that tells the block to await the
+// semaphores itself, or the end.
 constexpr s32 AWAITS = 1 << 30, NO_MORE = -1;
 
-// A task that was dealt. What need not be awaited has no waits.
+// A dealt task. A task that is ready has no waits.
 struct DealtTask : Task {
     s32 id;
 
@@ -129,11 +132,11 @@ struct DealtTask : Task {
     }
 };
 
-// Slots are free once every role of every block of the cluster has read them: here the one that fetches, two or three
-// warps, and those that multiply.
+// The readers of a slot: a slot is free once every role of every block of the cluster has read it: the thread that
+// fetches, two or three warps, and those that multiply.
 constexpr int DEALT_READERS = SPLIT * (1 + (HANDED ? 2 : 3) + CONSUMER_WARPS);
 
-// Says that a slot has been read, to the block that fetches.
+// Tells the block that fetches that a slot has been read.
 __device__ __forceinline__ void free_dealt(const Tasks& tasks, u32 slot) {
     const u32 barrier = tasks.shared + DEALT_FREE + 8 * slot;
     if constexpr (SPLIT == 1)
@@ -142,7 +145,7 @@ __device__ __forceinline__ void free_dealt(const Tasks& tasks, u32 slot) {
         mbarrier_arrive_relaxed_cluster(map_shared_rank(barrier, 0));
 }
 
-// All lanes: the next that was dealt.
+// All lanes: returns the next dealt task.
 __device__ __forceinline__ s32 dealt_next(const Tasks& tasks, const Ring<DEALT_SLOTS>& ring) {
     wait_blocks<SPLIT>(tasks.shared + DEALT_FULL + 8 * ring.slot, ring.turn);
     const s32 dealt = load_shared_s32(tasks.shared + DEALT_WORDS + 4 * ring.slot);
@@ -151,7 +154,7 @@ __device__ __forceinline__ s32 dealt_next(const Tasks& tasks, const Ring<DEALT_S
     return dealt;
 }
 
-// Calls work(Stage<stage>(), task, number) for each task; rows are read while the one before is worked on.
+// Calls work(Stage<stage>(), task, number) for each task; a row is read while the task before is processed.
 template <class Work>
 __device__ __forceinline__ void for_tasks(const Arguments& arguments, const Tasks& tasks, Work&& work) {
     if constexpr (DEALT) {
@@ -174,14 +177,14 @@ __device__ __forceinline__ void for_tasks(const Arguments& arguments, const Task
     }
 }
 
-// For tests: sleep up to DELAY_NS, another time for every task, rank, run and place.
+// For tests: sleeps up to DELAY_NS, a different time per task, rank, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, int task, Rank rank, u32 place) {
     if constexpr (DELAY_NS > 0) {
         nap((task + 1) * 40503u + (rank.with_part(rank.part) + 1) * 58757u + *arguments.seed * 30011u + place * 7919u);
     }
 }
 
-// A block's part of k, which it has all of where blocks stand abreast.
+// A block's part of k, which is all of k if blocks stand abreast.
 template <class S>
 __device__ __forceinline__ u32 part_of(Rank rank) {
     return S::ABREAST > 1 ? 0 : rank.part;
@@ -203,20 +206,20 @@ __device__ __forceinline__ Blocks blocks_of(const Task& task, Rank rank) {
     return {k_begin<S>(part_of<S>(rank)), k_begin<S>(part_of<S>(rank) + 1)};
 }
 
-// The first row of the result that this block holds of a tile.
+// The first row of the result of a tile that this block holds.
 template <class S>
 __device__ __forceinline__ int first_row(const Task& task, Rank rank) {
     return task.row * S::TILE_ROWS + rank.half * ROWS;
 }
 
-// The first column of the result that this block has sums of.
+// The first column of the result for which this block has sums.
 template <class S>
 __device__ __forceinline__ int first_column(const Task& task, Rank rank) {
     return task.column * S::TILE_COLUMNS + (S::ABREAST > 1 ? rank.part * (S::TILE_COLUMNS / S::ABREAST) : 0);
 }
 
-// Blocks of k run over channels, and for each of these over taps. A slot of activations is for SLOT_TAPS of them, or
-// for those of the block's part of k: the one behind the last that shares the slot of block k.
+// Blocks of k run over channels, and per channel over taps. A slot of activations serves SLOT_TAPS of them, or those
+// of the block's part of k. Returns the end of the blocks that share the slot of block k.
 template <class S>
 __device__ __forceinline__ int slot_end(int k, int end) {
     if constexpr (S::SLOT_TAPS == 1) return k + 1;
@@ -224,7 +227,7 @@ __device__ __forceinline__ int slot_end(int k, int end) {
     return next < end ? next : end;
 }
 
-// Rows of the product of a tile that has `left` rows of the result from its first on.
+// The number of rows in the product of a tile that has `left` rows of the result from its first one on.
 template <class S>
 __device__ __forceinline__ int product_rows(int left) {
     if constexpr (S::SLOT_TAPS == 1) return left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
@@ -232,7 +235,7 @@ __device__ __forceinline__ int product_rows(int left) {
     return S::BLOCK_ROWS;
 }
 
-// The row of the result, from a tile's first on, that a row of its product is; -1 where it is none.
+// The row of the result, relative to a tile's first one, of a row of its product; -1 if there is none.
 template <class S>
 __device__ __forceinline__ int result_row(int row) {
     if constexpr (S::SLOT_TAPS == 1) {

@@ -12,12 +12,12 @@
 
 #include "common.cuh"
 
-// Counts in device memory behind the semaphores and sums, of a cache line where many add to one.
+// Counts in device memory behind the semaphores and sums, with a cache line each if many threads add to them.
 constexpr int HEAD_AT = COUNTS_AT, TAIL_AT = HEAD_AT + FLAG_WORDS, PENDING_AT = TAIL_AT + FLAG_WORDS,
               PLACES_AT = PENDING_AT + TASKS;  // QUEUE
 constexpr int SENT_AT = COUNTS_AT, TAKEN_AT = SENT_AT + FLAG_WORDS, DONE_AT = TAKEN_AT + CLUSTERS;  // PILOT
 
-// What stands in a place of the queue, or the ring of a cluster: a number, marked with its run or its turn.
+// A slot of the queue, or of the ring of a cluster: a task number, marked with its run or its turn.
 constexpr int NUMBER_BITS = 20;
 constexpr s32 NUMBERS = (1 << NUMBER_BITS) - 1;
 static_assert(TASKS <= NUMBERS);
@@ -26,8 +26,7 @@ __device__ __forceinline__ s32 marked(u32 run, s32 task) {
     return static_cast<s32>((run + 1) % 2048 << NUMBER_BITS | static_cast<u32>(task));
 }
 
-// Memory of the CPU: a word that ends everything, then a ring of COMMANDS for each cluster, then one ring of
-// COMPLETIONS.
+// Memory of the CPU: a word that ends everything, then a ring of COMMANDS per cluster, then one ring of COMPLETIONS.
 constexpr int LINK_HEAD = 16;
 
 __device__ __forceinline__ u64* link_commands(const Arguments& arguments, int cluster) {
@@ -38,7 +37,7 @@ __device__ __forceinline__ u64* link_completions(const Arguments& arguments) {
     return reinterpret_cast<u64*>(arguments.link) + LINK_HEAD + CLUSTERS * COMMANDS;
 }
 
-// Notes that nothing came; as a wait that gave up does, with the task's place for its semaphore.
+// Records that no task arrived, like a wait that timed out, with the task's slot instead of a semaphore.
 __device__ __forceinline__ void record_no_task(const Arguments& arguments, s32 place) {
     if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) == 0) {
         arguments.record[1] = 0;
@@ -61,7 +60,7 @@ struct Dealer {
         if constexpr (DEALER == PILOT) taken = arguments.flags[TAKEN_AT + cluster];
     }
 
-    // Calls look(value) until it finds a task, or too late. `place` is for the record.
+    // Calls look(value) until it finds a task, or until the timeout. `place` goes into the record.
     template <class Look>
     __device__ s32 poll(s32 place, Look&& look) {
         s32 task = NO_MORE;
@@ -79,7 +78,7 @@ struct Dealer {
         }
     }
 
-    // Whether the thread of the CPU has ended, with its program perhaps.
+    // Whether the thread of the CPU has ended, for example with its program.
     __device__ bool ended() const {
         return DEALER == PILOT && load_acquire_sys_u64(reinterpret_cast<const u64*>(arguments.link)) != 0;
     }
@@ -107,13 +106,13 @@ struct Dealer {
         }
     }
 
-    // What the next run has to know.
+    // Prepares the next run.
     __device__ void leave() {
         if constexpr (DEALER == PILOT) arguments.flags[TAKEN_AT + cluster] = taken;
     }
 };
 
-// One thread of each block, of which the first block's fetches for all: calls work for each task.
+// One thread of each block, of which the one in the first block fetches for all: calls work for each task.
 template <class Work>
 __device__ __forceinline__ void for_fetched_tasks(const Arguments& arguments, const Tasks& tasks, Work&& work) {
     if constexpr (!DEALT) {
@@ -152,7 +151,7 @@ __device__ __forceinline__ void for_fetched_tasks(const Arguments& arguments, co
     }
 }
 
-// All lanes: a semaphore of which `value` blocks have stored. Those who wait for that many are counted, and put into
+// All lanes: handles a semaphore that has reached `value`. Tasks that wait for this value are counted, and put into
 // the queue if they wait for nothing else.
 __device__ __forceinline__ void pass_on(const Arguments& arguments, u32 run, s32 semaphore, s32 value) {
     const s32* events = arguments.dealt + EVENTS_AT;

@@ -1,11 +1,11 @@
-// The end of a tile: sums of all parts, what follows a product, stores.
+// The epilogue of a tile: sums of all parts, what follows a product, stores.
 #pragma once
 
 #include "common.cuh"
 
-// v times the normal distribution function. What is missing from v, or from 0, is |v| / 2 * erfc(|v| / sqrt(2)); the
-// polynomial is log2 of erfc(x / sqrt(2)), fitted for x up to 6.5, where what is left is below 1e-9, and falls beyond:
-// off by 6e-6 of the value, where erff takes three times as many instructions.
+// v times the normal distribution function. The difference to v, or to 0, is |v| / 2 * erfc(|v| / sqrt(2)). The
+// polynomial is log2 of erfc(x / sqrt(2)), fitted for x up to 6.5, where the rest is below 1e-9, and decreases
+// beyond. The result is off by 6e-6 of the value; erff takes three times as many instructions.
 __device__ __forceinline__ float gelu(float v) {
     const float x = fminf(fabsf(v), 16.0f);
     float log = fmaf(x, -1.775018859e-6f, 6.039289656e-5f);
@@ -40,7 +40,7 @@ __device__ __forceinline__ void add(float4& to, const float4& more) {
     to.w += more.w;
 }
 
-// Two neighbours; the first is at an even place.
+// Two neighbours; the first has an even index.
 __device__ __forceinline__ u32 load_two(const void* base, long long at) {
     return *reinterpret_cast<const u32*>(static_cast<const unsigned short*>(base) + at);
 }
@@ -54,7 +54,7 @@ struct Two {
     __device__ void multiply(u32 more) { x *= unpack(more), y *= unpack(more >> 16); }
 };
 
-// A batch norm by running averages, of two neighbouring columns.
+// A batch norm by running averages, for two neighbouring columns.
 template <class S>
 __device__ __forceinline__ void normalise(const StageTensors& tensors, Two& value, int column) {
     const u32 mean = load_two(tensors.mean, column), var = load_two(tensors.var, column);
@@ -64,15 +64,15 @@ __device__ __forceinline__ void normalise(const StageTensors& tensors, Two& valu
               unpack(shift >> 16);
 }
 
-// A stage's bias of two neighbouring columns.
+// A stage's bias for two neighbouring columns.
 template <class S>
 __device__ __forceinline__ u32 bias_of_two(const StageTensors& tensors, u32 shared, u32 column) {
     if constexpr (BIAS_BYTES == 0) return load_two(tensors.bias, column);
     return load_shared_s32(shared + BIAS_SHARED + S::BIAS_AT + 2 * column);
 }
 
-// What follows a product and its bias, of two neighbouring columns of a row; factors with a gate. Everybody computes:
-// branches would put one after the other.
+// The operations after a product and its bias, for two neighbouring columns of a row; factors with a gate. All
+// threads compute both: branches would serialise them.
 template <class S>
 __device__ __forceinline__ u32 activated(const StageTensors& tensors, Two value, Two factor, long long row, int column,
                                          bool stored) {
@@ -102,11 +102,12 @@ __device__ __forceinline__ u32 finished(const StageTensors& tensors, u32 shared,
     return activated<S>(tensors, value, factor, row, column, stored);
 }
 
-// A tile's end where blocks have parts of its sums. Each finishes some of the columns, OWN groups of eight of every
-// segment. Threads of one number hold the same places of the tile in all blocks, so that each sends what others finish
-// from its registers, sixteen bytes at a time, to where its like reads them: nothing is rearranged. As many groups at a
-// time as a buffer holds are a pass; barriers count through all passes of all tiles. (A release to threads of other
-// blocks, instead of stores that their barrier counts, waits for stores to global memory too.)
+// The epilogue of a tile if several blocks have parts of its sums. Each block finishes some of the columns, OWN
+// groups of eight of every segment. Threads with the same number have the same places of the tile in all blocks, so
+// that each sends the groups that others finish from its registers, sixteen bytes at a time, to where the thread with
+// its number reads them: nothing is rearranged. A pass has as many groups as a buffer holds; barriers count through
+// all passes of all tiles. (A release to threads of other blocks, instead of stores that their barrier counts, would
+// also wait for stores to global memory.)
 struct Sums {
     const Arguments& arguments;
     u32 shared;
@@ -114,11 +115,11 @@ struct Sums {
     u32 thread;
     Ring<BUFFERS> writing, reading;
 
-    // With a gate and 64 rows one warpgroup has the gate and the other what it gates.
+    // With a gate and 64 rows, one warpgroup has the gate and the other what it gates.
     template <class S>
     static constexpr bool HANDS_OVER = S::GATED && S::MINE < S::SEGMENTS;
 
-    // Number among the warps that have rows of a tile; those of the second warpgroup behind the first's.
+    // The index among the warps that have rows of a tile; those of the second warpgroup follow those of the first.
     __device__ u32 warp() const { return thread / 32; }
 
     template <class S>
@@ -126,7 +127,7 @@ struct Sums {
         return ROWS == 128 ? warp() < S::WARPS : warp() % 4 < S::WARPS / 2;
     }
 
-    // Where this thread finds its sixteen bytes of a group, from the block that is so far along among the others.
+    // Where this thread finds its sixteen bytes of a group, from the block at this distance among the others.
     template <class S>
     __device__ u32 place(u32 slot, u32 other, int group, int mine) const {
         const u32 number = ROWS == 128 ? warp() : warp() / 4 * (S::WARPS / 2) + warp() % 4;
@@ -142,7 +143,7 @@ struct Sums {
         return count < 0 ? 0 : count < S::PASS_GROUPS ? count : S::PASS_GROUPS;
     }
 
-    // Calls work(group of the pass, segment of mine, first of four sums) for what block PART finishes.
+    // Calls work(group of the pass, segment of mine, first of four sums) for the groups that block PART finishes.
     template <class S, int PASS, int PART, class Work>
     static __device__ __forceinline__ void for_groups(Work&& work) {
 #pragma unroll
@@ -184,7 +185,7 @@ struct Sums {
         }
     }
 
-    // Sum, finish and store this thread's share of a pass.
+    // Adds up, finishes and stores this thread's share of a pass.
     template <class S, int PASS>
     __device__ __forceinline__ void finish(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) {
         float4 kept[S::PASS_GROUPS][S::MINE] = {};
@@ -221,8 +222,8 @@ struct Sums {
         reading.advance();
     }
 
-    // The first warpgroup has gates and finishes even groups, the second what they gate and the odd ones: each gives
-    // the other what that one lacks, through the places that it has read its own sums from.
+    // The first warpgroup has gates and finishes even groups, the second has what they gate and finishes the odd
+    // ones: each sends the other what it needs, through the places from which it has read its own sums.
     template <class S, int MINE>
     __device__ __forceinline__ void give(const float4 (&kept)[S::PASS_GROUPS][S::MINE]) {
         if (!has_rows<S>()) return;
@@ -277,7 +278,7 @@ struct Sums {
         writing.advance();
     }
 
-    // All that this thread has of a tile of which no other thread has sums.
+    // Finishes and stores a tile whose sums no other thread has.
     template <class S>
     __device__ __forceinline__ void store_all(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
         if (!has_rows<S>()) return;
@@ -323,9 +324,9 @@ __device__ __forceinline__ Halves load_halves(const void* base, long long at) {
 constexpr int ALONE_COLUMNS = 64;  // of a warp's buffer, whose 16 rows of 128 bytes are swizzled as TMA would: chunk c
                                    // of row r lies at c ^ (r % 8)
 
-// A tile's end where every warp has the sums of its rows. It finishes them in its registers, and turns them round in a
-// buffer of its own, as many columns at a time as that holds, to store sixteen bytes per lane. No warp waits for
-// another.
+// The epilogue of a tile if every warp has the complete sums of its rows. It finishes them in its registers and
+// transposes them in its own buffer, as many columns at a time as fit, to store sixteen bytes per lane. No warp waits
+// for another.
 struct Alone {
     const Arguments& arguments;
     u32 shared;
@@ -347,9 +348,9 @@ struct Alone {
     __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
         const int lane = thread % 32,
                   column = task.column * S::TILE_COLUMNS + (ROWS == 128 ? 0 : thread / 128 * S::SEGMENT);
-        // No warp without rows leaves early: ptxas would take what follows, the next tile's loop too, for divergent (1
-        // to 12% slower).
-        int results[4];  // rows of the result that this lane stores, from the tile's first on
+        // Warps without rows do not leave early: ptxas would treat the following code, including the next tile's
+        // loop, as divergent (1 to 12% slower).
+        int results[4];  // rows of the result that this lane stores, relative to the tile's first one
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int row = top() + 4 * i + lane / 8;
@@ -377,7 +378,8 @@ struct Alone {
                                          int rows) const {
         const StageTensors& tensors = arguments.stage[S::INDEX];
         const int lane = thread % 32;
-        // Where stmatrix wants this lane's row of the four squares of eight: two of rows, twice two chunks.
+        // The address that stmatrix expects for this lane's row of the four squares of eight: two of rows, twice two
+        // chunks.
         const u32 own = buffer() + lane % 16 * 128 + ((lane / 16 ^ lane % 8) << 4);
 #pragma unroll
         for (int sixteen = FIRST; sixteen < LAST; sixteen += 16) {
@@ -403,7 +405,7 @@ struct Alone {
         }
     }
 
-    // Columns of the buffer, four rows at a time, of which each lane holds a chunk.
+    // Stores columns of the buffer, four rows at a time; each lane has a chunk.
     template <class S, int COLUMNS>
     __device__ __forceinline__ void store(const int (&results)[4], long long first, int column) const {
         const int lane = thread % 32, chunk = lane % 8, row = lane / 8;

@@ -1,5 +1,5 @@
-// The end of a tile of a pair: the warpgroups that multiply hand over finished halves, and go on; a warp that has
-// nothing else to do stores them and posts.
+// The epilogue of a tile of a pair: the warpgroups that multiply pass on finished halves and continue; an otherwise
+// idle warp stores them and posts.
 #pragma once
 
 #include "common.cuh"
@@ -7,7 +7,8 @@
 #include "ends.cuh"
 
 constexpr int HANDED_COLUMNS =
-    64;  // of a buffer, whose 64 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
+    // bytes of a buffer, whose 64 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
+    64;
 constexpr int HANDED_BUFFERS = BUFFERS / 2;  // of a warpgroup
 
 template <class S>
@@ -15,15 +16,15 @@ constexpr int HANDED_PASSES = (S::TILE_COLUMNS + HANDED_COLUMNS - 1) / HANDED_CO
 
 __device__ __forceinline__ u32 handed_buffer(u32 group, u32 slot) { return group * HANDED_BUFFERS + slot; }
 
-// Where k is cut, the early task of a tile hands its sums to the late one through memory: each warp to the warp that
-// adds to the same sums. Lines come first, in which a word for each warp says that its sums are there; who has read
-// them clears it for the next run.
+// If k is cut, the early task of a tile passes its sums to the late one through memory: each warp to the warp that
+// adds to the same sums. Lines come first, in which a word per warp says that its sums have arrived; the reader
+// clears it for the next run.
 template <class S>
 __device__ __forceinline__ s32* partial_word(unsigned char* partials, int tile, Rank rank, u32 thread) {
     return reinterpret_cast<s32*>(partials) + (2 * tile + rank.half) * FLAG_WORDS + thread / 32;
 }
 
-// Partial sums of this thread: four at a time, a block's threads side by side.
+// The partial sums of this thread: four at a time, a block's threads side by side.
 template <class S>
 __device__ __forceinline__ float4* partial_sums(unsigned char* partials, int tile, Rank rank, u32 thread) {
     float4* const sums = reinterpret_cast<float4*>(partials + 2 * S::TILES * FLAG_WORDS * sizeof(s32));
@@ -54,7 +55,7 @@ __device__ __forceinline__ void add_partial(float (&sums)[S::WIDTH / 2], unsigne
     const float4* const from = partial_sums<S>(partials, tile, rank, thread);
 #pragma unroll
     for (int i = 0; i < S::WIDTH / 8; ++i) {
-        if (i % 8 == 0) __syncwarp();  // not all of them at once, which takes more registers than there are
+        if (i % 8 == 0) __syncwarp();  // not all of them at once, which would take more registers than are available
         const float4 part = load_global_f32x4(from + i * CONSUMERS);
         sums[4 * i] += part.x, sums[4 * i + 1] += part.y, sums[4 * i + 2] += part.z, sums[4 * i + 3] += part.w;
     }
@@ -77,7 +78,8 @@ struct Handing {
             const u32 lane = thread % 32, buffer = handed_buffer(thread / 128, ring.slot);
             const int top = thread / 32 * 16, row = top + lane / 4,
                       across = task.column * S::TILE_COLUMNS + lane % 4 * 2;
-            // Where stmatrix wants this lane's row of the four squares of eight: two of rows, twice two chunks.
+            // The address that stmatrix expects for this lane's row of the four squares of eight: two of rows, twice
+            // two chunks.
             const u32 own = shared + BUFFER_AT + buffer * BUFFER_BYTES + (top % 64 + lane % 16) * 128 +
                             ((lane / 16 ^ lane % 8) << 4);
             wait_cta(shared + SUMS_FREE + 8 * buffer, ring.turn ^ 1);
@@ -102,7 +104,7 @@ struct Handing {
     }
 };
 
-// The storing warp's side. Four rows at a time, of which each lane holds a chunk.
+// The storing warp's side: four rows at a time, of which each lane has a chunk.
 template <class S>
 __device__ __forceinline__ void store_handed(void* out, u32 from, long long first, int rows, int column, int columns) {
     constexpr int AT_ONCE = 8;

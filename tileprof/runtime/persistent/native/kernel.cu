@@ -24,13 +24,13 @@
 #include "handover.cuh"
 #include "loads.cuh"
 
-// K-major, 128-byte swizzle: eight rows of 128 bytes are an atom, atoms follow each other.
+// K-major, 128-byte swizzle: eight rows of 128 bytes are an atom, and atoms are consecutive.
 __device__ __forceinline__ u64 descriptor(u32 address) {
     return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
-// Where a warpgroup stands in the rings: blocks of k, several perhaps to a slot of weights and, in groups of
-// neighbouring taps, to one of activations.
+// The position of a warpgroup in the rings: blocks of k, several of which may share a slot of weights and, in groups
+// of neighbouring taps, a slot of activations.
 struct Reader {
     Ring<A_SLOTS> a;
     Ring<B_SLOTS> b;
@@ -64,7 +64,7 @@ struct Reader {
     }
 };
 
-// Says that a group has been multiplied, and its slots are free.
+// Signals that a group has been multiplied and its slots are free.
 template <class S>
 __device__ __forceinline__ void release(Reader& done, bool last, u32 shared, Rank rank, u32 lane) {
     if (lane == 0 && done.ends_activations<S>(last)) mbarrier_arrive_release_cta(shared + A_FREE + 8 * done.a.slot);
@@ -82,15 +82,15 @@ __device__ __forceinline__ void release(Reader& done, bool last, u32 shared, Ran
     done.next_group<S>(last);
 }
 
-// Rows from the first of a slot of activations to the first that a group multiplies.
+// Number of rows from the first one of a slot of activations to the first one that a group multiplies.
 template <class S>
 __device__ __forceinline__ int first_tap(int group) {
     if constexpr (S::SLOT_TAPS == 1) return 0;
     return S::GROUP > 1 ? group * S::ROW_STEP : group / S::SHARE * S::ROW_STEP + group % S::SHARE;
 }
 
-// GROUP blocks of k at a time. Those of a halo are the taps of a row: each begins a pixel further into the slot of
-// activations.
+// Multiplies GROUP blocks of k at a time. Those of a halo are the taps of a row: each begins one pixel further into
+// the slot of activations.
 template <class S>
 __device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& reader, Blocks blocks, u32 shared,
                                          Rank rank, u32 thread) {
@@ -128,7 +128,7 @@ __device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& re
     while (free < end) release<S>(done, (free += S::GROUP) == end, shared, rank, lane);
 }
 
-// The biases of all stages, for the ends of tiles.
+// Loads the biases of all stages, for epilogues.
 template <int FIRST = 0>
 __device__ __forceinline__ void keep_biases(const Arguments& arguments, u32 shared, u32 thread) {
     using S = Stage<FIRST>;
@@ -154,8 +154,7 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
         using S = decltype(stage);
         const int posts = HANDED ? 0 : DEALER == PILOT ? 1 : task.posts_end - task.post;  // warp 3 knows itself
         const int rows = product_rows<S>(S::M - first_row<S>(task, rank));
-        float sums[S::WIDTH / 2] =
-            {};  // a product that begins without them would leave them undefined, and ptxas spill them
+        float sums[S::WIDTH / 2] = {};  // without them a product would begin with undefined sums, which ptxas spills
         multiply<S>(sums, reader, blocks_of<S>(task, rank), shared, rank, thread);
         delay(arguments, number, rank, 1);
         if constexpr (S::CUT > 0) {
@@ -179,8 +178,8 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     ends.drain();
 }
 
-// All lanes of a warp: posts each task when the warps that multiply have stored it, and arrived. What they wrote is
-// released here, for those that wait to load it by TMA.
+// All lanes of a warp: posts each task when the warps that multiply have stored it and arrived. It releases what they
+// wrote, for threads that wait to load it by TMA.
 __device__ __forceinline__ void post_tasks(const Arguments& arguments, u32 shared, const Tasks& tasks) {
     const u32 lane = threadIdx.x % 32;
     Ring<POST_SLOTS> ring;
@@ -207,9 +206,9 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
     persistent(const __grid_constant__ Arguments arguments) {
     extern __shared__ unsigned char memory[];
     const u32 shared = (shared_address(memory) + 1023) & ~1023u;
-    // Both are the rank in the cluster. Of its register ptxas does not know that all threads read the same, and from
-    // the block's number it works what follows in uniform registers: convolutions take 1 to 9% less, products 1 to 6%
-    // more (measured, and not explained).
+    // Both are the rank in the cluster. For the register, ptxas does not know that all threads read the same value;
+    // from the block's number it computes dependent values in uniform registers. Convolutions take 1 to 9% less time,
+    // products 1 to 6% more (measured, and not explained).
     const u32 number = SPLIT == 1 ? 0 : Stage<0>::CONVOLUTION ? blockIdx.x % SPLIT : cluster_rank();
     const Rank rank = {number % HALVES, number / HALVES};
     grid_launch_dependents();
@@ -257,7 +256,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
         registers_take<HANDED ? 208 : 224>();
         consume(arguments, shared, rank, tasks);
     }
-    if constexpr (PAIRED || (DEALT && SPLIT > 1)) {  // no block ends while another may still say that a slot is free
+    if constexpr (PAIRED || (DEALT && SPLIT > 1)) {  // no block ends while another may still signal that a slot is free
         __syncwarp();
         cluster_barrier();
     }

@@ -1,14 +1,14 @@
-// The warps that load: weights, which wait for nothing but free slots, and activations, which await semaphores, most of
-// them in a warp of its own.
+// The warps that load: weights, which wait only for free slots, and activations, which await semaphores, most of them
+// in a separate warp.
 #pragma once
 
 #include "common.cuh"
 #include "dealing.cuh"
 
-// Weights: the rows of a tile, twice with a gate, as many blocks of 64 along k as fit a slot.
+// Weights: the rows of a tile, twice with a gate, and as many blocks of 64 along k as fit into a slot.
 template <class S>
 __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, u32 full, int row, int k, Rank rank) {
-    // Weights that one row of tiles reads make room in L2 for those to come.
+    // Weights that only one row of tiles reads are evicted first from L2.
     constexpr u64 HINT = S::ONE_ROW ? EVICT_FIRST : EVICT_NORMAL;
     const int tap = k % S::TAPS, channel = k / S::TAPS * SLOT_COLUMNS;
     if constexpr (PAIRED) {
@@ -25,9 +25,9 @@ __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, u32 ful
     }
 }
 
-// Returns when so little is under way that a block may ask for more weights. More than memory answers at a time only
-// queues there: some blocks then get half as much again as others, and activations wait behind weights. Blocks that
-// have come to a task whose activations cannot be loaded yet leave the others a larger share.
+// Returns when so few loads are in flight that a block may request more weights. More loads than the memory answers
+// at a time only queue there: some blocks then get half as much again as others, and activations wait behind weights.
+// Blocks at a task whose activations cannot be loaded yet leave the others a larger share.
 template <class S>
 __device__ __forceinline__ void wait_for_share(u32 shared, int slot, int task) {
     if constexpr (S::UNDER_WAY > 0) {
@@ -59,14 +59,14 @@ struct Wait {
     int k_from, k_to, semaphore, value, posts;
 };
 
-// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1
-// to -2^31. (Of signed numbers the difference may not overflow, so that compilers compare the two, which is wrong in
-// the run that goes beyond.)
+// Returns whether a count has reached a value that is less than half a round before or after it: both continue from
+// 2^31 - 1 to -2^31. (The difference of signed numbers may not overflow, so that compilers compare the two directly,
+// which is wrong in the run that wraps around.)
 __device__ __forceinline__ bool reached(s32 seen, s32 expected) {
     return static_cast<s32>(static_cast<u32>(seen) - static_cast<u32>(expected)) >= 0;
 }
 
-// Return when the semaphore has reached its value, or too late; as tileprof.runtime.sync.device.wait.
+// Returns when the semaphore has reached its value, or on timeout, like tileprof.runtime.sync.device.wait.
 __device__ __forceinline__ void await(const Arguments& arguments, const Wait& wait, u32 epoch, int stage, int tile) {
     const s32* flag = arguments.flags + wait.semaphore * FLAG_WORDS;
     const u32 before = epoch * static_cast<u32>(wait.posts);
@@ -90,7 +90,7 @@ __device__ __forceinline__ void await(const Arguments& arguments, const Wait& wa
     }
 }
 
-// The waits of a task, in order of k_from, 32 at a time: a lane each, so that their latencies overlap.
+// The waits of a task, in order of k_from, 32 at a time: one per lane, so that their latencies overlap.
 struct Waits {
     const Arguments& arguments;
     const Task& task;
@@ -111,11 +111,11 @@ struct Waits {
         if (mine) {
             const s32* row = arguments.waits + 5 * number;
             wait = {row[0], row[1], row[2], row[3], row[4]};
-            if (wait.k_to <= begin) wait.k_from = -1;  // another block's concern, done at once
+            if (wait.k_to <= begin) wait.k_from = -1;  // this wait concerns another block and counts as done
         }
     }
 
-    // All lanes: return when block k may be loaded. True where there was something to wait for.
+    // All lanes: returns when block k may be loaded; true if there was something to wait for.
     __device__ bool before(int k) {
         bool waited = false;
         while (__any_sync(~0u, mine && wait.k_from <= k)) {
@@ -133,7 +133,7 @@ struct Waits {
         return waited;
     }
 
-    // The first block that is still to be waited for, but no more than end.
+    // The first block that still has to be awaited, but at most `end`.
     __device__ int awaited_to(int end) const {
         return __reduce_min_sync(~0u, mine && wait.k_from < end ? wait.k_from : end);
     }
@@ -151,8 +151,8 @@ __device__ __forceinline__ void load_activation(const TensorMap* map, u32 to, u3
     }
 }
 
-// Where block k of a cluster's task stands among all blocks of its tasks, from 1 on: what the word AWAITED has reached
-// may be loaded.
+// The index of block k of a cluster's task among all blocks of its tasks, from 1 on: blocks up to the value of the
+// word AWAITED may be loaded.
 __device__ __forceinline__ u32 ordinal(const Tasks& tasks, int number, int k) {
     return (number - tasks.begin) * MOST_K_BLOCKS + k + 1;
 }
@@ -162,8 +162,8 @@ __device__ __forceinline__ int loading(u32 shared, const Tasks& tasks) {
     return tasks.begin + load_acquire_cta_shared_u32(shared + LOADED);
 }
 
-// All lanes of a warp: awaits the semaphores of task after task, a few ahead of the loads. (Not more: every poll
-// empties L1.)
+// All lanes of a warp: awaits the semaphores of task after task, a few tasks ahead of the loads. (Not more, because
+// every poll empties L1.)
 __device__ __forceinline__ void await_tasks(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     const u32 epoch = arguments.state[0];
     const u32 lane = threadIdx.x % 32;
@@ -182,7 +182,7 @@ __device__ __forceinline__ void await_tasks(const Arguments& arguments, u32 shar
     });
 }
 
-// All lanes of a warp, which in pairs awaits what it loads itself.
+// All lanes of a warp, which in pairs awaits the data that it loads itself.
 __device__ __forceinline__ void load_activations(const Arguments& arguments, u32 shared, Rank rank,
                                                  const Tasks& tasks) {
     const u32 lane = threadIdx.x % 32, epoch = arguments.state[0];
@@ -202,7 +202,7 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         if constexpr (HANDED) {
             Waits waits(arguments, task, lane, epoch, begin);
             delay(arguments, number, rank, 0);
-            if (DEALT) fence_proxy_async_global();  // what is ready need not be awaited
+            if (DEALT) fence_proxy_async_global();  // a ready task need not be awaited
             for (int k = begin; k < end; ++k, ring.advance()) {
                 if (waits.before(k)) fence_proxy_async_global();
                 if (lane == 0) load(k);
@@ -225,7 +225,7 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         }
     });
     __syncwarp();
-    // The last block to have read the number of the run counts it.
+    // The last block that has read the number of the run increments it.
     if (lane == 0 && fetch_add_acq_rel_gpu_s32(arguments.state + 1, 1) == static_cast<s32>(gridDim.x) - 1) {
         arguments.state[1] = 0;
         arguments.state[0] = epoch + 1;

@@ -1,6 +1,6 @@
-// What the kernels share that compute a whole decoder in one launch. config.h says LAYERS, PROFILE, DELAY_NS and
+// Shared by the kernels that compute a whole decoder in one launch. config.h defines LAYERS, PROFILE, DELAY_NS and
 // TIMEOUT_NS. A `Block` is a thread's view of the launch: the kernel's parameters `p`, `shared`, `thread`, `warp`,
-// `layer`, STAGE_COUNT, launch() (how many there were before), aborted() and abort().
+// `layer`, STAGE_COUNT, launch() (the number of earlier launches), aborted() and abort().
 #pragma once
 
 #include "absent.cuh"
@@ -9,14 +9,14 @@
 using u16 = unsigned short;
 using s64 = long long;
 
-// Words of Parameters::state. HEAD_NEXT: the next tile of the head, where blocks take turns.
+// Words of Parameters::state. HEAD_NEXT: the next tile of the head, if blocks take turns.
 enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, HEAD_NEXT = 3, RECORD = 8, RECORD_WORDS = 8 };
 
 __device__ __forceinline__ float low(u32 two) { return unpack(static_cast<u16>(two)); }
 __device__ __forceinline__ float high(u32 two) { return unpack(static_cast<u16>(two >> 16)); }
 __device__ __forceinline__ float rounded(float x) { return low(pack(x, 0.0f)); }
 
-// For tests: sleep up to DELAY_NS, another time for every block, layer, stage and launch.
+// For tests: sleeps up to DELAY_NS, a different time per block, layer, stage and launch.
 template <class Block>
 __device__ __forceinline__ void delay(const Block& block, int stage) {
     if constexpr (DELAY_NS > 0) {
@@ -25,7 +25,7 @@ __device__ __forceinline__ void delay(const Block& block, int stage) {
     }
 }
 
-// For a profile: when a block is at a place of a stage.
+// For a profile: the time at which a block is at a place of a stage.
 template <class Block>
 __device__ __forceinline__ void stamp(const Block& block, int stage, int place) {
     if constexpr (PROFILE)
@@ -35,12 +35,12 @@ __device__ __forceinline__ void stamp(const Block& block, int stage, int place) 
         }
 }
 
-// A wait for other blocks that counts its tries, and gives up when the launch has.
+// A wait for other blocks that counts its tries, and ends when the launch has timed out.
 struct Patience {
     u64 start = 0;
     u32 tries = 0;
 
-    // Whether to go on waiting. `awaited` goes into the record: see the kernel's launch.py.
+    // Returns whether to continue waiting. `awaited` goes into the record: see the kernel's launch.py.
     template <class Block>
     __device__ bool more(const Block& block, int stage, s32 awaited) {
         if (++tries % 64 != 0) return true;

@@ -1,4 +1,4 @@
-// One function for each PTX instruction that the persistent kernel takes, named operation_order_scope_type.
+// One function per PTX instruction that the persistent kernel uses, named operation_order_scope_type.
 #pragma once
 
 using u32 = unsigned int;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void prefetch_global_l1(const void* address) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
 }
 
-// Semaphores and the record of a wait that gave up.
+// Semaphores and the record of a wait that timed out.
 
 __device__ __forceinline__ s32 load_acquire_gpu_s32(const s32* address) {
     s32 value;
@@ -66,7 +66,7 @@ __device__ __forceinline__ s32 compare_and_swap_relaxed_gpu_s32(s32* address, s3
     return before;
 }
 
-// Memory of the CPU, which a thread of it reads and writes at the same time.
+// Memory of the CPU, which one of its threads reads and writes at the same time.
 
 __device__ __forceinline__ u64 load_acquire_sys_u64(const u64* address) {
     u64 value;
@@ -78,11 +78,11 @@ __device__ __forceinline__ void store_release_sys_u64(u64* address, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
-// Between ordinary accesses of global memory and TMA's, in the thread that made the first or makes the second.
+// Orders ordinary accesses to global memory and those of TMA, in the thread that made the former or makes the latter.
 __device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// The kernel behind this one in the stream may start its blocks where this one's have ended; it must not touch memory
-// before the wait, which lasts until this one is over. Without a programmatic launch both do nothing.
+// The next kernel of the stream may start its blocks where blocks of this one have ended; it must not access memory
+// before the wait, which lasts until this kernel has ended. Without a programmatic launch both have no effect.
 
 __device__ __forceinline__ void grid_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -108,7 +108,7 @@ __device__ __forceinline__ u32 map_shared_rank(u32 address, u32 rank) {
     return there;
 }
 
-// Into the shared memory of another block, whose barrier then counts the bytes.
+// Stores into the shared memory of another block, whose barrier then counts the bytes.
 __device__ __forceinline__ void store_async_cluster_f32x4(u32 address, const float4& v, u32 barrier) {
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
@@ -131,7 +131,7 @@ __device__ __forceinline__ float4 load_shared_f32x4(u32 address) {
     return v;
 }
 
-// From L2, where other blocks have put it.
+// A load from L2, where other blocks have stored.
 __device__ __forceinline__ float4 load_global_f32x4(const void* address) {
     float4 v;
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -198,14 +198,14 @@ __device__ __forceinline__ uint4 load_shared_u32x4(u32 address) {
     return v;
 }
 
-// Four squares of eight by eight halves, as wgmma leaves them; lane l says where row l % 8 of square l / 8 goes.
+// Four squares of eight by eight halves, as wgmma leaves them; lane l gives the address of row l % 8 of square l / 8.
 __device__ __forceinline__ void store_matrices_shared(u32 address, const u32 (&squares)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(squares[0]),
                  "r"(squares[1]), "r"(squares[2]), "r"(squares[3])
                  : "memory");
 }
 
-// A word of shared memory that one thread counts up and others read.
+// A word of shared memory that one thread increments and others read.
 
 __device__ __forceinline__ u32 load_acquire_cta_shared_u32(u32 address) {
     u32 value;
@@ -227,7 +227,7 @@ __device__ __forceinline__ s32 load_shared_s32(u32 address) {
     return value;
 }
 
-// A word of a block of the cluster, as map_shared_rank names it, which a barrier's release is to follow.
+// A word of a block of the cluster, addressed by map_shared_rank, to be followed by a release on a barrier.
 __device__ __forceinline__ void store_shared_cluster_s32(u32 address, s32 value) {
     asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
@@ -246,9 +246,9 @@ __device__ __forceinline__ void mbarrier_arrive_release_cta(u32 barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// The barrier of any block of the cluster, as map_shared_rank names it. It orders no stores: what it says is that
-// memory may be overwritten whose contents have been used. (A release for the cluster costs a microsecond: it waits for
-// the thread's stores to global memory too.)
+// The barrier of any block of the cluster, addressed by map_shared_rank. The arrival orders no stores: it says that
+// memory whose contents have been used may be overwritten. (A release for the cluster costs a microsecond, because it
+// also waits for the thread's stores to global memory.)
 __device__ __forceinline__ void mbarrier_arrive_relaxed_cluster(u32 barrier) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -286,13 +286,13 @@ __device__ __forceinline__ bool mbarrier_try_wait_acquire_cluster(u32 barrier, u
     return done != 0;
 }
 
-// Tensor memory accelerator: a box of a tensor into shared memory, zeros beyond its edges.
+// Tensor memory accelerator: copies a box of a tensor into shared memory, with zeros beyond its edges.
 
 struct alignas(64) TensorMap {
     u64 words[16];
 };
 
-// Bytes that follow each other, sixteen at least; both addresses divide by sixteen.
+// Copies contiguous bytes, at least sixteen; both addresses are multiples of sixteen.
 __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 hint) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
@@ -301,7 +301,7 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u
         : "memory");
 }
 
-// The same, of what other blocks have written.
+// The same for bytes that other blocks have written.
 __device__ __forceinline__ void copy_bulk_written(u32 to, const void* from, u32 bytes, u32 barrier, u64 hint) {
     copy_bulk(to, from, bytes, barrier, hint);
 }
@@ -321,7 +321,7 @@ __device__ __forceinline__ void copy_tensor_3d(u32 to, const TensorMap* map, u32
         : "memory");
 }
 
-// Into the same place of every block of the cluster whose bit is set, and to the same barrier of each.
+// Copies to the same place of every block of the cluster whose bit is set, and signals the same barrier of each.
 __device__ __forceinline__ void copy_tensor_3d_multicast(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z,
                                                          unsigned short blocks, u64 hint) {
     asm volatile(
@@ -366,7 +366,8 @@ __device__ __forceinline__ void barrier_sync() {
     asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
 }
 
-// 2 to the power of x. Volatile keeps a tile's values in order, where they would all be computed at once, and spilled.
+// 2 to the power of x. Volatile keeps the order of a tile's values, which would otherwise all be computed at once and
+// spilled.
 __device__ __forceinline__ float power_of_two(float x) {
     float power;
     asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));

@@ -1,11 +1,11 @@
-// What the kernels of a whole program share, whatever a block's roles are: rings of slots, waits at the barriers of the
-// block's own rings, and the random naps of tests. The header that is compiled in says TIMEOUT_NS and DELAY_NS.
+// Shared by the kernels of whole programs, whatever a block's roles are: rings of slots, waits at the barriers of the
+// block's own rings, and the random sleeps of tests. The compiled-in header defines TIMEOUT_NS and DELAY_NS.
 #pragma once
 
 #include "ptx.cuh"
 
-// A ring that long without progress is a fault of the kernel, not of the policy or the plan. It ends the kernel by a
-// trap, since the record holds waits for other blocks only.
+// A ring without progress for this long is an error of the kernel, not of the policy or the plan. It ends the kernel
+// by a trap, because the record has only waits for other blocks.
 constexpr u64 STUCK_NS = 8ull * TIMEOUT_NS;
 
 // Polls until done() is true, at most STUCK_NS.
@@ -27,15 +27,16 @@ __device__ __forceinline__ void wait_cluster(u32 barrier, u32 parity) {
     until([=] { return mbarrier_try_wait_acquire_cluster(barrier, parity); });
 }
 
-constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds
+constexpr u32 MOST_TRIES = 1u << 26;  // each try may sleep: seconds
 
-// As `wait_cta`, counting tries instead of reading the clock.
+// Like `wait_cta`, but counts tries instead of reading the clock.
 __device__ __forceinline__ void wait_local(u32 barrier, u32 parity) {
     for (u32 tries = 0; !mbarrier_try_wait_acquire_cta(barrier, parity);)
         if (++tries == MOST_TRIES) __trap();
 }
 
-// For tests: sleep up to DELAY_NS, as long as `mixed` says. Callers mix numbers that differ wherever naps shall.
+// For tests: sleeps up to DELAY_NS, for a time that depends on `mixed`. Callers mix numbers that differ wherever the
+// sleeps should differ.
 __device__ __forceinline__ void nap(u32 mixed) {
     mixed = (mixed ^ (mixed >> 7)) * 9973u;
     mixed = (mixed ^ (mixed >> 11)) & 1023u;
@@ -43,7 +44,7 @@ __device__ __forceinline__ void nap(u32 mixed) {
     while (globaltimer() - start < length) nanosleep(100);
 }
 
-// Prepares the barriers of a ring's slots: those that say that a slot is full, and those that say that it is free.
+// Initialises the barriers of a ring's slots: the full and the empty barriers.
 template <int COUNT>
 __device__ __forceinline__ void init_ring(u32 full, u32 free, u32 full_arrivals, u32 free_arrivals) {
     for (int slot = 0; slot < COUNT; ++slot) {
@@ -52,7 +53,7 @@ __device__ __forceinline__ void init_ring(u32 full, u32 free, u32 full_arrivals,
     }
 }
 
-// The place of a role in a ring of SIZE slots: the slot, and the parity of its barrier's phase.
+// The position of a role in a ring of SIZE slots: the slot, and the parity of its barrier's phase.
 template <int SIZE>
 struct Ring {
     u32 slot = 0, turn = 0;

@@ -1,5 +1,5 @@
-// A task of attention: 32 queries of one head and all keys that they see. Parts of queries, keys and values are added
-// up, rotated, and multiplied from shared memory.
+// A task of attention: 32 queries of one head and all keys that they attend to. Parts of queries, keys and values are
+// added up, rotated, and multiplied from shared memory.
 #pragma once
 
 #include "product.cuh"
@@ -9,12 +9,13 @@ constexpr int PAIRED = HEAD_DIM / 32;  // groups of 16 columns in half a head: r
 
 __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xFF800000u); }
 
-// Four columns of a row of a head and the four half a head behind them, rounded: columns 16 p + 2 q, + 1, + 8, + 9.
+// Four columns of a row of a head and the four columns half a head later, rounded: columns 16 p + 2 q, + 1, + 8, + 9.
 struct Eight {
     float v[2][4];
 };
 
-// Loads of the parts of a row of a head: `column` is the first of the head in the product. Sums follow the splits.
+// Loads of the parts of a row of a head: `column` is the first one of the head in the product. Sums are added in the
+// order of the splits.
 struct Loading {
     uint4 v[2 * Qkv::SPLITS];
     int first = 0;
@@ -105,8 +106,8 @@ __device__ __forceinline__ void keep_words(u16* row, const Words& words) {
         for (int pair = 0; pair < 2; ++pair) store_global_u32(row + 32 * half + 8 * pair, words.w[half][pair]);
 }
 
-// Queries, keys and values of a task into shared memory; zeros where there are none. Rows of keys of this task's
-// queries go to the caller's cache too, once per head of keys.
+// Loads queries, keys and values of a task into shared memory, with zeros where there are none. Rows of keys of this
+// task's queries also go to the caller's cache, once per key head.
 __device__ __forceinline__ void load_heads(const Block& block, const Layer& layer, int head, int first, int keys) {
     constexpr int ITEMS = 4 * PAIRED, STEP = CONSUMERS / ITEMS;  // threads that load a row
     const int key_head = head / SHARERS, item = block.thread % ITEMS, p = item / 4, q = item % 4;

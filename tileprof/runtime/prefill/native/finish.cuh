@@ -1,11 +1,11 @@
-// Rows between products: parts of sums are added up in their order, with the residual, and normalised. A block has
-// whole rows.
+// Rows between products: parts of sums are added up in order, with the residual, and normalised. A block has whole
+// rows.
 #pragma once
 
 #include "loads.cuh"
 
 constexpr int ROW_VECTORS = HIDDEN / 4,
-              MINE = (ROW_VECTORS + CONSUMERS - 1) / CONSUMERS;  // vectors of four columns of a row, of a thread
+              MINE = (ROW_VECTORS + CONSUMERS - 1) / CONSUMERS;  // vectors of four columns of a row per thread
 
 // A thread's columns of a row: two pairs per vector, in words of two halves.
 struct Columns {

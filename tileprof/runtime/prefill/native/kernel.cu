@@ -28,7 +28,7 @@ __device__ __forceinline__ void layers(Block& block) {
         gate(block, rings);
         product<Down>(block, rings, DOWN_PARTS, OUTPUT_PARTS);
         const bool last = block.layer + 1 == LAYERS;
-        ++block.layer;  // the rows are the next layer's
+        ++block.layer;  // the rows belong to the next layer
         finish_rows<Down>(block, STAGE_NEXT, DOWN_PARTS, last ? block.p.norm : block.p.layers[block.layer].norm,
                           NORMED_AT, NORMED_FLAGS);
         --block.layer;

@@ -23,14 +23,14 @@ __device__ __forceinline__ void for_spread(Work&& work) {
     for (int number = blockIdx.x / APART; number < COUNT; number += BLOCKS / APART) work(number);
 }
 
-// Streams weights through all stages and layers in program order. It waits for free slots and for nothing else.
+// Streams weights through all stages and layers in program order. It waits only for free slots.
 struct Weights {
     Block& block;
     Ring<SLOTS> ring = {}, landed = {};  // landed: IN_FLIGHT slots behind the one that is filled
     int issued = 0;
 
-    // Lane i copies rows of weights `row(i)` of the map `map(i)`, four boxes of a tile. More copies under way than the
-    // memory can answer at once make everybody's small loads wait.
+    // Lane i copies rows of weights `row(i)` of the map `map(i)`, four boxes of a tile. If more copies are in flight
+    // than the memory can answer at once, the small loads of all threads wait.
     template <class P, class Box>
     __device__ void tile(int task, Box&& box) {
         const TensorMap* map;
@@ -72,7 +72,7 @@ struct Weights {
                     map = of + MAP_OUTPUT, row = Output::tile(task) * TILE + lane * BOX;
                 });
             });
-            // A warpgroup's 64 columns are 32 of the gate and the 32 that they open for.
+            // A warpgroup's 64 columns are 32 of the gate and the 32 that they gate.
             for_tasks<Gate>([&](int task) {
                 tile<Gate>(task, [&](int lane, const TensorMap*& map, int& row) {
                     map = of + (lane % 2 ? MAP_UP : MAP_GATE), row = task * GATE_COLUMNS + lane / 2 * BOX;
@@ -108,7 +108,7 @@ struct Activations {
         ring.advance();
     }
 
-    // Waits for a task that reads whole rows: all of them have to be there.
+    // Waits for a task that reads whole rows: all of them must have been stored.
     template <class P>
     __device__ void rows(int map, int flags, int per_launch) {
         bool ready = false;

@@ -3,7 +3,7 @@
 
 #include "loads.cuh"
 
-constexpr int SUMS = 32;  // that a thread has of a tile: of rows r and r + 8, columns 8 j + 2 q and + 1 of its
+constexpr int SUMS = 32;  // sums of a tile per thread: of rows r and r + 8, columns 8 j + 2 q and + 1 of its
                           // warpgroup, in the order of j
 
 struct Rings {
@@ -11,13 +11,13 @@ struct Rings {
     Ring<ACTIVATION_SLOTS> activations;
 };
 
-// K-major with 128-byte swizzle, from an address that 1024 divides.
+// K-major with 128-byte swizzle, from an address that is a multiple of 1024.
 __device__ __forceinline__ u64 descriptor(u32 address) {
     return static_cast<u64>(64u | 1u << 30) << 32 | (address & 0x3FFFF) >> 4 | 1u << 16;
 }
 
-// Two chunks of k at a time: with products of the next under way while these are awaited ptxas puts all one after the
-// other (C7518).
+// Two chunks of k at a time: if products of the next chunks are in flight while these are awaited, ptxas serialises
+// all of them (C7518).
 __device__ __forceinline__ void multiply(float (&sums)[SUMS], const Block& block, Rings& rings, int chunks) {
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
@@ -53,8 +53,8 @@ __device__ __forceinline__ void multiply(float (&sums)[SUMS], const Block& block
     }
 }
 
-// Calls work(row, half) for the two rows of a thread, which may lie behind the last; sums of a row are 4 j + 2 half and
-// the next.
+// Calls work(row, half) for the two rows of a thread, which may be beyond the last one; sums of a row are 4 j + 2
+// half and the next.
 template <class Work>
 __device__ __forceinline__ void for_rows(const Block& block, Work&& work) {
     const int row = block.thread % 128 / 32 * 16 + block.lane / 4;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void for_rows(const Block& block, Work&& work) {
     for (int half = 0; half < 2; ++half) work(row + 8 * half, half);
 }
 
-// Four words of a lane, of columns 8 j + 2 q and the next, to the words of columns 8 q to 8 q + 7.
+// Rearranges four words of a lane, of columns 8 j + 2 q and the next, into the words of columns 8 q to 8 q + 7.
 __device__ __forceinline__ uint4 transposed(u32 (&words)[4], u32 lane) {
 #pragma unroll
     for (u32 step = 1; step < 4; step *= 2)
@@ -80,8 +80,8 @@ __device__ __forceinline__ uint4 transposed(u32 (&words)[4], u32 lane) {
     return v;
 }
 
-// Calls work(vector, i, half) for the vectors of parts that a thread has of a task: sums 8 i + 2 half, + 1, + 4 and
-// + 5.
+// Calls work(vector, i, half) for the vectors of parts that a thread has of a task: sums 8 i + 2 half, + 1, + 4 and +
+// 5.
 template <class P, class Work>
 __device__ __forceinline__ void for_parts(const Block& block, int task, Work&& work) {
     const int p = P::tile(task) * (TILE / 16) + block.thread / 128 * (TILE / 32), q = block.lane % 4;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void for_parts(const Block& block, int task, Work&& w
     });
 }
 
-// A product's parts of k, in the set `to`; the other set's are absent again.
+// Stores a product's parts of k in the set `to` and makes those of the other set absent again.
 template <class P>
 __device__ __forceinline__ void product(const Block& block, Rings& rings, int to, int other) {
     uint4 none;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void product(const Block& block, Rings& rings, int to
     for_tasks<P>([&](int task) {
         float sums[SUMS];
         stamp(block, P::STAGE, 0);
-        // What this product reads depends on all who read the other set.
+        // The operands of this product depend on all readers of the other set.
         wait_local(block.shared + A_FULL + 8 * rings.activations.slot, rings.activations.turn);
         for_parts<P>(block, task,
                      [&](int vector, int, int) { store_relaxed_gpu_u32x4(block.at(16ll * (other + vector)), none); });
