@@ -25,7 +25,8 @@ class Scheduler:
     in stream order and where blocks wait for the stage before.
     ``dealt``: where clusters get their tiles from: static ``lists``, a ``queue`` on the GPU, or a ``pilot``, a thread
     of the CPU.
-    ``speculates``: the pilot sends tiles ahead of their inputs.
+    ``speculates``: the pilot sends tiles ahead of their inputs. ``overwrites``: it sends others in place of tiles that
+    no cluster has taken.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Scheduler:
     persistent: bool = False
     dealt: str = "lists"
     speculates: bool = False
+    overwrites: bool = False
 
     @property
     def correct(self) -> bool:
@@ -61,6 +63,7 @@ SCHEDULERS: Final = {
         replace(_PERSISTENT, name="persistent-dynamic", dealt="queue"),
         replace(_PERSISTENT, name="ccks", dealt="pilot", speculates=True),
         replace(_PERSISTENT, name="ccks-ready", dealt="pilot"),
+        replace(_PERSISTENT, name="ccks-overwrite", dealt="pilot", speculates=True, overwrites=True),
         Scheduler("persistent-stages", captured=True, persistent=True),
         Scheduler("persistent-pdl", captured=True, overlapped=True, grid_waits=True, persistent=True),
         Scheduler("persistent-unsynchronised", captured=True, overlapped=True, persistent=True),
@@ -70,14 +73,15 @@ SCHEDULERS: Final = {
 }
 """``cusync-streams`` is cuSync's method: two streams and a wait kernel, for GPUs without programmatic launch.
 ``cusync`` is its method on GPUs with programmatic launch. ``persistent`` takes tiles from static lists,
-``persistent-dynamic`` from a queue on the GPU, ``ccks`` and ``ccks-ready`` from a thread of the CPU; the latter sends
-only tiles that are ready. ``persistent-stages`` is stream order with the kernel of ``persistent``, the baseline of its
-gain; ``persistent-pdl`` is the same under ``pdl``. ``hooks`` is stream order with posts and waits compiled in, which
-shows their own cost. ``unsynchronised`` and ``persistent-unsynchronised`` are wrong on purpose.
+``persistent-dynamic`` from a queue on the GPU, ``ccks``, ``ccks-ready`` and ``ccks-overwrite`` from a thread of the
+CPU; ``ccks-ready`` sends only tiles that are ready, ``ccks-overwrite`` replaces tiles that no cluster has taken.
+``persistent-stages`` is stream order with the kernel of ``persistent``, the baseline of its gain; ``persistent-pdl`` is
+the same under ``pdl``. ``hooks`` is stream order with posts and waits compiled in, which shows their own cost.
+``unsynchronised`` and ``persistent-unsynchronised`` are wrong on purpose.
 """
 
 FALLBACKS: Final = {
-    **dict.fromkeys(("persistent", "persistent-dynamic", "ccks", "ccks-ready"), "cusync"),
+    **dict.fromkeys(("persistent", "persistent-dynamic", "ccks", "ccks-ready", "ccks-overwrite"), "cusync"),
     "persistent-stages": "graph",
     "persistent-pdl": "pdl",
     "persistent-unsynchronised": "unsynchronised",

@@ -2,11 +2,12 @@
 delays, and how long each takes.
 
 python tests/gpu/measuring/measure_dealers.py OUT.json [--compile] [--runs 1000] [--rows ccks,ccks-ready] [--only times]
-    [--many]
+    [--many] [--chains NAME …]
 
 ``--compile`` only builds the kernels, without a GPU; ``--runs`` delayed replays of each chain in ``RIGHT`` and each
 scheduler; ``--rows``: of the schedulers and variants, beside stages one by one and static lists; ``--only``: times, or
-right, alone; ``--many``: the chains of many tiles instead of the others.
+right, alone; ``--many``: the chains of many tiles instead of the others; ``--chains``: of
+all, those alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import faulthandler
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -27,6 +29,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.copilot.build import compiled as compiled_pilot
@@ -47,7 +50,7 @@ from tileprof.runtime.stages.view import View
 SMS = 132
 DELAY_NS = 20_000
 TIMEOUT_NS = 100_000_000
-SCHEDULERS = ("persistent-dynamic", "ccks", "ccks-ready")
+SCHEDULERS = ("persistent-dynamic", "ccks", "ccks-ready", "ccks-overwrite")
 
 
 def stacked(tokens: int, width: int, inner: int, layers: int) -> Chain:
@@ -101,7 +104,12 @@ def chains_of_many_tiles() -> dict[str, Chain]:
 
 VARIANTS = {
     "ccks": Choices(),
+    "ccks, depth 1": Choices(depth=1),
     "ccks, depth 3": Choices(depth=3),
+    "ccks, depth 5": Choices(depth=5),
+    "ccks-overwrite": Choices(overwrite=True),
+    "ccks-overwrite, depth 3": Choices(overwrite=True, depth=3),
+    "ccks-overwrite, depth 5": Choices(overwrite=True, depth=5),
     "ccks-ready": Choices(speculate=False),
     "ccks-ready, stage order": Choices(speculate=False, order="stages"),
     "ccks-ready, affinity": Choices(speculate=False, affinity=True),
@@ -109,6 +117,14 @@ VARIANTS = {
 
 
 ROWS = ("persistent-dynamic", *VARIANTS)
+
+
+def dealers_of(rows: Sequence[str]) -> set[tuple[Dealer, bool]]:
+    """Return what is compiled for rows: who deals, and whether clusters claim what they are dealt."""
+    return {
+        (Dealer.QUEUE, False) if row == "persistent-dynamic" else (Dealer.PILOT, VARIANTS[row].overwrite)
+        for row in rows
+    }
 
 
 def compile_all(chains: dict[str, Chain], delay_ns: int, rows: Sequence[str] = ROWS) -> None:
@@ -125,10 +141,14 @@ def compile_all(chains: dict[str, Chain], delay_ns: int, rows: Sequence[str] = R
             partial(
                 compiled,
                 whole,
-                Options(dealer=d, delay_ns=delay_ns, timeout_ns=TIMEOUT_NS if delay_ns else Options().timeout_ns),
+                Options(
+                    dealer=d,
+                    claims=claims,
+                    delay_ns=delay_ns,
+                    timeout_ns=TIMEOUT_NS if delay_ns else Options().timeout_ns,
+                ),
             )
-            for d in (Dealer.QUEUE, Dealer.PILOT)
-            if d is Dealer.PILOT or "persistent-dynamic" in rows
+            for d, claims in dealers_of(rows)
         ]
         works += [partial(compiled_pilot, whole, VARIANTS[row]) for row in rows if row in VARIANTS]
     with ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2))) as pool:
@@ -136,21 +156,26 @@ def compile_all(chains: dict[str, Chain], delay_ns: int, rows: Sequence[str] = R
             work.result()
 
 
-def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
-    """Delayed replays of which some bit is not that of stream order."""
+def wrong(chain: Chain, schedule: str, runs: int, choices: Choices | None = None) -> dict[str, object]:
+    """Delayed replays of which some bit is not that of stream order, and what the co-pilot counted, if there is one."""
     sys.path.append(str(Path(__file__).parents[1] / "runtime"))
     import replays
 
     start_s, policy = time.time(), chain.policy()
-    pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=DELAY_NS, timeout_ns=TIMEOUT_NS, unchecked=True)
+    pipeline = GpuPipeline(
+        policy, schedule=schedule, delay_ns=DELAY_NS, timeout_ns=TIMEOUT_NS, unchecked=True, choices=choices
+    )
     inputs = pipeline.example()
-    expected = replays.bits(GpuPipeline(policy, schedule="persistent-stages", unchecked=True)(**inputs)).clone()
+    stages = GpuPipeline(policy, schedule="persistent-stages", unchecked=True)
+    expected = [replays.bits(t).clone() for t in tree_leaves(stages(**inputs))]
     actual = torch.zeros(1, dtype=torch.int32, device="cuda")
 
     def once() -> None:
         pipeline.seed.add_(1)
         pipeline.poison()
-        actual.add_((replays.bits(pipeline(**inputs)) != expected).any().int())
+        results = [replays.bits(t) for t in tree_leaves(pipeline(**inputs))]
+        differing = [(a != b).any() for a, b in zip(results, expected, strict=True)]
+        actual.add_(torch.stack(differing).any().int())
 
     once()
     pipeline.check()
@@ -160,7 +185,8 @@ def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
         if number % 100 == 0:
             pipeline.check()
     pipeline.check()
-    return {"wrong": int(actual), "runs": runs, "seconds": round(time.time() - start_s, 1)}
+    row = {"wrong": int(actual), "runs": runs, "seconds": round(time.time() - start_s, 1)}
+    return row | (asdict(pipeline._counts[-1].counts()) if schedule.startswith("ccks") else {})
 
 
 def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
@@ -172,7 +198,7 @@ def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
     for row in rows:
         try:
             choices = VARIANTS.get(row)
-            with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):  # pipelines_of takes none
+            with mock.patch.object(run, "Choices", lambda c=choices, **_: c):  # pipelines_of takes none
                 pipelines = stage_times.pipelines_of(policy, "ccks" if choices else row, count)
             inputs = stage_times.rotated(pipelines[0], count)
             graph = timing.captured(partial(stage_times.launch_all, pipelines, inputs))
@@ -186,18 +212,31 @@ def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
     return matches
 
 
+def counts(chain: Chain, choices: Choices) -> dict[str, int]:
+    """Return what a co-pilot counts in 20 runs."""
+    pipeline = GpuPipeline(chain.policy(), schedule="ccks", unchecked=True, choices=choices)
+    inputs = pipeline.example()
+    for _ in range(20):
+        pipeline(**inputs)
+    pipeline.check()
+    time.sleep(0.01)
+    return asdict(pipeline._counts[-1].counts())
+
+
 def main() -> None:
     faulthandler.dump_traceback_later(45, repeat=True)
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--rows", type=lambda text: tuple(text.split(",")), default=ROWS)
+    parser.add_argument("--rows", type=lambda text: tuple(re.split(",(?! )", text)), default=ROWS)
     parser.add_argument("--only", choices=("times", "right"))
     parser.add_argument("--many", action="store_true")
+    parser.add_argument("--chains", nargs="+")
     chosen = parser.parse_args()
     out, rows = chosen.output, chosen.rows
     chains = chains_of_many_tiles() if chosen.many else timed_chains()
+    chains = {name: chain for name, chain in chains.items() if not chosen.chains or name in chosen.chains}
     schedulers = [schedule for schedule in reversed(SCHEDULERS) if schedule in rows]
     start_s = time.time()
     if chosen.only != "times":
@@ -220,13 +259,7 @@ def main() -> None:
         try:
             results["us"][name] = message = times(chain, rows)
             print(name, {row: round(us, 1) for row, us in message.items()}, flush=True)
-            pipeline = GpuPipeline(chain.policy(), schedule="ccks", unchecked=True)
-            inputs = pipeline.example()
-            for _ in range(20):
-                pipeline(**inputs)
-            pipeline.check()
-            time.sleep(0.01)
-            results["counts"][name] = asdict(pipeline._counts[-1].counts())
+            results["counts"][name] = {row: counts(chain, VARIANTS[row]) for row in rows if row in VARIANTS}
             print("  ", results["counts"][name], flush=True)
         except Exception:
             traceback.print_exc()

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SOURCES, INCLUDE = ROOT / "tileprof/examples/cuda", ROOT / "tileprof/runtime/include"
 DELAYS = Path(__file__).with_name("delays.cuh")
 SYNCHRONISED = ("graph", "pdl", "streams", "cusync", "cusync-streams", "hooks")
-PERSISTENT = ("persistent", "persistent-pdl", "persistent-dynamic", "ccks", "ccks-ready")
+PERSISTENT = ("persistent", "persistent-pdl", "persistent-dynamic", "ccks", "ccks-ready", "ccks-overwrite")
 RULES = ("flat", "always", "threshold", "spawn", "warp")
 MODES = {"kernels": "stream", "exact": "dataflow", "filters": "dataflow-bloom"}
 SCALE, COSTS, STEPS = 6, (2000, 100), 32
@@ -181,7 +181,12 @@ def compile_chains() -> None:
         plans = {cuts: plan_of(chain.policy(), chain, clusters=clusters, cuts=cuts) for cuts in (True, False)}
         stages = plans_by_stage(plans[True], clusters(plans[True].split))
         kernels += [(part, Options(programmatic=on, delay_ns=on * DELAY_NS)) for part in stages for on in (False, True)]
-        kernels += [(plans[dealer is Dealer.LISTS], Options(dealer=dealer, delay_ns=DELAY_NS)) for dealer in Dealer]
+        kernels += [
+            (plans[dealer is Dealer.LISTS], Options(dealer=dealer, claims=claims, delay_ns=DELAY_NS))
+            for dealer in Dealer
+            for claims in (False, True)
+            if dealer is Dealer.PILOT or not claims
+        ]
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(lambda kernel: compiled(*kernel), kernels):
             pass

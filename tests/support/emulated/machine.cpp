@@ -280,6 +280,13 @@ void store_release_outside(u64* address, u64 value) {
     if (one_in(options.yield_odds)) yield();
 }
 
+// On its way for any time: others, and the CPU, may step before it is there.
+void store_relaxed_outside(u64* address, u64 value) {
+    for (u64 turns = one_in(options.yield_odds) ? below(256) : 0; turns > 0; --turns) yield();
+    *address = value;
+    progress = true;
+}
+
 void nap() {
     now->napped = true;
     yield();

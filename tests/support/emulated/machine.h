@@ -67,6 +67,7 @@ int add_relaxed(int* address, int value);
 void store_release(int* address, int value);
 u64 load_acquire_outside(const u64* address);  // memory that a thread of the CPU shares
 void store_release_outside(u64* address, u64 value);
+void store_relaxed_outside(u64* address, u64 value);
 void nap();
 void fence_proxy();
 

@@ -37,6 +37,9 @@ inline u64 load_acquire_sys_u64(const u64* address) {
 inline void store_release_sys_u64(u64* address, u64 value) {
     machine::store_release_outside(reinterpret_cast<machine::u64*>(address), value);
 }
+inline void store_relaxed_sys_u64(u64* address, u64 value) {
+    machine::store_relaxed_outside(reinterpret_cast<machine::u64*>(address), value);
+}
 inline s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 value) {
     const s32 before = *address;
     if (before == expected) *address = value;

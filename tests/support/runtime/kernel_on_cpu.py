@@ -102,9 +102,11 @@ class HostArguments(Arguments):
         self.words[word : word + 11] = [*words, swizzle]
 
 
-def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
+def compiled(
+    plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS, *, claims: bool = False
+) -> Path:
     """A library of the kernel of a plan and a machine of its own, in a new folder."""
-    stages = without_products(header(plan, Options(dealer=dealer)))
+    stages = without_products(header(plan, Options(dealer=dealer, claims=claims)))
     texts = KERNEL.texts()
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))

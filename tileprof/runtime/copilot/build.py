@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from tileprof import building
-from tileprof.runtime.copilot.choices import Choices, places, programs
+from tileprof.runtime.copilot.choices import Choices, grades, places, programs
 from tileprof.runtime.persistent.dealing import COMMANDS, TaskGraph, completions
 from tileprof.runtime.persistent.plan import I32, Plan
 
@@ -63,10 +63,10 @@ def header(plan: Plan, choices: Choices) -> str:
         "TASKS": len(plan.tasks), "CLUSTERS": plan.clusters, "SPLIT": plan.split,
         "SEMAPHORES": max(1, plan.semaphores), "COMMANDS": COMMANDS, "COMPLETIONS": completions(plan),
         "DEPTH": choices.depth, "KIN": _KIN, "AFFINITY": int(choices.affinity), "SPECULATE": int(choices.speculate),
-        "PROGRAMS": int(program_of.max(initial=0)) + 1,
+        "OVERWRITE": int(choices.overwrite),         "PROGRAMS": int(program_of.max(initial=0)) + 1,
     }  # fmt: skip
     tables: dict[str, I32] = {
-        "READY_TASKS": graph.ready, "NEEDS": graph.needs, "PLACE": place,
+        "READY_TASKS": graph.ready, "NEEDS": graph.needs, "PLACE": place, "GRADE": grades(plan, choices),
         "AT_PLACE": np.argsort(place).astype(np.int32), "POST_PTR": plan.post_ptr, "POSTS": plan.posts,
         "EVENT_PTR": graph.event_ptr, "WAITERS": graph.waiters, "PROGRAM_OF": program_of,
         "PROGRAM_TASKS": np.bincount(program_of).astype(np.int32),

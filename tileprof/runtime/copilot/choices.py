@@ -24,7 +24,9 @@ class Choices:
     first, which then may find it in its SM's cache or the L2 nearby. ``speculate``: tasks are sent before they are
     ready where a cluster has room, and the cluster awaits their semaphores. ``depth``: tasks that a cluster is sent and
     has not completed, at most. ``deadlines_us``: for order ``deadline``, from the begin of a run, one for each program
-    of the plan (`programs`); ``math.inf`` for a program that has none.
+    of the plan (`programs`); ``math.inf`` for a program that has none. ``overwrite``: a command that its cluster has
+    not taken is overwritten by a ready task that is more urgent, or where the first one waits for inputs; ``depth`` is
+    at least 2.
     """
 
     order: str = "critical"
@@ -32,12 +34,15 @@ class Choices:
     speculate: bool = True
     depth: int = 2
     deadlines_us: tuple[float, ...] = ()
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise UserError(f"there is no order {self.order!r} of a co-pilot; there are {', '.join(ORDERS)}")
         if not 1 <= self.depth <= MOST_AHEAD:
             raise UserError(f"a cluster is sent 1 to {MOST_AHEAD} tasks ahead, not {self.depth}")
+        if self.overwrite and self.depth < 2:
+            raise UserError("a cluster that is sent one task at a time has no command to overwrite; take depth=2")
         if (self.order == "deadline") != bool(self.deadlines_us) or not all(us > 0 for us in self.deadlines_us):
             raise UserError(
                 f"the order is {self.order} and the deadlines are {self.deadlines_us}: deadlines are positive, and go "
@@ -72,7 +77,26 @@ def places(plan: Plan, choices: Choices) -> I32:
     Raises `UserError` where there is not one deadline for each program.
     """
     turn = np.arange(len(plan.tasks)) - np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
-    keys: list[Any] = [turn, plan.tasks[:, 0]]
+    order = np.lexsort([turn, plan.tasks[:, 0], *_urgency(plan, choices)])
+    places_of = np.empty(len(order), np.int32)
+    places_of[order] = np.arange(len(order))
+    return places_of
+
+
+def grades(plan: Plan, choices: Choices) -> I32:
+    """Return ``[T]``: tasks that are equally urgent have the same grade, and more urgent ones a smaller one."""
+    keys = _urgency(plan, choices) or [plan.tasks[:, 0]]
+    order = np.lexsort(keys)
+    steps = np.zeros(len(order), np.int32)
+    for key in keys:
+        steps[1:] |= key[order][1:] != key[order][:-1]
+    grades_of = np.empty(len(order), np.int32)
+    grades_of[order] = np.cumsum(steps)
+    return grades_of
+
+
+def _urgency(plan: Plan, choices: Choices) -> list[Any]:
+    """Return keys ``[T]`` of an order, the last first; none where tasks are taken stage by stage."""
     if choices.order == "deadline":
         program_of = programs(plan)
         if len(choices.deadlines_us) != program_of.max() + 1:
@@ -81,14 +105,9 @@ def places(plan: Plan, choices: Choices) -> I32:
                 f"{len(choices.deadlines_us)} deadlines are given"
             )
         upward = upward_us(plan)
-        keys.append(-upward)  # of those without a deadline
-        keys.append(np.array(choices.deadlines_us)[program_of[plan.tasks[:, 0]]] - upward)
-    if choices.order == "critical":
-        keys.append(-upward_us(plan))
-    order = np.lexsort(keys)
-    places_of = np.empty(len(order), np.int32)
-    places_of[order] = np.arange(len(order))
-    return places_of
+        slack_us = np.array(choices.deadlines_us)[program_of[plan.tasks[:, 0]]] - upward
+        return [-upward, slack_us]  # the first is for those without a deadline
+    return [-upward_us(plan)] if choices.order == "critical" else []
 
 
 def upward_us(plan: Plan) -> np.ndarray:

@@ -23,7 +23,8 @@ word that ends it.
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Counts of a co-pilot so far: ``runs``, ``commands``, of these sent ``ahead`` of their inputs and to the ``own``
-    cluster of their last input; ``batches`` of completions that it found at once, and the most in one.
+    cluster of their last input; ``batches`` of completions that it found at once, and the most in one; commands that
+    were ``overwritten`` before they were known to be taken, of these ``too_late``: the cluster took the first version.
     """
 
     runs: int
@@ -32,6 +33,8 @@ class Counts:
     own: int
     batches: int
     most_in_batch: int
+    overwritten: int
+    too_late: int
 
 
 class Copilot:
@@ -77,9 +80,9 @@ class Copilot:
 
     def counts(self) -> Counts:
         """Return what it has done; to be asked while no kernel runs."""
-        six = (ctypes.c_uint64 * 6)()
-        self._library.pilot_counts(self._pilot, six)
-        return Counts(*six)
+        eight = (ctypes.c_uint64 * 8)()
+        self._library.pilot_counts(self._pilot, eight)
+        return Counts(*eight)
 
     def ended_us(self) -> list[float]:
         """Return the mean over runs, for each program of the plan, from a run's first completion to the program's last,

@@ -27,7 +27,9 @@ MOST_AHEAD: Final = COMMANDS - 4
 MOST_TASKS: Final = (1 << 20) - 2
 """The number of a task stands in 20 bits beside its run's."""
 
-_LINK_HEAD: Final = 16
+LINK_HEAD: Final = 16
+"""Words of the memory that GPU and CPU share before the rings of commands."""
+
 _FLAG_WORDS: Final = FLAG_BYTES // 4
 
 
@@ -103,16 +105,17 @@ class TaskGraph:
         }  # fmt: skip
 
 
-def constants(plan: Plan, dealer: Dealer) -> dict[str, int]:
-    """Return what dealing.cuh asks of stages.h."""
+def constants(plan: Plan, dealer: Dealer, *, claims: bool = False) -> dict[str, int]:
+    """Return what dealing.cuh asks of stages.h. ``claims``: clusters say which commands they have taken."""
     if dealer is Dealer.LISTS:
         names = ("TASKS", "READY", "CLUSTERS", "COMMANDS", "COMPLETIONS")
         tables = ("READY_AT", "NEEDS_AT", "POSTS_AT", "EVENT_PTR_AT", "EVENTS_AT", "WAITERS_AT", "COUNTS_AT")
-        return {"DEALER": 0} | dict.fromkeys(names, 1) | dict.fromkeys(tables, 0)
+        return {"DEALER": 0, "CLAIMS": 0} | dict.fromkeys(names, 1) | dict.fromkeys(tables, 0)
     graph = TaskGraph.of(plan)
     return {
-        "DEALER": int(dealer), "TASKS": len(plan.tasks), "READY": len(graph.ready), "CLUSTERS": plan.clusters,
-        "COMMANDS": COMMANDS, "COMPLETIONS": completions(plan), "COUNTS_AT": _counts_at(plan),
+        "DEALER": int(dealer), "CLAIMS": int(claims), "TASKS": len(plan.tasks), "READY": len(graph.ready),
+        "CLUSTERS": plan.clusters, "COMMANDS": COMMANDS, "COMPLETIONS": completions(plan),
+        "COUNTS_AT": _counts_at(plan),
     } | graph.offsets()  # fmt: skip
 
 
@@ -122,8 +125,8 @@ def completions(plan: Plan) -> int:
 
 
 def link_words(plan: Plan) -> int:
-    """Return 64-bit words of the memory that GPU and CPU share."""
-    return _LINK_HEAD + plan.clusters * COMMANDS + completions(plan)
+    """Return 64-bit words of the memory that GPU and CPU share: commands, completions, claims."""
+    return LINK_HEAD + 2 * plan.clusters * COMMANDS + completions(plan)
 
 
 def _counts_at(plan: Plan) -> int:

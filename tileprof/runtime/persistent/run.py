@@ -66,12 +66,12 @@ class PersistentKernel:
             if plan is None:
                 plan = plan_of(policy, chain, clusters=max_clusters, cuts=self._dealer is Dealer.LISTS)
             self.plans = _plans(plan, scheduler, max_clusters(plan.split))
-            options = Options(programmatic=scheduler.overlapped, dealer=self._dealer)
-            self._pilot = (
-                compiled_pilot(plan, choices or Choices(speculate=scheduler.speculates))
-                if self._dealer is Dealer.PILOT
-                else None
+            choices = choices or Choices(speculate=scheduler.speculates, overwrite=scheduler.overwrites)
+            dealt = self._dealer is Dealer.PILOT
+            options = Options(
+                programmatic=scheduler.overlapped, dealer=self._dealer, claims=dealt and choices.overwrite
             )
+            self._pilot = compiled_pilot(plan, choices) if dealt else None
             self._launchers = [
                 Launcher(
                     p,
@@ -122,7 +122,7 @@ def compile_for(policy: Policy, chain: Chain, schedulers: Iterable[Scheduler], c
     for each in schedulers:
         dealer = Dealer[each.dealt.upper()]
         plan = plan_of(policy, chain, clusters=clusters, cuts=dealer is Dealer.LISTS)
-        options = Options(programmatic=each.overlapped, dealer=dealer)
+        options = Options(programmatic=each.overlapped, dealer=dealer, claims=each.overwrites)
         parts |= {header(part, options): (part, options) for part in _plans(plan, each, clusters(plan.split))}
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
         for future in [pool.submit(compiled, part, options) for part, options in parts.values()]:

@@ -51,8 +51,8 @@ class Options:
     holds weights. ``under_way_bytes``: of weights that all blocks together ask memory for at a time, 0 for no limit;
     ``ahead_bytes``: while they are ahead of their activations. ``lag``: products under way behind the newest.
     ``programmatic``: blocks may start where those of the kernel in front have ended, and wait there. ``dealer``: who
-    says which cluster takes which task. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts
-    longer gives up.
+    says which cluster takes which task. ``claims``: clusters tell the co-pilot which command they have taken.
+    ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts longer gives up.
     """
 
     buffers: int = 2
@@ -63,6 +63,7 @@ class Options:
     ahead_bytes: int = 4_000_000
     programmatic: bool = True
     dealer: Dealer = Dealer.LISTS
+    claims: bool = False
     delay_ns: int = 0
     timeout_ns: int = 2_000_000_000
 
@@ -251,7 +252,7 @@ def header(plan: Plan, options: Options) -> str:
         "LAG": options.lag,
         "BIAS_BYTES": _bias_bytes(plan),
         "MOST_K_BLOCKS": max(stage.k_blocks for stage in plan.stages),
-    } | constants(plan, options.dealer)
+    } | constants(plan, options.dealer, claims=options.claims)
     lines = [
         f"#define BFLOAT16 {int(dtype == 'bfloat16')}",
         *(f"constexpr int {name} = {value};" for name, value in values.items()),

@@ -17,7 +17,7 @@ from tileprof.runtime.copilot.build import compiled
 from tileprof.runtime.copilot.choices import Choices, places, programs
 from tileprof.runtime.copilot.copilot import Copilot, Tower
 from tileprof.runtime.measuring.cases import gelu_mlp
-from tileprof.runtime.persistent.dealing import COMMANDS, completions, link_words
+from tileprof.runtime.persistent.dealing import COMMANDS, LINK_HEAD, link_words
 from tileprof.runtime.persistent.lower import plan_of
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the thread")
@@ -62,8 +62,7 @@ def test_no_cluster_gets_its_next_task_while_another_has_none(tmp_path, monkeypa
     plan = plan_of(chain.policy(), chain, clusters=lambda _: 40, cuts=False)
     ready = int((plan.tasks[:, 0] == 0).sum())
     pilot = Copilot(link_words(plan), compiled(plan, Choices(speculate=False, depth=depth)), pinned=False, flies=False)
-    begin = len(pilot.memory) - completions(plan) - plan.clusters * COMMANDS
-    rings = pilot.memory[begin:][: plan.clusters * COMMANDS].reshape(plan.clusters, COMMANDS)
+    rings = pilot.memory[LINK_HEAD:][: plan.clusters * COMMANDS].reshape(plan.clusters, COMMANDS)
     command_counts = (rings != 0).sum(dim=1).tolist()
     assert sum(command_counts) == min(ready, depth * plan.clusters)
     assert max(command_counts) - min(command_counts) <= 1

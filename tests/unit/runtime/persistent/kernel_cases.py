@@ -78,6 +78,7 @@ PAIRS = gelu_mlp(700, (256, 96), (256, 128), 192, 128)
 
 
 GATED_APART = gated_apart(100, 192, 264, ((64, 48), (64, 96), (64, 64)))
+TWO_PROGRAMS = gelu_mlp(128, (64, 64), (64, 64), 192, 192).beside(gelu_mlp(64, (64, 64), (64, 64), 192, 192))
 ROWS = convolution_pair(3, 14, 64, (98, 32))
 
 
@@ -116,6 +117,7 @@ CASES: dict[str, Case] = {
     "a residual block": (residual_block(), "tile", 1, 3, 227),
     "a batch norm and a product of results": (normed_block(), "tile", 1, 3, 227),
     "a batch norm and a product of results, by two": (normed_block(), "tile", 2, 3, 227),
+    "two programs": (TWO_PROGRAMS, "tile", 1, 2, 56),
     "a gate apart": (GATED_APART, "tile", 1, 3, 227),
     "a gate apart, by two": (GATED_APART, "tile", 2, 3, 227),
 }

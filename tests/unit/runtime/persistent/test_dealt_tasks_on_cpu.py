@@ -4,7 +4,9 @@ adversarial orders, right in every bit; planted faults are seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from unittest import mock
@@ -37,6 +39,8 @@ CHOICES = {
     "far ahead": Choices(affinity=True, depth=6),
     "deadline": Choices(order="deadline", deadlines_us=(50.0,)),
 }
+URGENT = Choices(order="deadline", deadlines_us=(math.inf, 40.0), speculate=False, overwrite=True)
+OVERWRITING = {"overwrite": URGENT, "overwrite, ahead": replace(URGENT, speculate=True)}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,8 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
         plan: Plan = plan_for(name)
         dealer = Dealer.QUEUE if choices is None else Dealer.PILOT
         with mock.patch.object(source, "SHARED_BYTES", 1024 * CASES[name][4]):
-            library = compiled(plan, folder / str(next(numbers)), patch, dealer)
+            claims = choices is not None and choices.overwrite
+            library = compiled(plan, folder / str(next(numbers)), patch, dealer, claims=claims)
         if choices is None:
             return HostKernel(plan, library, dealer)
         text = pilot_build.SOURCE.read_text()
@@ -82,6 +87,16 @@ def test_a_copilot_gives_the_same_bits_in_every_order(make, name, choices) -> No
     assert (counts.ahead > 0) == CHOICES[choices].speculate
     assert (counts.own > 0) == (choices == "affinity")
     assert kernel.pilot.ended_us()[0] > 0
+
+
+@pytest.mark.parametrize("choices", list(OVERWRITING))
+def test_a_copilot_that_overwrites_commands_gives_the_same_bits_in_every_order(make, choices) -> None:
+    kernel = make("two programs", OVERWRITING[choices])
+    assert not list(wrong_runs(kernel, CASES["two programs"][0], 30))
+    counts = kernel.pilot.counts()
+    assert counts.runs >= 29
+    assert 0 < counts.too_late < counts.overwritten
+    assert (counts.ahead > 0) == OVERWRITING[choices].speculate
 
 
 QUEUE_FAULTS: dict[str, tuple[str, Patch]] = {
@@ -175,6 +190,36 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
             "dealing.cuh", ("arguments.flags[TAKEN_AT + cluster] = taken;", "arguments.flags[TAKEN_AT + cluster] = 0;")
         ),
         None,
+    ),
+    "a claim repeats what stands there later": (
+        "two programs",
+        URGENT,
+        replaced(
+            "dealing.cuh",
+            (
+                "link_claims(arguments, cluster) + place, seen);",
+                "link_claims(arguments, cluster) + place, (nanosleep(20), load_acquire_sys_u64(command)));",
+            ),
+        ),
+        None,
+    ),
+    "nothing is claimed": (
+        "two programs",
+        URGENT,
+        replaced("dealing.cuh", ("if constexpr (CLAIMS) store_relaxed", "if constexpr (false) store_relaxed")),
+        None,
+    ),
+    "an overwritten task is dealt before the claim": (
+        "two programs",
+        URGENT,
+        None,
+        replaced(
+            "pilot.cpp",
+            (
+                "++commands, ++undecided,",
+                "was_sent[command.before] = false, ready.insert(PLACE[command.before]), ++commands, ++undecided,",
+            ),
+        ),
     ),
     "the CPU is told before the proxy fence": (
         "products",

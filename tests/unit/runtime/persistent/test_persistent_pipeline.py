@@ -78,6 +78,7 @@ PAIR = convolution_pair(2, 6, 64, (12, 32))
         ("persistent-dynamic", 1),
         ("ccks", 1),
         ("ccks-ready", 1),
+        ("ccks-overwrite", 1),
         ("persistent-stages", 2),
         ("persistent-pdl", 2),
         ("persistent-unsynchronised", 1),

@@ -14,12 +14,14 @@ void pilot_delete(Pilot* pilot) {
     delete pilot;
 }
 
-// Counts: runs, commands, commands sent ahead, commands to the worker of their last input, batches of messages, and
-// the largest batch. Call this while no kernel runs.
-void pilot_counts(const Pilot* pilot, u64* six) {
-    const u64 counts[6] = {pilot->runs, pilot->commands,      pilot->ahead,
-                           pilot->own,  pilot->rings.batches, pilot->rings.most_in_batch};
-    std::memcpy(six, counts, sizeof counts);
+// Counts: runs, commands, commands sent ahead, commands to the worker of their last input, batches of messages, the
+// largest batch, commands that were overwritten, and those of them that their worker had already read. Call this while
+// no kernel runs.
+void pilot_counts(const Pilot* pilot, u64* eight) {
+    const auto& rings = pilot->rings;
+    const u64 counts[8] = {pilot->runs,   pilot->commands,     pilot->ahead,      pilot->own,
+                           rings.batches, rings.most_in_batch, rings.overwritten, rings.too_late};
+    std::memcpy(eight, counts, sizeof counts);
 }
 
 // Nanoseconds from a run's first completion to the last one of each program, summed over runs. Returns the number of

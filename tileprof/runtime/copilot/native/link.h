@@ -31,32 +31,49 @@ struct Ranked {
         if (place / 64 < first) first = place / 64;
     }
 
+    // The next place; -1 if there is none.
+    int next() {
+        for (; first < WORDS; ++first)
+            if (words[first] != 0) return 64 * first + __builtin_ctzll(words[first]);
+        return -1;
+    }
+
     // Removes and returns the next place; -1 if there is none.
     int take() {
-        for (; first < WORDS; ++first)
-            if (words[first] != 0) {
-                const int place = 64 * first + __builtin_ctzll(words[first]);
-                words[first] &= words[first] - 1;
-                return place;
-            }
-        return -1;
+        const int place = next();
+        if (place >= 0) words[first] &= words[first] - 1;
+        return place;
     }
 };
 
-// The rings of a kernel, in memory that starts as zeros: each worker's commands, and the messages of all workers. All
-// runs use the same rings. A word contains its sequence number, from 1, above its value.
+// The rings of a kernel, in memory that starts as zeros: each worker's commands, the messages of all workers, and, if
+// commands may be overwritten, each worker's claims, which repeat the commands that it took. All runs use the same
+// rings. A word contains its sequence number, from 1, above its value.
 template <int WORKERS, int COMMANDS, int MESSAGES>
 struct Rings {
     u64* const link;
     u32 issued[WORKERS] = {};  // number of commands, over all runs
     u32 received = 0;  // number of messages, over all runs
     u64 batches = 0, most_in_batch = 0;
+    u64 overwritten = 0, too_late = 0;  // commands; and those that their worker had read before
 
     explicit Rings(u64* link) : link(link) {}
 
     void write(int worker, u32 value) {
         const u32 number = issued[worker]++;
+        overwrite(worker, number, value);
+    }
+
+    // Puts another value into a command's place, which the worker may have read or not.
+    void overwrite(int worker, u32 number, u32 value) {
         store(link + LINK_HEAD + worker * COMMANDS + number % COMMANDS, static_cast<u64>(number + 1) << 32 | value);
+    }
+
+    // Returns whether a worker is known to have taken the command of a number, and the value that it took.
+    bool claimed(int worker, u32 number, u32* value) const {
+        const u64 word = load(link + LINK_HEAD + WORKERS * COMMANDS + MESSAGES + worker * COMMANDS + number % COMMANDS);
+        *value = static_cast<u32>(word);
+        return static_cast<u32>(word >> 32) == number + 1;
     }
 
     // Passes on each message that has arrived. Returns false if there was none, or if `take` rejects one: that kernel

@@ -7,7 +7,8 @@
 //     done -> semaphore + 1 -- value? -> each waiter's count + 1 -- all? -> place in the queue -> cluster that drew it
 //
 // PILOT: a thread of the CPU says what comes next, in a ring for each cluster in memory of the CPU, and reads of what
-// is done in another.
+// is done in another. CLAIMS: it may write another task over a command until the cluster reads it, which takes what it
+// read and writes that word into a ring of claims.
 #pragma once
 
 #include "common.cuh"
@@ -26,7 +27,8 @@ __device__ __forceinline__ s32 marked(u32 run, s32 task) {
     return static_cast<s32>((run + 1) % 2048 << NUMBER_BITS | static_cast<u32>(task));
 }
 
-// Memory of the CPU: a word that ends everything, then a ring of COMMANDS per cluster, then one ring of COMPLETIONS.
+// Memory of the CPU: a word that ends everything, then a ring of COMMANDS per cluster, then one ring of COMPLETIONS,
+// then a ring of COMMANDS per cluster in which it repeats each command that it took.
 constexpr int LINK_HEAD = 16;
 
 __device__ __forceinline__ u64* link_commands(const Arguments& arguments, int cluster) {
@@ -35,6 +37,10 @@ __device__ __forceinline__ u64* link_commands(const Arguments& arguments, int cl
 
 __device__ __forceinline__ u64* link_completions(const Arguments& arguments) {
     return reinterpret_cast<u64*>(arguments.link) + LINK_HEAD + CLUSTERS * COMMANDS;
+}
+
+__device__ __forceinline__ u64* link_claims(const Arguments& arguments, int cluster) {
+    return link_completions(arguments) + COMPLETIONS + cluster * COMMANDS;
 }
 
 // Records that no task arrived, like a wait that timed out, with the task's slot instead of a semaphore.
@@ -96,12 +102,15 @@ struct Dealer {
                 return seen == marked(run, task);
             });
         } else {
-            const u64* command = link_commands(arguments, cluster) + taken % COMMANDS;
-            ++taken;
+            const u32 place = taken++ % COMMANDS;
+            const u64* command = link_commands(arguments, cluster) + place;
             return poll(taken, [&](s32& task) {
                 const u64 seen = load_acquire_sys_u64(command);
                 task = static_cast<s32>(static_cast<u32>(seen));
-                return static_cast<u32>(seen >> 32) == taken;
+                if (static_cast<u32>(seen >> 32) != taken) return false;
+                // Before the task's completion, which releases it; the CPU relies on that order.
+                if constexpr (CLAIMS) store_relaxed_sys_u64(link_claims(arguments, cluster) + place, seen);
+                return true;
             });
         }
     }

@@ -78,6 +78,10 @@ __device__ __forceinline__ void store_release_sys_u64(u64* address, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_relaxed_sys_u64(u64* address, u64 value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+
 // Orders ordinary accesses to global memory and those of TMA, in the thread that made the former or makes the latter.
 __device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

@@ -228,15 +228,18 @@ def _product(
     """Model a product in tiles, and the reduction of its slices where one was launched."""
     problem = call.problem
     placement = problem.placement(launch, kernel)
-    split = placement.split if reductions else 1
+    split = placement.split if reductions else placement.segments
     tile = gemm_tile_choice.Tile(placement.rows, placement.columns, kernel.tile[2], split, 1, 1, 32, 0)
     rate = gemm_tile_choice.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
     if isinstance(problem.shape, Window):
         window = replace(problem.shape, out=target, source=call.inputs[0], weight=call.inputs[1], bias=None)
         tile = replace(tile, split=max(1, min(split, -(-window.channels[1] // tile.k))))
         main = conv_kernels.main_kernel(
-            window, tile, launch.name, rate, per_image=placement.per_image, partial=bool(reductions)
-        )
+            window, tile, launch.name, rate, per_image=placement.per_image, partial=bool(reductions),
+            by_residue=placement.by_residue,
+        )  # fmt: skip
+        if placement.segments == main.grid[2] // window.groups > 1:
+            main = replace(main, footprint=replace(main.footprint, block=grid_blocks(launch.grid)))
     else:
         gradient = replace(problem.shape, weight=target, small=call.inputs[0], large=call.inputs[1])
         tile = replace(tile, split=max(1, min(split, gradient.small.shape[0] * gradient.small.shape[2])))

@@ -131,6 +131,13 @@ def moved(source: Operand, target: Operand, kind: str = "memcpy<device to device
     return sketch.kernel(kind, threads=1)
 
 
+def copied_in(target: Operand) -> Kernel:
+    """Return a copy from the host, whose memory is not the GPU's: one tile."""
+    sketch = Sketch(1)
+    sketch.whole(target, WRITE)
+    return sketch.kernel("memcpy<host to device>", threads=1)
+
+
 def memset(operand: Operand) -> Kernel:
     """Return a fill that the driver makes: one tile."""
     sketch = Sketch(1)

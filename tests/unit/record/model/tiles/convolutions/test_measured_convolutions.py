@@ -25,6 +25,8 @@ TO_NHWC = "cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half>"
 TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half>"
 GATHER = "cutlass_tensorop_f16_s16816fprop_optimized_f16_8x4_32x5_nhwc_align8"
 BESIDE = "cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_8x4_32x5_nn_align8>"
+SEGMENTS = "sm90_xmma_fprop_implicit_gemm_f16_nhwckrsc_nhwc_tilesize8x4x32_g1_execute_segment_k_on_kernel"
+STRIDED = "sm90_xmma_dgrad_implicit_gemm_indexed_f16_nhwckrsc_nhwc_tilesize8x4x32_g1_strided_execute_kernel"
 WEIGHTS = "sm80_xmma_wgrad_implicit_gemm_indexed_f16_nhwckrsc_nhwc_tilesize8x16x32_stage4"
 
 
@@ -129,6 +131,13 @@ CALLS = {
         key(Pass.INPUT_GRADIENT), [launch(TO_NHWC, 1, 1, 6), launch(TO_NHWC, 1, 1, 2),
                                    launch(GATHER.replace("fprop", "dgrad"), 11, 2, 1), launch(TO_NCHW, 2, 1, 2)],
     ),
+    "two segments of the depth in one launch": (
+        key(layout=Layout.CHANNELS_LAST, inside=34),
+        [launch("init_device_workspace_kernel"), launch(SEGMENTS, 24, 1, 1)],
+    ),
+    "a gradient of the input by remainders of the stride": (
+        key(Pass.INPUT_GRADIENT, layout=Layout.CHANNELS_LAST), [launch(STRIDED, 2, 12, 1)],
+    ),
     "a gradient of the weight": (key(Pass.WEIGHT_GRADIENT, layout=Layout.CHANNELS_LAST), [launch(WEIGHTS, 3, 1, 1)]),
     "a gradient of the weight in slices": (
         key(Pass.WEIGHT_GRADIENT, layout=Layout.CHANNELS_LAST),
@@ -184,7 +193,7 @@ def test_tiles_of_known_kernels_share_no_result(name):
     of, launches = CALLS[name]
     problem = problem_of(of)
     for kernel in measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200):
-        if kernel.coverage == "conservative" or kernel.name == "memset":
+        if kernel.coverage == "conservative" or kernel.name == "memset" or "segment_k_on" in kernel.name:
             continue
         for slot in range(len(kernel.operands)):
             written = [b for t in range(kernel.footprint.tiles) for run in runs_of(kernel.footprint, t, slot, WRITE)
@@ -204,6 +213,29 @@ def test_tiles_lie_where_the_grid_of_a_launch_counts_them():
             range(4 * column, min(4 * column + 4, channels)), range(8 * row, min(8 * row + 8, pixels))
         )
         assert written == {(image * channels + c) * pixels + p for c, p in of_tile}, "a fourth tile of a row is idle"
+
+
+def test_segments_of_a_depth_write_the_same_tile_a_round_apart():
+    of, launches = CALLS["two segments of the depth in one launch"]
+    _, kernel = measured.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    assert kernel.footprint.block.tolist() == [[x, 0, 0] for x in range(24)]
+    for tile in range(12):
+        written, again = ({b for run in runs_of(kernel.footprint, t, 2, WRITE) for b in run} for t in (tile, tile + 12))
+        assert written == again != set()
+        read, read_again = (
+            {b for run in runs_of(kernel.footprint, t, 0, READ) for b in run} for t in (tile, tile + 12)
+        )
+        assert read.isdisjoint(read_again), "channels are shared among segments"
+
+
+def test_tiles_of_a_strided_gradient_have_pixels_of_equal_remainders():
+    of, launches = CALLS["a gradient of the input by remainders of the stride"]
+    (kernel,) = measured.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    rows = []
+    for x, y, _ in kernel.footprint.block.tolist():
+        written = {b // 2 for run in runs_of(kernel.footprint, x + 2 * y, 2, WRITE) for b in run}
+        rows.append({element // 5 // 7 % 6 % 2 for element in written})
+    assert rows == [{0}] * 12 + [{1}] * 12
 
 
 def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_shows():
