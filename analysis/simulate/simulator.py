@@ -172,7 +172,8 @@ class Simulator:
         if isinstance(scheduler, RunsAlone):
             if self.lives.name != RECORDED.name:
                 raise UserError(
-                    f"{name} runs tiles as long as recorded, whatever runs beside them; it knows no --durations "
+                    f"{name} runs tiles as long as recorded, whatever runs beside them; it does not support "
+                    "--durations "
                     f"{self.lives.name}"
                 )
             outcome, remarks = scheduler.alone(p, room)

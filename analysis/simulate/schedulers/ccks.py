@@ -27,6 +27,10 @@ class Ccks(Options):
     has, ``up=500ns,down=500ns`` is assumed, and so are ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns``; a
     block that relays costs nothing here. ``local_ns`` is two L2 round trips. Workers are those of ``persistent``.
 
+    A tile is not tied to a worker before it runs, as if each command could still be overwritten. The runtime sends each
+    worker ``depth`` tiles, which stay there (``ccks``), or overwrites those that no worker has taken
+    (``ccks-overwrite``).
+
     | rule | source | here | worth |
     |---|---|---|---|
     | decisions | ahead of parents | the same; `speculate=0` | -58.4, -55.1, -51.5% |
@@ -40,7 +44,7 @@ class Ccks(Options):
     way: int = option(
         0,
         "how answers come: 0 ring, 1 host, 2 relay, 3 copy engine, 4 stream writes, 5 batches of them",
-        most=len(LINK_WAYS) - 1,
+        names=LINK_WAYS,
     )
     decide_ns: float = option(20.0, "ns of CPU time per tile")
     commit_ns: float = option(100.0, "ns of CPU time per batch")

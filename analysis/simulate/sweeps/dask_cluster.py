@@ -52,8 +52,7 @@ def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
         except distributed.scheduler.KilledWorker as died:
             raise UserError(
                 f"workers of the Dask cluster at {_named(address)} died while they simulated ({died.task}): out of "
-                "memory, or ended from outside; "
-                "give them more memory, or ask for fewer points"
+                "memory, or ended by another program; give them more memory, or simulate fewer points"
             ) from None
         except (CancelledError, distributed.comm.CommClosedError) as lost:
             raise UserError(f"the Dask cluster at {_named(address)} was lost during the simulation: {lost}") from None

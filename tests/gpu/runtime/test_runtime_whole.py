@@ -97,7 +97,7 @@ def rows() -> torch.Tensor:
 def test_a_race_leaves_caches_as_one_call_does(models, caplog) -> None:
     with torch.no_grad():
         assert all(same(*models, rows()) for _ in range(4))
-    assert caplog.text.count("kept ours (an attention)") == 1
+    assert caplog.text.count("kept tileprof's (an attention)") == 1
     assert "against Inductor's" in caplog.text
 
 

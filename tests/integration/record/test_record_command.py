@@ -239,7 +239,7 @@ print("end")
 """
     ended = _run(tmp_path, _script(tmp_path, script), warm=warm)
     assert (ended.returncode, ended.stdout) == (70, "end\n")
-    assert "recording stopped, the program goes on" in ended.stderr
+    assert "recording stopped, the program continues" in ended.stderr
     assert "the recording stopped: a bug in tileprof (ZeroDivisionError" in ended.stderr
 
 

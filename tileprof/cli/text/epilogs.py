@@ -15,7 +15,8 @@ def devices_and_schedulers() -> str:
     from tileprof.analysis.simulate import SCHEDULERS  # noqa: PLC0415 - heavy
 
     return (
-        f"Schedulers: {', '.join(SCHEDULERS)}; a wrong option, as in pdl:x=1, lists those that there are. {devices()}"
+        f"Schedulers: {', '.join(SCHEDULERS)}; an unknown option, as in pdl:x=1, lists all options of a scheduler. "
+        f"{devices()}"
     )
 
 

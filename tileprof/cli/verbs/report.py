@@ -57,7 +57,7 @@ def _run(options: Namespace) -> int:
     if options.sms is not None and options.sms < 1:
         raise UserError(f"--sms {options.sms}: a GPU has at least one SM")
     if options.watch and options.json:
-        raise UserError("--watch prints for people, --json for programs; ask for one of them")
+        raise UserError("--watch and --json exclude each other; choose one of them")
 
     from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.cli.verbs.report_watch import watch  # noqa: PLC0415 - heavy, and not needed for --help
@@ -130,7 +130,7 @@ def _inserted(trace: Trace) -> InsertedReport | None:
     except TraceError:
         raise
     except UserError as error:
-        say(f"tileprof: the filters of the trace are not asked: {error}")
+        say(f"tileprof: the filters of the trace are not queried: {error}")
         return None
 
 

@@ -198,7 +198,10 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
             if len(session.conservative) > _LISTED_OPERATORS
             else ""
         )
-        lines.append(f"conservative: {total} launches, {', '.join(f'{op} ({n})' for op, n in worst)}{more}")
+        lines.append(
+            f"conservative: {total} launch{'es' if total != 1 else ''}, "
+            f"{', '.join(f'{op} ({n})' for op, n in worst)}{more}"
+        )
     lines += [f"note: {n}" for n in notes if "every tile is taken to touch" not in n]
     lines.append(f"next: tileprof report {shell_word(path)}")
     return lines

@@ -150,7 +150,7 @@ class Session:
         ]
         sentences = sorted(self._notes | self._remarks) + recurrent + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
-            sentences.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
+            sentences.append(f"Tile shapes are those of --tile: {' '.join(self.options.tile)}.")
         if self.fake:
             sentences.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
@@ -272,7 +272,7 @@ class Session:
         if self.failure is not None and self.active:
             self.active = False
             self._progress.end()
-            print(f"tileprof: recording stopped, the program goes on: {self.failure}", file=sys.stderr)  # noqa: T201
+            print(f"tileprof: recording stopped, the program continues: {self.failure}", file=sys.stderr)  # noqa: T201
 
     def _record(
         self,

@@ -48,7 +48,7 @@ class Settings:
         if not 0 <= self.workers <= 32:
             raise UserError(f"--workers takes 0 to 32 threads, not {self.workers}")
         if self.workers and self.mode != "streams":
-            raise UserError("--workers goes with --scheduler acs, without --check")
+            raise UserError("--workers needs --scheduler acs, without --check")
         for name, value in (("--window", self.window), ("segment", self.segment), ("orders", self.orders)):
             if value < 1:
                 raise UserError(f"{name} takes a number from 1, not {value}")

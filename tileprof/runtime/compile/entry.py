@@ -207,7 +207,7 @@ def _without_large_copies(regions: list[Region], options: Options) -> list[Regio
             copied = sum(region.inputs[n].meta["val"].nbytes for n in region.folded)
         if not options.frozen and total + copied > FOLDED_BYTES:
             LOG.info(
-                "%s is left to Inductor: it keeps %.0f MB of copies of weights, for which frozen=True asks",
+                "%s is left to Inductor: it keeps %.0f MB of copies of weights, which frozen=True allows",
                 region.name,
                 copied / 1e6,
             )

@@ -384,6 +384,9 @@ def test_the_link_of_the_cpu_is_the_devices_for_as_many_blocks_as_it_has_sms():
     assert time_of(g, f"ccks:{costs}") == first + 200 + first
     assert time_of(g, f"ccks:{costs},up_ns=1") == first + 1 + first
     assert time_of(g, f"ccks:{costs},way=2") == 30 + 10 + 30 + 30 + 10
+    assert time_of(g, f"ccks:{costs},way=relay") == time_of(g, f"ccks:{costs},way=2")
+    with pytest.raises(UserError, match="way=moon is none of ring, host, relay, copy, write, batch"):
+        scheduler("ccks:way=moon")
     with pytest.raises(UserError, match="no times of the link by way of 'copy'"):
         time_of(g, f"ccks:{costs},way=3")
 
@@ -477,7 +480,7 @@ def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm,
     bounds = Bounder(g, machine, simulator.lives.shortest(g.recording, machine, simulator.recorded)).of(1.0)
     for name in (*SCHEDULERS, *CORNERS):
         if model != "recorded" and name.startswith("inline"):
-            with pytest.raises(UserError, match="knows no --durations"):
+            with pytest.raises(UserError, match="does not support --durations"):
                 simulator.run(scheduler(name))
             continue
         schedule = simulator.run(scheduler(name))

@@ -115,7 +115,7 @@ UNKNOWN = {
     "adds a tensor": lambda x: torch.addmm(x[:, :1], x, x) @ x,
     "addmm with alpha 2": lambda x: torch.addmm(x[0], x, x, alpha=2) @ x,
     "float64; stages compute in float16": lambda x: (x.double() @ x.double()) @ x.double(),
-    "native_dropout draws from PyTorch's generator, whose numbers no stage repeats": lambda x: (
+    "native_dropout uses random numbers of PyTorch's generator, which stages cannot reproduce": lambda x: (
         torch.dropout(x @ x, 0.5, True) @ x
     ),
     "softmax over dimension 0": lambda x: torch.softmax(x @ x, 0) @ x,

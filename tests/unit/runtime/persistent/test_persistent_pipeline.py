@@ -190,7 +190,7 @@ def test_the_command_runs_a_policy_on_the_gpu_and_compares(monkeypatch, tmp_path
         run(tmp_path / "p.json", "--scheduler", "unsynchronised")
     with pytest.raises(UserError, match="no scheduler 'cusink'"):
         run(tmp_path / "p.json", "--scheduler", "cusink")
-    with pytest.raises(UserError, match="goes with neither"):
+    with pytest.raises(UserError, match="cannot be combined with --compare"):
         run(tmp_path / "p.json", "--scheduler", "graph", "--compare")
 
 
