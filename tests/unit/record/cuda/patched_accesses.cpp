@@ -16,8 +16,7 @@ struct Asked {
 };
 
 // Of a warp: kind 0 is an access of `bytes` per lane, 1 a bulk copy, 2 a load through a tensor map; a block enters (3),
-// lanes exit (4) at an address; the fact of an address's window (5) is that of launch 6, or says that launch 7 (`mode`)
-// is making its entry.
+// lanes exit (4) at an address; the place of the fact of an address's window has another launch's (5).
 struct Access {
     uint64_t kind, block, mode, bytes, lanes, address[32];
 };
@@ -66,8 +65,8 @@ int main() {
             if (access.kind == 2 && elected()) return fill_filter_of_reads(&h);
             if (access.kind == 5) {
                 uint64_t window = access.address[lane] >> (h.granule_shift + 5);
-                uint32_t above = fact_above(window, 0) | (mode == h.launch ? kMakingBit : 0);
-                store_fact(h.facts + fact_slot(h.launch, blockIdx.x, window), {0, blockIdx.x, mode, above});
+                store_fact(h.facts + fact_slot(h.launch, blockIdx.x, window),
+                           {0, blockIdx.x, h.launch - 1, fact_above(window, 0)});
             }
             if (access.kind == 3 && lane == 0) return enter_block(&h, access.address[0]);
             if (access.kind == 4 && elected())

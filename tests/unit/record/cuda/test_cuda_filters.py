@@ -160,11 +160,11 @@ def test_patches_record_the_granules_that_a_block_touches_and_no_others(patched,
 
 
 def with_facts(rows: list[list[int]]) -> list[list[int]]:
-    """The same, and before some: another launch's facts in the places of its windows, and notes of entries in making."""
+    """The same, and before some: another launch's facts in the places of its windows."""
     rng, out = np.random.default_rng(9), []
     for kind, block, mode, size, lanes, *address in rows:
         if kind == 0 and rng.integers(0, 2):
-            out.append([5, block, int(rng.integers(6, 8)), 0, int(rng.integers(1, 1 << 32)), *address])
+            out.append([5, block, 0, 0, int(rng.integers(1, 1 << 32)), *address])
         out.append([kind, block, mode, size, lanes, *address])
     return out
 
@@ -178,16 +178,6 @@ def test_a_fact_that_says_nothing_of_a_window_loses_none_of_its_granules(patched
 
 FAULTS_OF_ENTRIES = [
     ("cuda/native/patches/accesses.cuh", "fact.launch != launch || fact.above", "fact.above"),
-    (
-        "cuda/native/patches/accesses.cuh",
-        "fact.above != fact_above(window, 0)",
-        "(fact.above & 0xffff) != fact_above(window, 0)",
-    ),
-    (
-        "cuda/native/patches/accesses.cuh",
-        "if (is(above)) return seen.entry;",
-        "if (seen.launch == launch) return seen.entry;",
-    ),
     ("cuda/native/patches/accesses.cuh", " || fact.above != fact_above(window, 0)) return", ") return"),
     (
         "cuda/native/patches/accesses.cuh",

@@ -30,44 +30,23 @@ __device__ __forceinline__ bool touch_known(Header* h, uint32_t launch, uint64_t
     return true;
 }
 
-// The entry of a window of this block through the index; afterwards all threads may know it.
-__device__ __forceinline__ uint64_t entry_by_index(Header* h, uint64_t window) {
-    uint32_t block = linear_block();
-    uint64_t key = key_of(h, kAccess, window);
-    uint32_t slot = slot_of(h, key, block), slot_entry = load_relaxed_gpu(h->table + slot);
-    uint64_t at = find(h, slot_entry, key, block) ? entry_in(h, slot_entry) : insert(h, slot, slot_entry, key, block);
-    if (at != kFull && fact_holds(window, h->in_graph)) {
-        uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
-        store_fact(h->facts + fact_slot(h->launch, block, window),
-                   {static_cast<uint32_t>(at), block, h->launch, fact_above(window, generation)});
-    }
-    return at;
-}
-
-// The same without the index, where no fact of this launch is in the place of the window's: then the block has not
-// touched it, or another launch took the place since, and a second entry does no harm. Threads of the block that come
-// while the entry is made find a note of that, and wait a moment. Outside of graphs.
-__device__ __forceinline__ uint64_t entry_by_fact(Header* h, uint64_t window) {
-    constexpr int kPatience = 64;  // reads of L1
-    uint32_t block = linear_block(), launch = h->launch, above = fact_above(window, 0);
-    Fact* place = h->facts + fact_slot(launch, block, window);
-    Fact seen = load_fact(place);
-    auto is = [&](uint32_t expected) { return seen.block == block && seen.launch == launch && seen.above == expected; };
-    for (int i = 0; i < kPatience && is(above | kMakingBit); ++i) seen = load_fact(place);
-    if (is(above)) return seen.entry;
-    if (seen.launch == launch && !is(above | kMakingBit)) return entry_by_index(h, window);
-    store_fact(place, {0, block, launch, above | kMakingBit});
-    uint64_t at = new_entry(h, key_of(kAccess, 0, window), block);
-    if (at != kFull) store_fact(place, {static_cast<uint32_t>(at), block, launch, above});
-    return at;
-}
-
-// Set bits of a window whose entry this thread does not know, for the lanes that are here.
+// The same through the index, for the active lanes. Afterwards all threads may have the fact.
 __device__ __noinline__ void touch_unknown(Header* h, uint64_t window, uint32_t bits, uint32_t mode) {
+    uint32_t block = linear_block();
     uint32_t peers = __match_any_sync(__activemask(), window);
+    uint64_t key = key_of(h, kAccess, window);
+    uint32_t slot = slot_of(h, key, block);
     uint32_t leader = __ffs(peers) - 1;
     uint64_t at = 0;
-    if (lane_id() == leader) at = h->in_graph ? entry_by_index(h, window) : entry_by_fact(h, window);
+    if (lane_id() == leader) {
+        uint32_t slot_entry = load_relaxed_gpu(h->table + slot);
+        at = find(h, slot_entry, key, block) ? entry_in(h, slot_entry) : insert(h, slot, slot_entry, key, block);
+        if (at != kFull && fact_holds(window, h->in_graph)) {
+            uint32_t generation = static_cast<uint32_t>(key >> kGenerationShift) & kLastGeneration;
+            store_fact(h->facts + fact_slot(h->launch, block, window),
+                       {static_cast<uint32_t>(at), block, h->launch, fact_above(window, generation)});
+        }
+    }
     at = __shfl_sync(peers, at, leader);
     if (at != kFull) return red_or(&h->arena[at].payload[mode], bits);
     spill(h, window << (h->granule_shift + 5), 1, mode);  // a window lies in one page

@@ -35,17 +35,6 @@ __device__ __forceinline__ bool find(const Header* h, uint32_t slot, uint64_t ke
            is.w == h->launch;
 }
 
-// Returns a new entry of a key; kFull where there is no room.
-__device__ __forceinline__ uint64_t new_entry(Header* h, uint64_t key, uint32_t block) {
-    uint64_t at = append_one(h);
-    if (at == kFull) return at;
-    // The bits are zero in a fresh arena and are only ever set: a thread that finds the key early cannot take stale
-    // bits for its own.
-    h->arena[at].payload[3] = static_cast<uint32_t>(globaltimer());
-    store_v4(h->arena + at, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
-    return at;
-}
-
 // Returns the entry of a key that is not the one in `slot`, which held `old`: that of another warp, or a new one. The
 // warps of a block often arrive together; a warp that finds the slot claimed waits briefly for the one that claimed
 // it.
@@ -56,7 +45,13 @@ __device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key,
         for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
         if (find(h, seen, key, block)) return entry_in(h, seen);
     }
-    uint64_t at = new_entry(h, key, block);
+    uint64_t at = append_one(h);
+    if (at != kFull) {
+        // The bits are zero in a fresh arena and are only ever set: a thread that finds the key early cannot take
+        // stale bits for its own.
+        h->arena[at].payload[3] = static_cast<uint32_t>(globaltimer());
+        store_v4(h->arena + at, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
+    }
     store_relaxed_gpu(h->table + slot, at == kFull ? 0 : slot_value(h, at));
     return at;
 }

@@ -46,10 +46,9 @@ TILEPROF_HOST_DEVICE uint32_t fact_above(uint64_t window, uint32_t generation) {
     return static_cast<uint32_t>(window >> kFactBits) | generation << kAboveShift;
 }
 
-// Further kinds of facts, for launches outside of graphs, where `above` of no window reaches these bits. kMakingBit
-// stands beside `above` of a window whose entry is being made.
+// Further kinds of facts, for launches outside of graphs, where `above` of no window reaches these bits.
 constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30, kGranuleBit = 1u << 29, kFullBit = 1u << 28,
-                   kMakingBit = 1u << 27, kBlockBit = 1u << 26;
+                   kBlockBit = 1u << 27;
 
 // "Thread `thread` of the block may append `left` entries from number `entry` on."
 constexpr uint32_t kRoom = 32, kLeftBits = 8, kLeftMask = (1u << kLeftBits) - 1;
