@@ -29,7 +29,7 @@ for _library in ("OMP", "OPENBLAS", "MKL"):
 # in front, takes longer than that.
 os.environ |= {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 
-# Each program that a test starts, and each worker, would compile the package anew.
+# Each program that a test starts, and each worker, would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

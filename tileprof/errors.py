@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this"; every other exception is a bug of ours."""
+"""The one exception that means "the user can mend this"; every other exception is a bug of tileprof."""
 
 
 class UserError(Exception):

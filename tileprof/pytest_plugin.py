@@ -54,19 +54,19 @@ def _broken(path: Path, limits: dict[str, Any]) -> list[str]:
     from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - heavy, and only for marked tests
     from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.api import load  # noqa: PLC0415 - as above
-    from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import condition, fact_text  # noqa: PLC0415 - as above
 
     values = facts(build_report(load(path).graph()))
     broken = []
     for argument, name in _LIMITS.items():
         value = values[name]
         if argument in limits and value is not None and value > limits[argument]:
-            broken.append(f"{name} is {shown(name, value)}, more than {shown(name, limits[argument])}")
+            broken.append(f"{name} is {fact_text(name, value)}, more than {fact_text(name, limits[argument])}")
     if limits.get("no_conservative") and values["conservative"]:
-        broken.append(f"{shown('conservative', values['conservative'])} of the launches are conservative")
+        broken.append(f"{fact_text('conservative', values['conservative'])} of the launches are conservative")
     conditions = limits.get("fail_if", ())
     for text in [conditions] if isinstance(conditions, str) else conditions:
         limit = condition(text, changes=False)
         if limit.holds(values[limit.name]):
-            broken.append(f"{text} holds: {limit.name} is {shown(limit.name, values[limit.name])}")
+            broken.append(f"{text} holds: {limit.name} is {fact_text(limit.name, values[limit.name])}")
     return broken

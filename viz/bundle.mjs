@@ -8,7 +8,8 @@ import { build } from "esbuild";
 
 const folder = new URL("scripts/", import.meta.url);
 const hash = createHash("sha256");
-for (const name of readdirSync(folder).sort()) hash.update(`${name}\0`).update(readFileSync(new URL(name, folder)));
+const names = readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".js"));
+for (const name of names.sort()) hash.update(`${name}\0`).update(readFileSync(new URL(name, folder)));
 await build({
   entryPoints: [new URL("main.js", folder).pathname],
   outfile: process.argv[2] ?? new URL("assets/page.js", import.meta.url).pathname,

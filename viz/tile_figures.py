@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock, TileGraph
 
 MOST_TILES = 4000
-"""More nodes than this cannot be told apart."""
+"""More nodes than this cannot be distinguished in a figure."""
 _MATRIX_BINS = 256
 # Okabe and Ito's palette: told apart by colour-blind readers.
 _EDGE, _TILE, _FREE = "#777777", "#0072B2", "#E69F00"
@@ -30,7 +30,7 @@ _BEND = 0.026
 def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", reuse: bool = False) -> go.Figure:
     """Return tiles as nodes, one column per launch, dependencies as lines; tiles without parents here are marked.
 
-    Where several tiles all need the same several tiles, their lines meet in a small square and go on as one to a
+    Where several tiles all need the same several tiles, their lines meet in a small square and continue as one to a
     second, from which they part again. Lines that pass over columns are bent, and have a colour for each producer.
     ``reuse`` draws hazards of recycled memory too. Raises `UserError` above `MOST_TILES` tiles.
     """

@@ -39,7 +39,7 @@ _FIRST = ("cusync", "list", "pdl", "graph", "stream", "acs-sw", "acs-hw")
 _IN_STUDY = ("stream", "graph", "list")
 """Schedulers whose times on other sizes are in `Study.sizes`."""
 _COST = {"dataflow-bloom": 60}
-"""The cost of a run relative to the others: its filters are filled anew from every access."""
+"""The cost of a run relative to the others: its filters are filled again from every access."""
 _STEPS_NS = (0.0, 500.0, 1000.0, 2000.0, 4000.0)
 """Values for an option in ns that has no default of its own to be scaled."""
 

@@ -25,7 +25,7 @@ ASSUMPTIONS: Final = {
         "needs its area"
     ),
     "host issue": (
-        "schedules that launch every kernel by itself: the least time between two kernels of the fastest way to "
+        "schedules that launch every kernel separately: the least time between two kernels of the fastest way to "
         "launch them, a CUDA graph of many branches"
     ),
     "list schedule": (

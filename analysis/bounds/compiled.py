@@ -111,7 +111,7 @@ def compiled(function: F) -> F:
 def internal(function: F) -> F:
     """Compile as `compiled` does, for functions that only compiled ones call: without the wrapper for Python, which is
     most of the compilation of a small function. LLVM inlines the small ones; numba's own inlining types every copy
-    anew, which doubled the time to compile the engine and made it no faster.
+    again, which doubled the time to compile the engine and made it no faster.
     """
     return _njit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 

@@ -1,4 +1,4 @@
-"""A scheduling problem as flat arrays: some launches, their tiles' lives, and who must wait for whom.
+"""A scheduling problem as flat arrays: some launches, the durations of their tiles, and which tiles wait for which.
 
 Tiles are never expanded into edges. A *relation* is an `EdgeBlock` laid out flat; links of repeated layers
 share it. ::

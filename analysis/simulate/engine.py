@@ -351,7 +351,7 @@ def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, no
 
 @internal
 def _park(z: State, launch: int) -> None:
-    """The first ready tile goes on when another of its launch has ended."""
+    """The first ready tile continues when another of its launch has ended."""
     push_tile(z.parked[z.first_key[launch] :], z.parked_count[launch], z.ready[0])
     z.parked_count[launch] += 1
     pop_tile(z.ready, z.n[DISPATCHABLE])

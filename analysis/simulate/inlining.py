@@ -48,7 +48,9 @@ class Inlining(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """``[tiles]``: when each tile began (after it was fetched) and ended, by whom, and whether inline."""
+    """``[tiles]``: when each tile began (after it was fetched) and ended, the worker that ran it, and whether
+    inline.
+    """
 
     begin_ns: NDArray[np.float64]
     end_ns: NDArray[np.float64]

@@ -4,7 +4,7 @@ A launch *opens* when all its gates have opened, ``gap_ns`` has passed since the
 (``issue_ns``) and it has entered the window of launches under way. Tiles of open launches are dispatched to SMs in
 order of ``rank``, then of tiles; a tile that fits no SM holds back all after it, as the hardware's dispatcher does,
 unless the plan is ``greedy``: then tiles of other launches that fit go before it. A ready tile of a persistent launch
-(more tiles than blocks) of which as many run as it has blocks holds back no other: it goes on when one of them ends.
+(more tiles than blocks) of which as many run as it has blocks holds back no other: it continues when one of them ends.
 
 Within one instant everything that is ready is dispatched before launches open that waited for these dispatches
 (``started``). So a launch that opens without a gap comes after tiles of later ranks that were ready already: with

@@ -45,7 +45,7 @@ def _urgency(m: Mapping, plan: Plan, q: int) -> int:
 
 
 @internal
-def _left(m: Mapping, q: int) -> int:
+def _tiles_left(m: Mapping, q: int) -> int:
     return int(m.queues[q + 1, _AT] - m.queues[q, _AT] - m.queues[q, _DONE])
 
 
@@ -54,7 +54,7 @@ def _incoming(m: Mapping, plan: Plan) -> int:
     best = -1
     for k in range(_count(m)):
         q = int((m.n[_IN] + k) % _count(m))
-        if m.queues[q, _MAPPED] == 0 and _left(m, q) > 0:
+        if m.queues[q, _MAPPED] == 0 and _tiles_left(m, q) > 0:
             if not plan.queues.by_priority:
                 return q
             if best < 0 or _urgency(m, plan, q) < _urgency(m, plan, best):
@@ -129,7 +129,7 @@ def has_ended(m: Mapping, plan: Plan, launch: int) -> bool:
     q = plan.queue[launch]
     m.queues[q, _BUSY] -= 1
     m.queues[q, _DONE] += 1
-    if _left(m, q) > 0:
+    if _tiles_left(m, q) > 0:
         return False
     m.queues[q, _MAPPED] = 0
     return True

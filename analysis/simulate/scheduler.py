@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.machine import Machine
 from tileprof.analysis.bounds.problem import Links, Problem
 from tileprof.analysis.simulate.address_ranges import range_hazards
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.plan import Draft, Plan
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Program:
     alone. ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and
     ``fan_in[c]`` count the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the
     operands of c. ``overlaps(window, whole)`` gives hazards as ``hazards`` does, found by comparing address ranges with
-    those of the last ``window`` launches; ``whole``: reads stand for whole buffers.
+    those of the last ``window`` launches; ``whole``: reads count as whole buffers.
     """
 
     launches: pd.DataFrame
@@ -158,8 +158,8 @@ class Chooses(Protocol):
 class RunsAlone(Protocol):
     """A scheduler with an event loop of its own, since it decides while tiles run."""
 
-    def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
-        """Return what became of all tiles, and sentences about it."""
+    def alone(self, p: Problem, room: Room, plan: Plan) -> tuple[Outcome, list[str]]:
+        """Return what became of all tiles, and sentences about it; ``plan`` is that of its draft."""
         ...
 
 
@@ -225,14 +225,22 @@ MOST_COUNTED: Final = 1_000_000
 
 
 def option(
-    default: float | None, meaning: str, *, least: float = 0.0, most: float | None = None, whole: bool | None = None
+    default: float | None,
+    meaning: str,
+    *,
+    least: float = 0.0,
+    most: float | None = None,
+    whole: bool | None = None,
+    names: tuple[str, ...] = (),
 ) -> Any:
     """Return a field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole
-    default. Limits are `LONGEST_NS` or `MOST_COUNTED` unless given.
+    default. Limits are `LONGEST_NS` or `MOST_COUNTED` unless given. ``names``: of the numbers from 0, which users may
+    write instead.
     """
     whole = isinstance(default, int) if whole is None else whole
-    most = (MOST_COUNTED if whole else LONGEST_NS) if most is None else most
-    return field(default=default, metadata={"meaning": meaning, "least": least, "most": most, "whole": whole})
+    most = len(names) - 1 if names else (MOST_COUNTED if whole else LONGEST_NS) if most is None else most
+    limits = {"meaning": meaning, "least": least, "most": most, "whole": whole, "names": names}
+    return field(default=default, metadata=limits)
 
 
 def _check(who: str, option: Field[Any], value: Any) -> None:
@@ -288,10 +296,15 @@ def plain_key(who: str, key: str, text: str, names: Iterable[str]) -> tuple[str,
 
 
 def _number(who: str, option: Field[Any], text: str) -> float | int:
-    whole = option.metadata["whole"]
+    whole, names = option.metadata["whole"], option.metadata["names"]
+    if text in names:
+        return int(names.index(text))
     try:
         return int(text) if whole else float(text)
     except ValueError:
+        if names:
+            named = f"{_comma_list(names)}{close(text, names)} ({option.metadata['meaning']})"
+            raise UserError(f"{who}: {option.name}={text} is none of {named}") from None
         kind = "a whole number" if whole else "a number"
         raise UserError(f"{who}: {option.name}={text} is not {kind} ({option.metadata['meaning']})") from None
 

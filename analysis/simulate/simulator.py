@@ -39,7 +39,7 @@ class Schedule:
     ``boundary_ns``: idle share of the GPU, as time, while all dispatched launches have dispatched all their tiles and
     the next one has not begun; ``overheads_ns``: time of each kind of overhead, summed over launches, tiles or servers
     (they overlap; ``slowed``: what tiles worked longer than recorded); ``notes``: sentences; ``deadlock``: "" or a
-    sentence that names who waits for whom, and then ``time_ns`` is infinite.
+    sentence that names which tiles wait for each other, and then ``time_ns`` is infinite.
     """
 
     scheduler: str
@@ -172,10 +172,11 @@ class Simulator:
         if isinstance(scheduler, RunsAlone):
             if self.lives.name != RECORDED.name:
                 raise UserError(
-                    f"{name} runs tiles as long as recorded, whatever runs beside them; it knows no --durations "
+                    f"{name} runs tiles as long as recorded, whatever runs beside them; it does not support "
+                    "--durations "
                     f"{self.lives.name}"
                 )
-            outcome, remarks = scheduler.alone(p, room)
+            outcome, remarks = scheduler.alone(p, room, plan)
             notes += remarks
         else:
             outcome = run(p, self._successors_of(p), plan, room, self._sharing.of(p.launch))

@@ -27,7 +27,7 @@ from tileprof.record.model.tiles.convolutions import convolution_table, cudnn_en
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.convolution_key import COLUMNS, Layout, Pass
-from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
+from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
 from tileprof.record.model.tiles.convolutions.problem import Problem, operand_sizes
 from tileprof.record.model.tiles.convolutions.windows import Axis
 from tileprof.record.model.tiles.products import library_heuristic
@@ -68,7 +68,7 @@ def problem_of(key):
 
 def family(name):
     """Return what must agree of a kernel: what it does, its tile, and whose it is, whatever the type."""
-    kernel = named(name)
+    kernel = parse_name(name)
     library = re.search(r"nvjet|cublas|cutlass|sm\d+_xmma_\w+?gemm|sgemm|conv_depthwise2d_\w+|\w+2d_\w+", name)
     words = library[0] if library and kernel.role in (Role.PRODUCT, Role.OTHER, Role.DIRECT, Role.WEIGHTS) else ""
     return int(kernel.role), kernel.tile, words
@@ -84,7 +84,7 @@ def compare(key, launches, entry):
         launches = sorted(launches, key=lambda one: (family(one[0]), tuple(one[1])))
         modelled = sorted(modelled, key=lambda kernel: (family(kernel.name), kernel.grid))
     row["source"] = str(entry.source)
-    row["launches"] = [named(k.name).role for k in modelled] == [named(one[0]).role for one in launches]
+    row["launches"] = [parse_name(k.name).role for k in modelled] == [parse_name(one[0]).role for one in launches]
     row["kernels"] = [family(k.name) for k in modelled] == [family(one[0]) for one in launches]
     row["right"] = row["kernels"] and all(
         (kernel.grid == tuple(grid) or not min(grid)) and (not cluster or cluster == kernel.cluster)

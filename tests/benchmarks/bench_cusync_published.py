@@ -82,7 +82,7 @@ def correlations(points, c, frame):
 
 
 def without(points, c, *, own=False, waits=True, slowing=True, traffic=True):
-    """Predictions without some of the mechanisms; what calibrates without them stays as it is but for tile times."""
+    """Predictions without some of the mechanisms; what calibrates without them stays as it is except for tile times."""
     if not slowing:
         c = replace(c, interference={a: Interference(sm=i.sm) for a, i in c.interference.items()})
     if not waits:

@@ -11,7 +11,7 @@ What is left, seen 2026-11-20: without waits, `shared-roofline` is within 3% at 
 third too fast: two kernels that overlap share one DRAM. At 128 tokens it is 18% too fast: these tiles do not reach the
 DRAM's bandwidth even side by side. Dependent launch with the wait at entry was up to 15% slower than stream order when
 measured, and the simulator has no cost that says so: unexplained. So are waits at the end: slower than stream order
-when measured, but for copies, and as fast or faster as simulated.
+when measured, except for copies, and as fast or faster as simulated.
 
 Tiles: ``min(tokens, 128)`` by 128, one resident per SM, as in runtime.json; the tilings of the CSV were not written
 down, and these are taken for them. pdl waits at entry, 0.5 us after the end; removed starts a kernel when all blocks of

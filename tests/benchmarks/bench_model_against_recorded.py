@@ -71,6 +71,8 @@ def kind(op, kernel):
     if kernel.startswith("triton_") and "_fused_" in kernel:
         shape = "pointwise" if kernel.startswith("triton_poi") else "template" if "_tem_" in kernel else "reduction"
         return f"fused {shape}", what  # numbers and operators in names differ between versions of Inductor
+    if "host to device" in kernel:
+        return "copy from the host", what  # PyTorch's profiler has no operator for the copies of `torch.tensor`
     op = op.rpartition("+")[2]  # beside a library's kernel the code of torch.compile names what it was made of
     op = re.sub(r"aten::(native|cudnn|_batch_norm)\w*batch_norm\w*", "batch norm", op)
     return re.sub(r"aten::_scaled_dot_product\w+", "attention", op), what

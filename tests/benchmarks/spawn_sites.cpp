@@ -2,8 +2,8 @@
 //
 //     spawn_sites scale name ...
 //
-// Programs run flat, but for shortest paths: how often a vertex comes again depends on how soon its neighbours see its
-// distance, and on a GPU nearly all parents of a round have read theirs before the first child runs.
+// Programs run flat, except for shortest paths: how often a vertex comes again depends on how soon its neighbours see
+// its distance, and on a GPU nearly all parents of a round have read theirs before the first child runs.
 #include <algorithm>
 
 #include "programs.cuh"

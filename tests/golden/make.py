@@ -1,7 +1,8 @@
-"""Record the golden traces anew, on a machine with a GPU, from the repository's root:
+"""Record the golden traces again, on a machine with a GPU, from the repository's root:
 ``python tests/golden/make.py FOLDER [NAME ...]``; NAMEs of `programs.py`, of `later.py` with "later/" before them.
 
 "selftest" keeps the raw records of the recorder's self-test, so that decoding is tested on real records without a GPU.
+"later/recurrent_filters" is the recurrent network of `measure_inserted.py`, whose patches filled Bloom filters.
 """
 
 import os
@@ -13,6 +14,7 @@ from tileprof.record import Options
 from tileprof.record.cuda import recording
 from tileprof.record.cuda.installation import gpu, selftest
 from tileprof.record.cuda.settings import Settings
+from tileprof.record.filter_settings import FilterSettings
 
 LATER = "later/"
 NAMES = (
@@ -20,7 +22,7 @@ NAMES = (
     "gpt2_graph",
     "selftest",
     *(f"{LATER}{name}" for name in ("llama", "bottleneck", "encoder", "perceptron", "patches", "mixture", "gru",
-                                    "gru_cells", "lstm")),
+                                    "gru_cells", "lstm", "recurrent_filters")),
 )  # fmt: skip
 
 
@@ -30,6 +32,15 @@ def trace(folder: Path, name: str) -> None:
     program = ("python3", f"tests/golden/{script}.py", path)
     options = Options(program=program, output=folder / f"{name}.tileprof", force=True)
     recording.record(options, Settings(capture_only=True))
+
+
+def filters(folder: Path, name: str) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "gpu" / "measuring"))
+    from measure_inserted import own_program
+
+    folder.mkdir(parents=True, exist_ok=True)
+    options = Options(program=(str(own_program(folder)), "recurrent"), output=folder / f"{name}.tileprof", force=True)
+    recording.record(options, Settings(filters=FilterSettings(8192, 2, 512)))
 
 
 def raw_selftest(folder: Path) -> None:
@@ -50,6 +61,8 @@ def main(folder: Path, *names: str) -> None:
     for name in names or NAMES:
         if name == "selftest":
             raw_selftest(folder)
+        elif name.endswith("filters"):
+            filters(folder / "later", name.removeprefix(LATER))
         else:
             trace(folder, name)
 

@@ -3,7 +3,7 @@ r"""Everything that needs a GPU, in order of what it is worth: ``python tests/gp
 Each step is a process of its own with a limit; none ends the run. Steps that measure no time run several at once
 (``--jobs``). DIR gets ``summary.json`` (steps, seconds, results), what
 the steps measured (``cuda.json``, ``source.json``, ``runtime.json``), ``golden.tar.gz`` (new golden traces) and
-``logs.tar.gz``. A later call goes on with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR
+``logs.tar.gz``. A later call continues with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR
 are kept and joined. On an H200 with 16 cores all but the last step take about 15 minutes; the last one measures for as
 long as is left of its budget.
 

@@ -161,7 +161,7 @@ class Tab:
 
 @pytest.fixture
 def tab(chromium, page_file):
-    """Opens a page, the module's ``page_file`` one unless told otherwise."""
+    """Opens a page, the module's ``page_file`` one by default."""
     tabs = []
 
     def open_tab(hash_="", path=page_file, **options):

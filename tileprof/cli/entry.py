@@ -41,7 +41,7 @@ _OF_A_PATH: Final = frozenset(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; `SystemExit` and `KeyboardInterrupt` pass through.
 
-    A user's error prints one paragraph on stderr and returns its code; any other exception is a bug of ours,
+    A user's error prints one paragraph on stderr and returns its code; any other exception is a bug of tileprof,
     prints its traceback and returns 70. What `record`, or `run --`, runs owns stdout, and may close it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -215,7 +215,7 @@ def _check_rates(key: str, value: Any, origin: str) -> None:
             )
         _check_number(f"{key}.{rate}", flops, origin)
     if key == "peak_flops" and "fp32" not in value:
-        raise UserError(f"{origin}: peak_flops lacks fp32, which every GPU has")
+        raise UserError(f"{origin}: peak_flops has no fp32, which every GPU supports")
 
 
 def _check_trips(key: str, value: Any, origin: str) -> None:

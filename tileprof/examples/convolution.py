@@ -9,7 +9,7 @@ from tileprof.examples.common import parser, positive, torch
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> Any:
-    """Return a convolution with bias that keeps the image's size, but for its stride."""
+    """Return a convolution with bias that keeps the image's size, except for its stride."""
     return torch.nn.Conv2d(c_in, c_out, kernel, stride=stride, padding=kernel // 2)
 
 

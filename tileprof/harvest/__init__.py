@@ -5,7 +5,7 @@ launches real PyTorch calls over a list of shapes and keeps, per launch, name, g
 memory and duration::
 
     activity.py    runs calls under CUPTI and gives each its launches
-    slices.py      runs a family's cases in slices that are files, so that a cut harvest goes on
+    slices.py      runs a family's cases in slices that are files, so that a cut harvest continues
     products.py    a family: matrix products; product_cases.py lists its shapes
     graph_captures.py     what calls would launch, captured into CUDA graphs that never run
     product_captures.py, convolution_captures.py   so many products and convolutions

@@ -37,7 +37,7 @@ from tileprof.harvest.readable_names import readable
 from tileprof.harvest.slices import digest, machine
 from tileprof.record.model import tables
 from tileprof.record.model.tiles.convolutions import convolution_table
-from tileprof.record.model.tiles.convolutions.library_kernels import named
+from tileprof.record.model.tiles.convolutions.library_kernels import parse_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -179,7 +179,7 @@ def check(folder: Path, seed: int) -> Iterator[str]:
             assert entry is not None
             own = entry.launches
             same["calls"] += 1
-            same["roles, tiles"] += [named(name) for name, *_ in some] == [named(one.name) for one in own]
+            same["roles, tiles"] += [parse_name(name) for name, *_ in some] == [parse_name(one.name) for one in own]
             names = [short[name] for name, *_ in some] == [one.name for one in own]
             same["names"] += names
             same["names, grids"] += names and [grid for *_, grid in some] == [one.grid for one in own]

@@ -1,4 +1,5 @@
-r"""Trains the nets that choose kernels for products nobody measured: ``python -m tileprof.harvest.product_ranker``.
+r"""Trains the nets that choose kernels for products that were not measured: ``python -m
+tileprof.harvest.product_ranker``.
 
 They learn from what PyTorch would launch for millions of products (`tileprof.harvest.product_captures`): the sieve to
 give the launched kernel the largest likelihood, the judge to give it the largest worth of the candidates that the sieve

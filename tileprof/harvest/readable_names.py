@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Final
 
-from tileprof.record.model.tiles.convolutions.library_kernels import named
+from tileprof.record.model.tiles.convolutions.library_kernels import parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,5 +32,5 @@ def readable(names: Sequence[str]) -> dict[str, str]:
         plain = plain.replace("at::native::(anonymous namespace)::", "at::native::")
         # A name must say as much as the mangled one; where a cut loses the tile, more of it stays.
         candidates = (plain[:_MOST], name[: 2 * _MOST], name)
-        short[name] = next(some for some in candidates if named(some) == named(name))
+        short[name] = next(some for some in candidates if parse_name(some) == parse_name(name))
     return short

@@ -1,4 +1,4 @@
-"""Many cases measured in slices: a slice that is finished is a file, and a later call goes on behind the last one.
+"""Many cases measured in slices: a slice that is finished is a file, and a later call continues behind the last one.
 
 A slice is ``<family>-<first>-<after>.npz`` with cases ``[first, after)`` of the family's list::
 

@@ -38,7 +38,7 @@ Tiled = Gemm | Conv2d
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The decision. ``broken``: sizes for which a tile would go on too early; ``witness``: the first of these, in
+    """The decision. ``broken``: sizes for which a tile would continue too early; ``witness``: the first of these, in
     words.
     """
 

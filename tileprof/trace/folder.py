@@ -86,7 +86,7 @@ def refuse_inside(path: Path) -> None:
     """Raise UserError for a path within a trace, by its own name or through links: only a recording writes there."""
     for folder in (path, *path.absolute().parents, *path.resolve().parents):
         if manifest.is_trace(folder):
-            raise UserError(f"{path} lies in the trace {folder}: will not write there; choose another place")
+            raise UserError(f"{path} lies in the trace {folder}: will not write there; choose another path")
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -55,7 +55,7 @@ def validate(trace: Recording) -> list[Violation]:
     for name, rule in RULES.items():
         if any(v.rule in _AFTER.get(name, ()) for v in violations):
             continue
-        violations += [Violation(name, rule.table, row, message) for row, message in _some(rule.check(trace))]
+        violations += [Violation(name, rule.table, row, message) for row, message in _first_messages(rule.check(trace))]
     return violations
 
 
@@ -67,7 +67,7 @@ def _unreadable(trace: Recording, table: str) -> list[Violation]:
     return []
 
 
-def _some(broken: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+def _first_messages(broken: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     shown: list[tuple[int, str]] = []
     more = 0
     for row, message in broken:

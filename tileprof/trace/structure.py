@@ -30,7 +30,8 @@ _ALWAYS_ALLOWED: Final = 1 << 20
 """Repetitions of a box and coordinates of a tile that cost little, whatever the size of buffers and grids."""
 _MOST_REPETITIONS: Final = 1 << 31
 _COORDINATES_A_TILE: Final = 64
-"""Tiles fill their grid, but for the blocks of a cluster that count as one; a place far beyond that is not a place."""
+"""Tiles fill their grid, except for the blocks of a cluster that count as one; a place far beyond that is not a
+place."""
 
 
 MOST_TILES: Final = 1 << 28

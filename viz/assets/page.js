@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: fa9f81593f45d4bbfae435c682a68cd9cffbae46d06d674d5c74856b4e95af58
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 1e6bd77887444f5dad8b9020d90493fa6ae144d6099837b985deacf68aa15b09
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -231,7 +231,7 @@ var Surface = class {
     this.pan(x - this.drag.last[0], y - this.drag.last[1]);
     this.drag.last = [x, y];
   }
-  // What is under the pointer is told anew: it moved, or more is known.
+  // What is under the pointer is told again: it moved, or more is known.
   hoverAgain() {
     if (!this.pointer) return;
     const [x, y, clientX, clientY] = this.pointer;
@@ -475,7 +475,7 @@ var ABOUT = {
   list: "greedy, free launches: a tile is dispatched when its parents have ended",
   persistent: "one kernel for the whole program, whose workers have static lists of tiles",
   "persistent-dynamic": "one kernel for the whole program, whose tiles are assigned on the GPU",
-  inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
+  inline: "a persistent kernel whose workers run the tiles that they have made ready, or spawn grids for them",
   ccks: "CCKS: a persistent kernel whose tiles the CPU assigns",
   blockmaestro: "BlockMaestro: kernels launched early, whose blocks a hardware scheduler delays",
   wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
@@ -496,7 +496,7 @@ var WORDS = {
   "list schedule": ABOUT.list,
   "poll (poll_ns)": "time from a tile's post to the tile that polls for it",
   "post (post_ns)": "time that a tile needs to post that it has ended, and to check its first semaphore",
-  inside: "where a tile waits for its parents: 0 all of them at its entry, 1 each where its bytes are needed, 2 the faster"
+  inside: "where a tile waits for its parents: 0: at its entry for all; 1: for each where its bytes are needed; 2: the faster of both"
 };
 var SETS = {
   accesses: ["exact", "inferred", "conservative"],
@@ -534,7 +534,333 @@ function showWords(title, content, dialog = document.getElementById("words")) {
   dialog.showModal();
 }
 
-// viz/scripts/what_if.js
+// viz/scripts/tabs/gain.js
+var ROWS_BESIDE = 380;
+var PARTS = {
+  work_ns: ["work", "tiles at work", "the tiles' time, were all slots always full"],
+  wait_ns: ["wait", "tiles that wait", "slots held by tiles that wait or signal"],
+  idle_ns: ["idle", "empty slots", "slots empty while some tile runs: partial waves, uneven tiles"],
+  gap_ns: ["gap", "no tile runs", "gaps between launches"]
+};
+function svgOf(tag, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+function stackedBar(pieces, from, marks, longest2) {
+  const svg = svgOf("svg", { viewBox: "0 0 1000 17", preserveAspectRatio: "none", "aria-hidden": "true" });
+  let x = from;
+  for (const [part, ns] of pieces) {
+    svg.append(
+      svgOf("rect", {
+        x: 1e3 * x / longest2,
+        y: 2,
+        width: Math.max(1e3 * ns / longest2, 0),
+        height: 13,
+        fill: INK.parts[part] ?? part
+      })
+    );
+    x += ns;
+  }
+  for (const ns of marks)
+    svg.append(
+      svgOf("line", {
+        x1: 1e3 * ns / longest2,
+        x2: 1e3 * ns / longest2,
+        y1: 0,
+        y2: 17,
+        stroke: INK.ink,
+        "stroke-width": 1.5,
+        "vector-effect": "non-scaling-stroke",
+        "stroke-dasharray": "3 2"
+      })
+    );
+  return svg;
+}
+function showGain() {
+  if (state.tab !== "gain") return;
+  const box = document.getElementById("gains");
+  const says = document.getElementById("gain-says");
+  if (!("recorded_ns" in doc.gain) || !(doc.gain.recorded_ns > 0)) {
+    says.textContent = "";
+    return box.replaceChildren(make("p", noGain()));
+  }
+  const g = doc.gain;
+  const listed = g.listed_ns ? ` · list schedule ${duration(g.listed_ns)}` : "";
+  says.textContent = `bound ${duration(g.bound_ns)} (${g.binding})${listed} · recorded ${duration(g.recorded_ns)}`;
+  const ran2 = doc.schedules.filter((s) => s.time_ns !== null);
+  const { svg, longest: longest2 } = bracketPicture(g, ran2);
+  const stream = g.stream_ns ?? ran2.find((s) => s.name === "stream")?.time_ns;
+  const against = stream ?? g.recorded_ns;
+  const base = stream ? `simulated stream order, ${duration(stream)}` : `the recorded ${duration(g.recorded_ns)}`;
+  const caption = `% is against ${base}`;
+  const chosen = ran2.find((s) => s.name === state.beside);
+  box.replaceChildren(
+    make("div", [make("span", "all of them"), make("span", [svg]), make("span"), make("span")], {
+      class: "rows",
+      id: "bracket"
+    }),
+    gainKey(),
+    make("h3", "Where the recorded time goes (% of it)"),
+    make("div", waterfall("recorded", g.recorded_ns, recordedSteps(g), g, longest2), { class: "rows", id: "waterfall" }),
+    ...chosen ? [
+      make("h3", `Where the time of ${chosen.name} goes (% of it)`),
+      make("div", waterfall(chosen.name, chosen.time_ns, simulatedSteps(chosen), g, longest2), {
+        class: "rows",
+        id: "waterfall-beside"
+      })
+    ] : [],
+    make("h3", [
+      document.createTextNode(
+        doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline " : "Bounds "
+      ),
+      info("schedulers")
+    ]),
+    make("p", caption, { class: "caption", id: "against" }),
+    make(
+      "div",
+      [
+        ...doc.schedules.flatMap((s) => scheduleRow(s, g, longest2, against)),
+        ...recordedRow(g, longest2, against),
+        ...boundRows(g, longest2, against)
+      ],
+      { class: "rows", id: "schedulers" }
+    ),
+    ...doc.skipped.length ? [
+      make("p", `Too large to simulate here: ${doc.skipped.join(", ")}. tileprof simulate runs them.`, {
+        class: "caption",
+        id: "skipped"
+      })
+    ] : [],
+    ...doc.policy && !doc.policy.refused ? policyRows(doc.policy) : [],
+    ...served.runner ? [make("h3", "Another scheduler, or other options"), served.runner()] : []
+  );
+}
+function noGain() {
+  if (!launchCount) return "This trace holds no launches: there is nothing to gain.";
+  if (doc.summary.dependencies_known === false) {
+    return "The trace holds no accesses: dependencies between launches and gains are unknown.";
+  }
+  return timed ? "This page was made without bounds." : "This trace holds no times, so gains cannot be computed.";
+}
+function bracketPicture(g, ran2) {
+  const [left, middle, line] = [1, 44, 12];
+  const width = Math.max(document.getElementById("gains").clientWidth - ROWS_BESIDE, 240);
+  const longest2 = Math.max(g.recorded_ns, ...ran2.map((s) => s.time_ns));
+  const reached = g.listed_ns && !ran2.some((s) => s.name === "list") ? [...ran2, { name: "list", time_ns: g.listed_ns }] : [...ran2];
+  const labels = bracketLabels(reached, longest2);
+  const scale = Math.min((width - 2 * left) / longest2, ...labels.map((l) => (width - left - l.wide) / l.ns));
+  const x = (ns) => left + scale * ns;
+  const rows = placeLabels(labels, x);
+  const height = middle + 18 + line * rows;
+  const svg = svgOf("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    role: "img",
+    "aria-label": `No schedule is faster than ${duration(g.bound_ns)}; recorded were ${duration(g.recorded_ns)}`
+  });
+  const bar = (from, to, fill2, title) => {
+    const part = svgOf("rect", { x: x(from), y: middle - 6, width: Math.max(x(to) - x(from), 0), height: 12, fill: fill2 });
+    part.append(Object.assign(svgOf("title", {}), { textContent: title }));
+    svg.append(part);
+  };
+  const best = Math.min(g.recorded_ns, g.listed_ns ?? Infinity, ...ran2.map((s) => s.time_ns));
+  bar(0, g.bound_ns, INK.muted, "no schedule is as fast");
+  bar(g.bound_ns, best, INK.parts.idle, "the best schedule ends in here");
+  bar(best, longest2, INK.idle, "reached by a simulated schedule or by the recording");
+  const say = (words, at, y, anchor, name) => svg.append(
+    Object.assign(svgOf("text", { x: at, y, "text-anchor": anchor, ...name && { class: name } }), {
+      textContent: words
+    })
+  );
+  for (const [words, ns] of [
+    [`bound ${duration(g.bound_ns)}`, g.bound_ns],
+    [`recorded ${duration(g.recorded_ns)}`, g.recorded_ns]
+  ]) {
+    svg.append(
+      svgOf("line", { x1: x(ns), x2: x(ns), y1: middle - 16, y2: middle + 8, stroke: INK.ink, "stroke-width": 2 })
+    );
+    const near = ns === g.bound_ns && x(g.recorded_ns) - x(g.bound_ns) < 150;
+    say(words, x(ns), middle - 20 - (near ? line : 0), x(ns) < 60 ? "start" : x(ns) > width - 60 ? "end" : "middle");
+  }
+  for (const { names, ns, row: row2 } of labels) {
+    const chosen = names.includes(state.beside);
+    svg.append(
+      svgOf("path", {
+        d: `M${x(ns)} ${middle - 9}V${middle + 14 + line * row2}h4`,
+        fill: "none",
+        stroke: chosen ? INK.focus : INK.parts.beside,
+        "stroke-width": chosen ? 3 : 1
+      })
+    );
+    say(names.join(", "), x(ns) + 6, middle + 18 + line * row2, "start", "soft");
+  }
+  return { svg, longest: width / scale };
+}
+function bracketLabels(reached, longest2) {
+  const labels = [];
+  for (const s of reached.sort((a, b) => a.time_ns - b.time_ns)) {
+    const last = labels.at(-1);
+    if (last && s.time_ns - last.ns < 8e-3 * longest2 && last.names.join(", ").length < 40) last.names.push(s.name);
+    else labels.push({ names: [s.name], ns: s.time_ns });
+  }
+  return labels.map((l) => ({ ...l, wide: 6.2 * l.names.join(", ").length + 10 }));
+}
+function placeLabels(labels, x) {
+  for (let k = labels.length - 1; k >= 0; k--) {
+    const end = x(labels[k].ns) + labels[k].wide;
+    labels[k].row = 1 + Math.max(
+      -1,
+      ...labels.slice(k + 1).filter((l) => x(l.ns) < end).map((l) => l.row)
+    );
+  }
+  return Math.max(0, ...labels.map((l) => l.row)) + 1;
+}
+function recordedSteps(g) {
+  const steps = [[gapWords(), "gap", g.gap_ns, "time between launches in which nothing runs"]];
+  if (g.beside_ns > 5e-3 * g.recorded_ns)
+    steps.push([
+      "launches beside their tiles",
+      "beside",
+      g.beside_ns,
+      "recorded time of launches that their tiles' times do not explain"
+    ]);
+  return [
+    ...steps,
+    ["waves partly full", "idle", g.idle_ns, "slot-time without a tile while launches run, each alone on the GPU"],
+    ["tiles at work", "work", g.work_ns, PARTS.work_ns[2]]
+  ];
+}
+var simulatedSteps = (s) => ["gap_ns", "idle_ns", "wait_ns", "work_ns"].map((key) => [PARTS[key][1], PARTS[key][0], s[key], PARTS[key][2]]);
+function waterfall(name, total, steps, g, longest2) {
+  const rows = [row(name, [["beside", total]], 0, g, longest2, { of: total })];
+  let end = total;
+  for (const [words2, part2, ns, title2] of steps.slice(0, -1)) {
+    if (Math.abs(ns) < 5e-4 * total) continue;
+    end -= ns;
+    rows.push(row(`− ${words2}`, [[part2, ns]], Math.max(end, 0), g, longest2, { title: title2, minus: true, of: total }));
+  }
+  const [words, part, work, title] = steps.at(-1);
+  rows.push(row(`= ${words}`, [[part, work]], 0, g, longest2, { title, of: total }));
+  const over = steps.reduce((sum, s) => sum + s[2], 0) - total;
+  if (over > 0.01 * total)
+    rows.splice(-1, 0, [
+      make("span", "minus time that counts twice"),
+      make("span", g.beside_ns < 0 ? "tiles were timed in a slower run than their launches" : "launches overlapped", {
+        class: "soft"
+      }),
+      make("span", duration(over), { class: "number" }),
+      make("span", "")
+    ]);
+  return rows.flat();
+}
+function row(name, pieces, from, g, longest2, { of, title = "", minus = false }) {
+  const ns = pieces.reduce((sum, p) => sum + p[1], 0);
+  const share2 = of > 0 ? `${Math.round(100 * ns / of)}%` : "";
+  return [
+    make("span", name, { title }),
+    make("span", [stackedBar(pieces, from, [g.bound_ns], longest2)], { title }),
+    make("span", (minus ? "−" : "") + duration(ns), { class: "number" }),
+    make("span", share2, { class: "number soft" })
+  ];
+}
+function recordedRow(g, longest2, against) {
+  const idle = Math.min(g.quiet_ns || g.gap_ns, g.recorded_ns);
+  const title = `as recorded; ${duration(idle)} of it between launches, while nothing runs`;
+  return [
+    make("span", `recorded (idle ${duration(idle)})`, { title }),
+    make(
+      "span",
+      [
+        stackedBar(
+          [
+            ["gap", idle],
+            ["beside", g.recorded_ns - idle]
+          ],
+          0,
+          [g.bound_ns],
+          longest2
+        )
+      ],
+      { title }
+    ),
+    make("span", duration(g.recorded_ns), { class: "number" }),
+    make("span", signedShare(g.recorded_ns / against - 1), { class: "number soft" })
+  ];
+}
+var gapWords = () => doc.summary.timing.measured > 0 ? "idle between launches" : "launch gaps";
+function scheduleRow(s, g, longest2, against) {
+  const pieces = Object.entries(PARTS).filter(([key]) => s[key] > 0).map(([key, [part]]) => [part, s[key]]);
+  const told = [
+    ABOUT[s.name] ?? "",
+    ...Object.entries(PARTS).filter(([key]) => s[key] > 0).map(([key, [, , words]]) => `${duration(s[key])}: ${words}`)
+  ].filter(Boolean).join("\n");
+  const button = make("button", s.name, {
+    type: "button",
+    title: ABOUT[s.name] ?? s.name,
+    "aria-pressed": String(state.beside === s.name)
+  });
+  button.disabled = !hasLanes(s);
+  button.addEventListener("click", () => chooseBeside(state.beside === s.name ? "" : s.name));
+  if (s.time_ns === null)
+    return [
+      button,
+      make("span", `deadlock: ${s.deadlock}`, { title: s.deadlock }),
+      make("span", "∞", { class: "number" }),
+      make("span", "")
+    ];
+  return [
+    button,
+    make("span", [stackedBar(pieces, 0, [g.bound_ns], longest2)], { title: told }),
+    make("span", duration(s.time_ns), { class: "number" }),
+    make("span", signedShare(s.time_ns / against - 1), { class: "number soft" })
+  ];
+}
+var signedShare = (share2) => Math.abs(share2) < 5e-3 ? "±0%" : `${share2 < 0 ? "−" : "+"}${Math.round(100 * Math.abs(share2))}%`;
+function boundRows(g, longest2, against) {
+  const rows = [
+    [`bound: ${g.binding}`, g.bound_ns, "no schedule is faster, under the assumptions that `tileprof report` prints"]
+  ];
+  if (g.ready_ns > g.bound_ns * 1.001)
+    rows.push([
+      "bound, ready-gated",
+      g.ready_ns,
+      "no schedule that dispatches a tile only when its parents have ended is faster"
+    ]);
+  return rows.flatMap(([name, ns, title]) => [
+    make("span", name, { title }),
+    make("span", [stackedBar([[INK.muted, ns]], 0, [g.bound_ns], longest2)], { title }),
+    make("span", `≥ ${duration(ns)}`, { class: "number" }),
+    make("span", signedShare(ns / against - 1), { class: "number soft" })
+  ]);
+}
+function policyRows(p) {
+  const words = `${p.name}: its launches alone, predicted${p.sound ? "" : " (but the policy is unsound)"}`;
+  const rows = [
+    ["one after the other", "beside", p.stream_ns],
+    ["under the policy", "work", p.policy_ns]
+  ].flatMap(([name, part, ns]) => [
+    make("span", name),
+    make("span", [stackedBar([[part, ns]], 0, [], Math.max(p.stream_ns, p.policy_ns))]),
+    make("span", duration(ns), { class: "number" }),
+    make("span", signedShare(ns / p.stream_ns - 1), { class: "number soft" })
+  ]);
+  return [make("h3", words), make("div", rows, { class: "rows", id: "policy-gain" })];
+}
+function gainKey() {
+  const marks = Object.values(PARTS).map(([part, words, title]) => {
+    const dot = make("i", "", { class: "dot" });
+    dot.style.background = INK.parts[part];
+    return make("span", [dot, document.createTextNode(words)], { title });
+  });
+  return make("div", [...marks, make("span", "┆ bound", { title: "no schedule is faster" })], { class: "key" });
+}
+function chooseBeside(name) {
+  served.problem = "";
+  state.beside = name;
+  changed();
+}
+
+// viz/scripts/tabs/what_if.js
 var whatIf = { scheduler: "", options: {}, sms: doc.summary.sms, occupancy: 0, moved: "sms", problem: "" };
 var IN_SIZES = { stream: "stream_ns", graph: "graph_ns", list: "list_ns" };
 var LINES = {
@@ -650,7 +976,7 @@ function showSizes() {
     Object.assign(whatIf, { scheduler: names.includes("cusync") ? "cusync" : names[0], options: {} });
   const sliders = slidersNow().filter((s) => s.values.length > 1);
   if (!sliders.some((s) => s.key === whatIf.moved)) whatIf.moved = sliders[0]?.key ?? "";
-  says.textContent = served.variant ? "tile times as recorded, whatever runs beside them" : sliders.length ? "in a file SMs and blocks move together, an option alone; --serve combines them all" : "too large a program for sliders in a file; --serve has them";
+  says.textContent = served.variant ? "tile times as recorded, whatever runs beside them" : sliders.length ? "in a file, SMs and blocks per SM vary together and options one at a time; --serve combines them all" : "too large a program for sliders in a file; --serve has them";
   const kind = [whatIf.scheduler, ...sliders.map((s) => s.key)].join();
   if (box.dataset.kind !== kind) {
     box.dataset.kind = kind;
@@ -945,435 +1271,7 @@ function findLaunches() {
   for (let i = 0; i < launchCount; i++) if (matches(i, words)) found.add(i);
 }
 
-// viz/scripts/gain.js
-var ROWS_BESIDE = 380;
-var PARTS = {
-  work_ns: ["work", "tiles at work", "the tiles' time, were all slots always full"],
-  wait_ns: ["wait", "tiles that wait", "slots held by tiles that wait or signal"],
-  idle_ns: ["idle", "empty slots", "slots empty while some tile runs: partial waves, uneven tiles"],
-  gap_ns: ["gap", "no tile runs", "gaps between launches"]
-};
-function svgOf(tag, attributes) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
-}
-function stackedBar(pieces, from, marks, longest2) {
-  const svg = svgOf("svg", { viewBox: "0 0 1000 17", preserveAspectRatio: "none", "aria-hidden": "true" });
-  let x = from;
-  for (const [part, ns] of pieces) {
-    svg.append(
-      svgOf("rect", {
-        x: 1e3 * x / longest2,
-        y: 2,
-        width: Math.max(1e3 * ns / longest2, 0),
-        height: 13,
-        fill: INK.parts[part] ?? part
-      })
-    );
-    x += ns;
-  }
-  for (const ns of marks)
-    svg.append(
-      svgOf("line", {
-        x1: 1e3 * ns / longest2,
-        x2: 1e3 * ns / longest2,
-        y1: 0,
-        y2: 17,
-        stroke: INK.ink,
-        "stroke-width": 1.5,
-        "vector-effect": "non-scaling-stroke",
-        "stroke-dasharray": "3 2"
-      })
-    );
-  return svg;
-}
-function showGain() {
-  if (state.tab !== "gain") return;
-  const box = document.getElementById("gains");
-  const says = document.getElementById("gain-says");
-  if (!("recorded_ns" in doc.gain) || !(doc.gain.recorded_ns > 0)) {
-    says.textContent = "";
-    return box.replaceChildren(make("p", noGain()));
-  }
-  const g = doc.gain;
-  const listed = g.listed_ns ? ` · list schedule ${duration(g.listed_ns)}` : "";
-  says.textContent = `bound ${duration(g.bound_ns)} (${g.binding})${listed} · recorded ${duration(g.recorded_ns)}`;
-  const ran2 = doc.schedules.filter((s) => s.time_ns !== null);
-  const { svg, longest: longest2 } = bracketPicture(g, ran2);
-  const stream = g.stream_ns ?? ran2.find((s) => s.name === "stream")?.time_ns;
-  const against = stream ?? g.recorded_ns;
-  const base = stream ? `simulated stream order, ${duration(stream)}` : `the recorded ${duration(g.recorded_ns)}`;
-  const caption = `% is against ${base}`;
-  const chosen = ran2.find((s) => s.name === state.beside);
-  box.replaceChildren(
-    make("div", [make("span", "all of them"), make("span", [svg]), make("span"), make("span")], {
-      class: "rows",
-      id: "bracket"
-    }),
-    gainKey(),
-    make("h3", "Where the recorded time goes (% of it)"),
-    make("div", waterfall("recorded", g.recorded_ns, recordedSteps(g), g, longest2), { class: "rows", id: "waterfall" }),
-    ...chosen ? [
-      make("h3", `Where the time of ${chosen.name} goes (% of it)`),
-      make("div", waterfall(chosen.name, chosen.time_ns, simulatedSteps(chosen), g, longest2), {
-        class: "rows",
-        id: "waterfall-beside"
-      })
-    ] : [],
-    make("h3", [
-      document.createTextNode(
-        doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline " : "Bounds "
-      ),
-      info("schedulers")
-    ]),
-    make("p", caption, { class: "caption", id: "against" }),
-    make(
-      "div",
-      [
-        ...doc.schedules.flatMap((s) => scheduleRow(s, g, longest2, against)),
-        ...recordedRow(g, longest2, against),
-        ...boundRows(g, longest2, against)
-      ],
-      { class: "rows", id: "schedulers" }
-    ),
-    ...doc.skipped.length ? [
-      make("p", `Too large to simulate here: ${doc.skipped.join(", ")}. tileprof simulate runs them.`, {
-        class: "caption",
-        id: "skipped"
-      })
-    ] : [],
-    ...doc.policy && !doc.policy.refused ? policyRows(doc.policy) : [],
-    ...served.runner ? [make("h3", "Another scheduler, or other options"), served.runner()] : []
-  );
-}
-function noGain() {
-  if (!launchCount) return "This trace holds no launches: there is nothing to gain.";
-  if (doc.summary.dependencies_known === false) {
-    return "The trace holds no accesses: dependencies between launches and gains are unknown.";
-  }
-  return timed ? "This page was made without bounds." : "This trace holds no times, so gains cannot be computed.";
-}
-function bracketPicture(g, ran2) {
-  const [left, middle, line] = [1, 44, 12];
-  const width = Math.max(document.getElementById("gains").clientWidth - ROWS_BESIDE, 240);
-  const longest2 = Math.max(g.recorded_ns, ...ran2.map((s) => s.time_ns));
-  const reached = g.listed_ns && !ran2.some((s) => s.name === "list") ? [...ran2, { name: "list", time_ns: g.listed_ns }] : [...ran2];
-  const labels = bracketLabels(reached, longest2);
-  const scale = Math.min((width - 2 * left) / longest2, ...labels.map((l) => (width - left - l.wide) / l.ns));
-  const x = (ns) => left + scale * ns;
-  const rows = placeLabels(labels, x);
-  const height = middle + 18 + line * rows;
-  const svg = svgOf("svg", {
-    viewBox: `0 0 ${width} ${height}`,
-    role: "img",
-    "aria-label": `No schedule is faster than ${duration(g.bound_ns)}; recorded were ${duration(g.recorded_ns)}`
-  });
-  const bar = (from, to, fill2, title) => {
-    const part = svgOf("rect", { x: x(from), y: middle - 6, width: Math.max(x(to) - x(from), 0), height: 12, fill: fill2 });
-    part.append(Object.assign(svgOf("title", {}), { textContent: title }));
-    svg.append(part);
-  };
-  const best = Math.min(g.recorded_ns, g.listed_ns ?? Infinity, ...ran2.map((s) => s.time_ns));
-  bar(0, g.bound_ns, INK.muted, "no schedule is so fast");
-  bar(g.bound_ns, best, INK.parts.idle, "the best schedule ends in here");
-  bar(best, longest2, INK.idle, "reached by a simulated schedule or by the recording");
-  const say = (words, at, y, anchor, name) => svg.append(
-    Object.assign(svgOf("text", { x: at, y, "text-anchor": anchor, ...name && { class: name } }), {
-      textContent: words
-    })
-  );
-  for (const [words, ns] of [
-    [`bound ${duration(g.bound_ns)}`, g.bound_ns],
-    [`recorded ${duration(g.recorded_ns)}`, g.recorded_ns]
-  ]) {
-    svg.append(
-      svgOf("line", { x1: x(ns), x2: x(ns), y1: middle - 16, y2: middle + 8, stroke: INK.ink, "stroke-width": 2 })
-    );
-    const near = ns === g.bound_ns && x(g.recorded_ns) - x(g.bound_ns) < 150;
-    say(words, x(ns), middle - 20 - (near ? line : 0), x(ns) < 60 ? "start" : x(ns) > width - 60 ? "end" : "middle");
-  }
-  for (const { names, ns, row: row2 } of labels) {
-    const chosen = names.includes(state.beside);
-    svg.append(
-      svgOf("path", {
-        d: `M${x(ns)} ${middle - 9}V${middle + 14 + line * row2}h4`,
-        fill: "none",
-        stroke: chosen ? INK.focus : INK.parts.beside,
-        "stroke-width": chosen ? 3 : 1
-      })
-    );
-    say(names.join(", "), x(ns) + 6, middle + 18 + line * row2, "start", "soft");
-  }
-  return { svg, longest: width / scale };
-}
-function bracketLabels(reached, longest2) {
-  const labels = [];
-  for (const s of reached.sort((a, b) => a.time_ns - b.time_ns)) {
-    const last = labels.at(-1);
-    if (last && s.time_ns - last.ns < 8e-3 * longest2 && last.names.join(", ").length < 40) last.names.push(s.name);
-    else labels.push({ names: [s.name], ns: s.time_ns });
-  }
-  return labels.map((l) => ({ ...l, wide: 6.2 * l.names.join(", ").length + 10 }));
-}
-function placeLabels(labels, x) {
-  for (let k = labels.length - 1; k >= 0; k--) {
-    const end = x(labels[k].ns) + labels[k].wide;
-    labels[k].row = 1 + Math.max(
-      -1,
-      ...labels.slice(k + 1).filter((l) => x(l.ns) < end).map((l) => l.row)
-    );
-  }
-  return Math.max(0, ...labels.map((l) => l.row)) + 1;
-}
-function recordedSteps(g) {
-  const steps = [[gapWords(), "gap", g.gap_ns, "time between launches in which nothing runs"]];
-  if (g.beside_ns > 5e-3 * g.recorded_ns)
-    steps.push([
-      "launches beside their tiles",
-      "beside",
-      g.beside_ns,
-      "recorded time of launches that their tiles' times do not explain"
-    ]);
-  return [
-    ...steps,
-    ["waves partly full", "idle", g.idle_ns, "slot-time without a tile while launches run, each alone on the GPU"],
-    ["tiles at work", "work", g.work_ns, PARTS.work_ns[2]]
-  ];
-}
-var simulatedSteps = (s) => ["gap_ns", "idle_ns", "wait_ns", "work_ns"].map((key) => [PARTS[key][1], PARTS[key][0], s[key], PARTS[key][2]]);
-function waterfall(name, total, steps, g, longest2) {
-  const rows = [row(name, [["beside", total]], 0, g, longest2, { of: total })];
-  let end = total;
-  for (const [words2, part2, ns, title2] of steps.slice(0, -1)) {
-    if (Math.abs(ns) < 5e-4 * total) continue;
-    end -= ns;
-    rows.push(row(`− ${words2}`, [[part2, ns]], Math.max(end, 0), g, longest2, { title: title2, minus: true, of: total }));
-  }
-  const [words, part, work, title] = steps.at(-1);
-  rows.push(row(`= ${words}`, [[part, work]], 0, g, longest2, { title, of: total }));
-  const over = steps.reduce((sum, s) => sum + s[2], 0) - total;
-  if (over > 0.01 * total)
-    rows.splice(-1, 0, [
-      make("span", "less what counts twice"),
-      make("span", g.beside_ns < 0 ? "tiles were timed in a slower run than their launches" : "launches overlapped", {
-        class: "soft"
-      }),
-      make("span", duration(over), { class: "number" }),
-      make("span", "")
-    ]);
-  return rows.flat();
-}
-function row(name, pieces, from, g, longest2, { of, title = "", minus = false }) {
-  const ns = pieces.reduce((sum, p) => sum + p[1], 0);
-  const share2 = of > 0 ? `${Math.round(100 * ns / of)}%` : "";
-  return [
-    make("span", name, { title }),
-    make("span", [stackedBar(pieces, from, [g.bound_ns], longest2)], { title }),
-    make("span", (minus ? "−" : "") + duration(ns), { class: "number" }),
-    make("span", share2, { class: "number soft" })
-  ];
-}
-function recordedRow(g, longest2, against) {
-  const idle = Math.min(g.quiet_ns || g.gap_ns, g.recorded_ns);
-  const title = `as recorded; ${duration(idle)} of it between launches, while nothing runs`;
-  return [
-    make("span", `recorded (idle ${duration(idle)})`, { title }),
-    make(
-      "span",
-      [
-        stackedBar(
-          [
-            ["gap", idle],
-            ["beside", g.recorded_ns - idle]
-          ],
-          0,
-          [g.bound_ns],
-          longest2
-        )
-      ],
-      { title }
-    ),
-    make("span", duration(g.recorded_ns), { class: "number" }),
-    make("span", signedShare(g.recorded_ns / against - 1), { class: "number soft" })
-  ];
-}
-var gapWords = () => doc.summary.timing.measured > 0 ? "idle between launches" : "launch gaps";
-function scheduleRow(s, g, longest2, against) {
-  const pieces = Object.entries(PARTS).filter(([key]) => s[key] > 0).map(([key, [part]]) => [part, s[key]]);
-  const told = [
-    ABOUT[s.name] ?? "",
-    ...Object.entries(PARTS).filter(([key]) => s[key] > 0).map(([key, [, , words]]) => `${duration(s[key])}: ${words}`)
-  ].filter(Boolean).join("\n");
-  const button = make("button", s.name, {
-    type: "button",
-    title: ABOUT[s.name] ?? s.name,
-    "aria-pressed": String(state.beside === s.name)
-  });
-  button.disabled = !hasLanes(s);
-  button.addEventListener("click", () => chooseBeside(state.beside === s.name ? "" : s.name));
-  if (s.time_ns === null)
-    return [
-      button,
-      make("span", `deadlock: ${s.deadlock}`, { title: s.deadlock }),
-      make("span", "∞", { class: "number" }),
-      make("span", "")
-    ];
-  return [
-    button,
-    make("span", [stackedBar(pieces, 0, [g.bound_ns], longest2)], { title: told }),
-    make("span", duration(s.time_ns), { class: "number" }),
-    make("span", signedShare(s.time_ns / against - 1), { class: "number soft" })
-  ];
-}
-var signedShare = (share2) => Math.abs(share2) < 5e-3 ? "±0%" : `${share2 < 0 ? "−" : "+"}${Math.round(100 * Math.abs(share2))}%`;
-function boundRows(g, longest2, against) {
-  const rows = [
-    [`bound: ${g.binding}`, g.bound_ns, "no schedule is faster, under the assumptions that `tileprof report` prints"]
-  ];
-  if (g.ready_ns > g.bound_ns * 1.001)
-    rows.push([
-      "bound, ready-gated",
-      g.ready_ns,
-      "no schedule that dispatches a tile only when its parents have ended is faster"
-    ]);
-  return rows.flatMap(([name, ns, title]) => [
-    make("span", name, { title }),
-    make("span", [stackedBar([[INK.muted, ns]], 0, [g.bound_ns], longest2)], { title }),
-    make("span", `≥ ${duration(ns)}`, { class: "number" }),
-    make("span", signedShare(ns / against - 1), { class: "number soft" })
-  ]);
-}
-function policyRows(p) {
-  const words = `${p.name}: its launches alone, predicted${p.sound ? "" : " (but the policy is unsound)"}`;
-  const rows = [
-    ["one after the other", "beside", p.stream_ns],
-    ["under the policy", "work", p.policy_ns]
-  ].flatMap(([name, part, ns]) => [
-    make("span", name),
-    make("span", [stackedBar([[part, ns]], 0, [], Math.max(p.stream_ns, p.policy_ns))]),
-    make("span", duration(ns), { class: "number" }),
-    make("span", signedShare(ns / p.stream_ns - 1), { class: "number soft" })
-  ]);
-  return [make("h3", words), make("div", rows, { class: "rows", id: "policy-gain" })];
-}
-function gainKey() {
-  const marks = Object.values(PARTS).map(([part, words, title]) => {
-    const dot = make("i", "", { class: "dot" });
-    dot.style.background = INK.parts[part];
-    return make("span", [dot, document.createTextNode(words)], { title });
-  });
-  return make("div", [...marks, make("span", "┆ bound", { title: "no schedule is faster" })], { class: "key" });
-}
-function chooseBeside(name) {
-  served.problem = "";
-  state.beside = name;
-  changed();
-}
-
-// viz/scripts/advice.js
-var MOST_ADVICE = 6;
-function showAdvice() {
-  const box = document.getElementById("advice");
-  const { guidance } = doc;
-  if (!guidance || !launchCount) return;
-  box.hidden = false;
-  const fold = make("button", "", { type: "button", id: "fold-advice", title: "Show or hide what to do first (h)" });
-  fold.addEventListener("click", toggleAdvice);
-  const { sentence } = guidance.verdict;
-  box.replaceChildren(
-    make("h2", [make("span", `${sentence[0].toUpperCase() + sentence.slice(1)}.`), fold]),
-    make("ol", guidance.actions.slice(0, MOST_ADVICE).map(adviceRow)),
-    ladderTable(guidance.ladder)
-  );
-  foldAdvice(kept("advice") === "folded" || kept("advice") === null && innerHeight < 700);
-}
-function toggleAdvice() {
-  const folded = !document.getElementById("advice").classList.contains("folded");
-  keep("advice", folded ? "folded" : "open");
-  foldAdvice(folded);
-  for (const view of Object.values(panels)) view.resize();
-}
-function foldAdvice(folded) {
-  const box = document.getElementById("advice");
-  box.classList.toggle("folded", folded);
-  const button = document.getElementById("fold-advice");
-  if (!button) return;
-  button.textContent = folded ? "what to do" : "hide";
-  button.setAttribute("aria-expanded", String(!folded));
-}
-function adviceRow(action) {
-  const most = action.basis === "at most" ? "at most " : "";
-  const how = action.basis === "at most" ? "" : `${action.basis}; `;
-  const copy = make("button", "copy", { type: "button", class: "copy", title: `Copy ${action.command}` });
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(action.command);
-    copy.textContent = "copied";
-  });
-  const isCode = /^\S*[.(_]/.test(action.title);
-  const title = isCode ? action.title : action.title[0].toUpperCase() + action.title.slice(1);
-  const share2 = (100 * action.saves_share).toFixed(1);
-  const beyond = action.beyond ? [make("span", ` beyond ${action.beyond}`, { class: "beyond" })] : [];
-  const saves = make("span", [`saves ${most}${duration(action.saves_ns)}`, ...beyond, ` (${share2}%)`], {
-    class: "saves",
-    title: action.beyond ? `beyond ${action.beyond}` : ""
-  });
-  const buttons = [copy];
-  if (action.launches.length) {
-    const show = make("button", "show", { type: "button", class: "copy", title: "Show these launches" });
-    const pair = action.launches.slice(0, 2);
-    show.addEventListener(
-      "click",
-      () => select(pairAt.has(pair.join(",")) ? { pair } : { launch: action.launches[0] })
-    );
-    buttons.push(show);
-  }
-  const summary = make("summary", [
-    make("span", title, { class: "what", title }),
-    saves,
-    make("code", action.command),
-    ...buttons
-  ]);
-  return make("li", [make("details", [summary, make("p", `${how}${action.effort} of work: ${action.reason}.`)])]);
-}
-function ladderTable(ladder) {
-  const longest2 = Math.max(...ladder.map((rung) => rung.time_ns));
-  return make("table", [
-    make(
-      "tbody",
-      ladder.map((rung) => {
-        const svg = svgOf("svg", { viewBox: "0 0 90 9", "aria-hidden": "true" });
-        svg.append(svgOf("rect", { width: Math.max(90 * rung.time_ns / longest2, 1), height: 9 }));
-        const saves = rung.name === "recorded" ? "" : `${rung.saves_share < 0 ? "+" : "−"}${Math.abs(100 * rung.saves_share).toFixed(1)}%`;
-        return make(
-          "tr",
-          [
-            make("th", rung.label, { scope: "row", title: rung.label }),
-            make("td", duration(rung.time_ns)),
-            make("td", saves),
-            make("td", [svg])
-          ],
-          { class: rung.name }
-        );
-      })
-    )
-  ]);
-}
-function kept(name) {
-  try {
-    return localStorage.getItem(`tileprof.${name}`);
-  } catch {
-    return null;
-  }
-}
-function keep(name, value) {
-  try {
-    localStorage.setItem(`tileprof.${name}`, value);
-  } catch {
-  }
-}
-
-// viz/scripts/launch_layout.js
+// viz/scripts/tabs/launch_layout.js
 var GAP = { node: 22, bend: 9, rank: 38, side: 16, head: 32, foot: 14, port: 14 };
 function layOut(drawing2) {
   prepare(drawing2.root);
@@ -1651,7 +1549,7 @@ function trace(points, more = [], bows = []) {
 }
 var bezier = (t, p, q, r, s) => (1 - t) ** 3 * p + 3 * (1 - t) ** 2 * t * q + 3 * (1 - t) * t * t * r + t ** 3 * s;
 
-// viz/scripts/minimap.js
+// viz/scripts/tabs/minimap.js
 var MARGIN = 8;
 var MOST = { width: 150, height: 170, share: 0.25 };
 function mapOf(view, drawing2) {
@@ -1700,7 +1598,7 @@ function moveByMapOf(view, drawing2, sx, sy) {
   return true;
 }
 
-// viz/scripts/pair_ranking.js
+// viz/scripts/tabs/pair_ranking.js
 var MOST_RANKED = 100;
 var order = { column: "", down: true };
 function rankedEdges() {
@@ -1808,7 +1706,7 @@ function noPairs() {
     return launchCount ? "The trace holds one launch, which depends on nothing." : "The trace holds no launches.";
   if (!doc.summary.accesses) return "The trace holds no accesses, so dependencies between its launches are unknown.";
   if (!pairCount) return "No launch depends on another one.";
-  if (state.search) return "None of the launches found has a pair.";
+  if (state.search) return "No matching launch has a pair.";
   return "No pair is shown; patterns may be hidden in the legend.";
 }
 function rankRow(edge) {
@@ -1846,7 +1744,7 @@ function rankRow(edge) {
   return row2;
 }
 
-// viz/scripts/pairs.js
+// viz/scripts/tabs/pairs.js
 var matrix = { key: "", parts: [], hidden: /* @__PURE__ */ new Set(), order: "dispatch", awaited: null, missing: null };
 var overlays = keeper((doc.policy?.pairs ?? []).flatMap((p) => [p.awaited ?? {}, p.missing ?? {}]));
 var overlayOf = new Map(
@@ -2218,7 +2116,7 @@ function describePair() {
   document.getElementById("matrix-title").textContent = `${launchName(from)} → ${launchName(to)}`;
   const says = [];
   if (matrix.coarse) says.push("aggregated: zoom shows no single tiles");
-  if (matrix.leftOut) says.push("left out: this relation did not fit in the page");
+  if (matrix.leftOut) says.push("left out: this pair did not fit in the page");
   document.getElementById("matrix-says").textContent = says.join(" · ") || "click a column to follow its tile";
   const fact = (label, value, mark = "") => make("span", [document.createTextNode(`${label} `), make("b", value)], mark ? { class: mark } : {});
   const names = make("div", [nameOf(from, INK.producer), document.createTextNode("→"), nameOf(to, INK.consumer)], {
@@ -2317,7 +2215,7 @@ function orderChoice() {
   return choice;
 }
 
-// viz/scripts/tensor_ranges.js
+// viz/scripts/tabs/tensor_ranges.js
 var MOST_RANGES = 5e4;
 var MOST_CELLS = 512;
 function ordered({ shape, strides }) {
@@ -2413,7 +2311,7 @@ function cellsOf(ranges, shape, [down, across]) {
   return { share: share2, high, wide, step };
 }
 
-// viz/scripts/tile_graph.js
+// viz/scripts/tabs/tile_graph.js
 var MOST_NODES = 4e3;
 var MOST_LINES = 3e4;
 var chain = {
@@ -2779,7 +2677,7 @@ function selectChain(next, tile) {
   if (pair) select({ pair, chain: next.length > 2 ? next : null, tile });
 }
 
-// viz/scripts/simulated_lanes.js
+// viz/scripts/tabs/simulated_lanes.js
 var scheduleLanes = doc.schedules.map((s) => s.lanes);
 var simulatedTables = keeper(scheduleLanes);
 var scheduleAt = () => doc.schedules.findIndex((s) => s.name === state.beside);
@@ -2937,12 +2835,12 @@ function fillBeside() {
   const ran2 = doc.schedules.filter(hasLanes);
   choice.parentElement.hidden = !ran2.length;
   choice.replaceChildren(
-    make("option", "nothing", { value: "" }),
+    make("option", "no schedule", { value: "" }),
     ...ran2.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name }))
   );
 }
 
-// viz/scripts/timeline_axes.js
+// viz/scripts/tabs/timeline_axes.js
 function drawLaneAxes(c) {
   const { view: v, margin: m, width, height } = lanesView;
   c.font = `11px ${FONT}`;
@@ -3003,7 +2901,7 @@ function drawShareAxis(c, first, end) {
   c.fillText("slots", m.left - 7, y + 6);
 }
 
-// viz/scripts/module_levels.js
+// viz/scripts/tabs/module_levels.js
 function namesOf(path) {
   const names = [];
   for (const part of path ? path.split(".") : []) {
@@ -3040,7 +2938,7 @@ function levelsIn(rows, from, to, startOf2, endOf2) {
   return moduleLevels.slice(skipped, skipped + rows);
 }
 
-// viz/scripts/timeline_overview.js
+// viz/scripts/tabs/timeline_overview.js
 var AXIS = 20;
 var ROW = 14;
 var MOST_SHARE = 0.5;
@@ -3231,7 +3129,7 @@ function showKernelLegend() {
   box.replaceChildren(...entries);
 }
 
-// viz/scripts/timeline.js
+// viz/scripts/tabs/timeline.js
 var lanesView = new Surface(document.querySelector("#lanes canvas"), {
   axes: "x",
   draw: drawLanes,
@@ -3662,7 +3560,7 @@ function clickLanes(x, y) {
   select({ launch: hit.launch, tile });
 }
 
-// viz/scripts/tensor.js
+// viz/scripts/tabs/tensor.js
 var MOST_NEAR = 400;
 var MOST_SEARCHED = 5e3;
 var READS = 1;
@@ -4012,7 +3910,7 @@ function clickTensor(sx, sy) {
   if (best >= 0) select({ pair: state.pair, chain: state.chain, launch, tile: [launch, best] });
 }
 
-// viz/scripts/launches.js
+// viz/scripts/tabs/launches.js
 var anyGain = pairs.gain_ns.some((g) => g > 0);
 var hiddenPatterns = /* @__PURE__ */ new Set();
 var showReuse = false;
@@ -4667,6 +4565,108 @@ function serve() {
   };
 }
 
+// viz/scripts/tabs/advice.js
+var MOST_ADVICE = 6;
+function showAdvice() {
+  const box = document.getElementById("advice");
+  const { guidance } = doc;
+  if (!guidance || !launchCount) return;
+  box.hidden = false;
+  const fold = make("button", "", { type: "button", id: "fold-advice", title: "Show or hide what to do first (h)" });
+  fold.addEventListener("click", toggleAdvice);
+  const { sentence } = guidance.verdict;
+  box.replaceChildren(
+    make("h2", [make("span", `${sentence[0].toUpperCase() + sentence.slice(1)}.`), fold]),
+    make("ol", guidance.actions.slice(0, MOST_ADVICE).map(adviceRow)),
+    ladderTable(guidance.ladder)
+  );
+  foldAdvice(kept("advice") === "folded" || kept("advice") === null && innerHeight < 700);
+}
+function toggleAdvice() {
+  const folded = !document.getElementById("advice").classList.contains("folded");
+  keep("advice", folded ? "folded" : "open");
+  foldAdvice(folded);
+  for (const view of Object.values(panels)) view.resize();
+}
+function foldAdvice(folded) {
+  const box = document.getElementById("advice");
+  box.classList.toggle("folded", folded);
+  const button = document.getElementById("fold-advice");
+  if (!button) return;
+  button.textContent = folded ? "what to do" : "hide";
+  button.setAttribute("aria-expanded", String(!folded));
+}
+function adviceRow(action) {
+  const most = action.basis === "at most" ? "at most " : "";
+  const how = action.basis === "at most" ? "" : `${action.basis}; `;
+  const copy = make("button", "copy", { type: "button", class: "copy", title: `Copy ${action.command}` });
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard?.writeText(action.command);
+    copy.textContent = "copied";
+  });
+  const isCode = /^\S*[.(_]/.test(action.title);
+  const title = isCode ? action.title : action.title[0].toUpperCase() + action.title.slice(1);
+  const share2 = (100 * action.saves_share).toFixed(1);
+  const beyond = action.beyond ? [make("span", ` beyond ${action.beyond}`, { class: "beyond" })] : [];
+  const saves = make("span", [`saves ${most}${duration(action.saves_ns)}`, ...beyond, ` (${share2}%)`], {
+    class: "saves",
+    title: action.beyond ? `beyond ${action.beyond}` : ""
+  });
+  const buttons = [copy];
+  if (action.launches.length) {
+    const show = make("button", "show", { type: "button", class: "copy", title: "Show these launches" });
+    const pair = action.launches.slice(0, 2);
+    show.addEventListener(
+      "click",
+      () => select(pairAt.has(pair.join(",")) ? { pair } : { launch: action.launches[0] })
+    );
+    buttons.push(show);
+  }
+  const summary = make("summary", [
+    make("span", title, { class: "what", title }),
+    saves,
+    make("code", action.command),
+    ...buttons
+  ]);
+  return make("li", [make("details", [summary, make("p", `${how}${action.effort} of work: ${action.reason}.`)])]);
+}
+function ladderTable(ladder) {
+  const longest2 = Math.max(...ladder.map((rung) => rung.time_ns));
+  return make("table", [
+    make(
+      "tbody",
+      ladder.map((rung) => {
+        const svg = svgOf("svg", { viewBox: "0 0 90 9", "aria-hidden": "true" });
+        svg.append(svgOf("rect", { width: Math.max(90 * rung.time_ns / longest2, 1), height: 9 }));
+        const saves = rung.name === "recorded" ? "" : `${rung.saves_share < 0 ? "+" : "−"}${Math.abs(100 * rung.saves_share).toFixed(1)}%`;
+        return make(
+          "tr",
+          [
+            make("th", rung.label, { scope: "row", title: rung.label }),
+            make("td", duration(rung.time_ns)),
+            make("td", saves),
+            make("td", [svg])
+          ],
+          { class: rung.name }
+        );
+      })
+    )
+  ]);
+}
+function kept(name) {
+  try {
+    return localStorage.getItem(`tileprof.${name}`);
+  } catch {
+    return null;
+  }
+}
+function keep(name, value) {
+  try {
+    localStorage.setItem(`tileprof.${name}`, value);
+  } catch {
+  }
+}
+
 // viz/scripts/main.js
 var panels = { graph: graphView, matrix: matrixView, tiles: tilesView, tensor: tensorView, lanes: lanesView };
 var active = "graph";
@@ -4835,12 +4835,12 @@ var KEYS = [
   ],
   ["o", "open or fold the layers around the selected launch"],
   ["+  −  0", "zoom in, zoom out, show all"],
-  ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"],
-  ["f", "this view alone, and back"],
+  ["/", "search; Enter goes to the next match; kernel:, op: or module: before a word searches only these names"],
+  ["f", "show only this view, or all views"],
   ["1  2  3", "launches, tiles of a pair, timeline"],
   ["4  5  6  7", "tile graph, gain, what if, tensor"],
   ["b", "another scheduler beside the recorded timeline"],
-  [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"],
+  [",  .", "move the marked time back or forward; a drag along the timeline's axis does the same"],
   ["t", "dark or light"],
   ["Esc", "step back: view, tile, pair, launch, search"],
   ["wheel, drag", "zoom and move; with Shift the wheel zooms the timeline's lanes; double click shows all"]

@@ -256,7 +256,7 @@ export class Surface {
     this.drag.last = [x, y];
   }
 
-  // What is under the pointer is told anew: it moved, or more is known.
+  // What is under the pointer is told again: it moved, or more is known.
   hoverAgain() {
     if (!this.pointer) return;
     const [x, y, clientX, clientY] = this.pointer;

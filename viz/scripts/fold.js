@@ -1,8 +1,8 @@
 // The launches to draw: repeated layers closed to one copy, or opened to all of them.
 
 import { doc, launchCount, launches, links, linksOf, pairCount, pairs, text } from "./data.js";
-import { hiddenPatterns, showReuse } from "./launches.js";
 import { state } from "./state.js";
+import { hiddenPatterns, showReuse } from "./tabs/launches.js";
 
 export const NODE = { width: 196, least: 196, most: 330, height: 46 };
 

@@ -14,7 +14,7 @@ export const ABOUT = {
   list: "greedy, free launches: a tile is dispatched when its parents have ended",
   persistent: "one kernel for the whole program, whose workers have static lists of tiles",
   "persistent-dynamic": "one kernel for the whole program, whose tiles are assigned on the GPU",
-  inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
+  inline: "a persistent kernel whose workers run the tiles that they have made ready, or spawn grids for them",
   ccks: "CCKS: a persistent kernel whose tiles the CPU assigns",
   blockmaestro: "BlockMaestro: kernels launched early, whose blocks a hardware scheduler delays",
   wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
@@ -41,7 +41,7 @@ const WORDS = {
   "poll (poll_ns)": "time from a tile's post to the tile that polls for it",
   "post (post_ns)": "time that a tile needs to post that it has ended, and to check its first semaphore",
   inside:
-    "where a tile waits for its parents: 0 all of them at its entry, 1 each where its bytes are needed, 2 the faster",
+    "where a tile waits for its parents: 0: at its entry for all; 1: for each where its bytes are needed; 2: the faster of both",
 };
 
 const SETS = {

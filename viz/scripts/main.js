@@ -1,6 +1,5 @@
 // The header, the keyboard, and the first drawing.
 
-import { keep, kept, showAdvice, toggleAdvice } from "./advice.js";
 import { INK, icon, make, setTheme, showTip } from "./canvas.js";
 import {
   compact,
@@ -19,8 +18,11 @@ import {
   timed,
 } from "./data.js";
 import { reveal } from "./fold.js";
-import { chooseBeside, showGain } from "./gain.js";
 import { allWords, info, showWords } from "./glossary.js";
+import { serve } from "./server_requests.js";
+import { changed, findLaunches, found, readHash, select, state, TABS, watch } from "./state.js";
+import { keep, kept, showAdvice, toggleAdvice } from "./tabs/advice.js";
+import { chooseBeside, showGain } from "./tabs/gain.js";
 import {
   buildLegend,
   describeLaunch,
@@ -32,18 +34,16 @@ import {
   showNode,
   toggleGroup,
   walkGraph,
-} from "./launches.js";
-import { mapOf } from "./minimap.js";
-import { rankPairs } from "./pair_ranking.js";
-import { describePair, matrix, matrixView, showMatrix } from "./pairs.js";
-import { serve } from "./server_requests.js";
-import { fillBeside, simulated } from "./simulated_lanes.js";
-import { changed, findLaunches, found, readHash, select, state, TABS, watch } from "./state.js";
-import { describeTensor, picture, showTensor, tensorView } from "./tensor.js";
-import { chain, chainNow, nodeY, showTiles, tilesView } from "./tile_graph.js";
-import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./timeline.js";
-import { overviewRows, showKernelLegend } from "./timeline_overview.js";
-import { ran, showSizes, whatIf } from "./what_if.js";
+} from "./tabs/launches.js";
+import { mapOf } from "./tabs/minimap.js";
+import { rankPairs } from "./tabs/pair_ranking.js";
+import { describePair, matrix, matrixView, showMatrix } from "./tabs/pairs.js";
+import { fillBeside, simulated } from "./tabs/simulated_lanes.js";
+import { describeTensor, picture, showTensor, tensorView } from "./tabs/tensor.js";
+import { chain, chainNow, nodeY, showTiles, tilesView } from "./tabs/tile_graph.js";
+import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./tabs/timeline.js";
+import { overviewRows, showKernelLegend } from "./tabs/timeline_overview.js";
+import { ran, showSizes, whatIf } from "./tabs/what_if.js";
 
 export const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, tensor: tensorView, lanes: lanesView };
 let active = "graph";
@@ -231,12 +231,12 @@ const KEYS = [
   ],
   ["o", "open or fold the layers around the selected launch"],
   ["+  −  0", "zoom in, zoom out, show all"],
-  ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"],
-  ["f", "this view alone, and back"],
+  ["/", "search; Enter goes to the next match; kernel:, op: or module: before a word searches only these names"],
+  ["f", "show only this view, or all views"],
   ["1  2  3", "launches, tiles of a pair, timeline"],
   ["4  5  6  7", "tile graph, gain, what if, tensor"],
   ["b", "another scheduler beside the recorded timeline"],
-  [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"],
+  [",  .", "move the marked time back or forward; a drag along the timeline's axis does the same"],
   ["t", "dark or light"],
   ["Esc", "step back: view, tile, pair, launch, search"],
   ["wheel, drag", "zoom and move; with Shift the wheel zooms the timeline's lanes; double click shows all"],

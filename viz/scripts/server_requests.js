@@ -3,10 +3,10 @@
 
 import { make } from "./canvas.js";
 import { boxOf, doc, gridOf, laneOf, launchCount, launches, served, unpack } from "./data.js";
-import { chooseBeside } from "./gain.js";
-import { fillBeside, scheduleLanes } from "./simulated_lanes.js";
 import { changed, state } from "./state.js";
-import { runKey, whatIf } from "./what_if.js";
+import { chooseBeside } from "./tabs/gain.js";
+import { fillBeside, scheduleLanes } from "./tabs/simulated_lanes.js";
+import { runKey, whatIf } from "./tabs/what_if.js";
 
 let numbersOfBlocks;
 
@@ -100,7 +100,7 @@ export function serve() {
       chooseBeside(text);
     } catch (error) {
       served.problem = `${text}: ${error.message}`;
-      changed(); // the address names nothing: it is written anew
+      changed(); // the address names nothing: it is written again
     }
   };
 }

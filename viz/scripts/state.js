@@ -3,7 +3,7 @@
 // grammar is written down in viz/address.py, whose `link` makes such addresses.
 
 import { doc, hasLanes, launchCount, launches, pairAt, served, text } from "./data.js";
-import { readSetting, settingWords } from "./what_if.js";
+import { readSetting, settingWords } from "./tabs/what_if.js";
 
 export const TABS = { matrix: "Pairs", tiles: "Tile graph", tensor: "Tensor", gain: "Gain", sizes: "What if" };
 export const state = {

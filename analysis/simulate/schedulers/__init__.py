@@ -53,8 +53,7 @@ def scheduler(text: str) -> Scheduler:
     if name == "spawn":
         raise UserError(
             "a trace has no spawn events; `tileprof simulate workload:bfs` compares rules for child grids, and the "
-            "scheduler inline asks "
-            "SPAWN's question about the tiles of a trace"
+            "scheduler inline applies SPAWN's rule to the tiles of a trace"
         )
     if name not in SCHEDULERS:
         raise UserError(f"there is no scheduler {name!r}{close(name, SCHEDULERS)}; there are {', '.join(SCHEDULERS)}")

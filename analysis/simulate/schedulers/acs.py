@@ -243,11 +243,11 @@ def windowed(program: Program, window: int, *, exact: bool, published: bool, who
         for hazards in (program.hazards[launch], overlaps[launch]):
             draft.after[launch] |= {p for p, kinds in hazards.items() if not published or kinds & {"WAR", "WAW"}}
     if published:
-        draft.notes = missed(program.hazards, draft.after)
+        draft.notes = missed_notes(program.hazards, draft.after)
     return draft
 
 
-def missed(hazards: list[dict[int, set[str]]], after: list[set[int]]) -> list[str]:
+def missed_notes(hazards: list[dict[int, set[str]]], after: list[set[int]]) -> list[str]:
     """Return a sentence about the dependencies that nothing keeps: neither the check nor a chain of checked
     launches.
     """

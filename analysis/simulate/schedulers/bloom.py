@@ -81,7 +81,7 @@ class DataflowBloom(Options):
         """Return what the filters find, beside what was recorded (and is among it where the trace has addresses)."""
         if self.window:
             return self._in_a_window(graph, p)
-        pairs, collisions = self.found(graph, p.launch.tolist())
+        pairs, collisions = self.conflicts(graph, p.launch.tolist())
         edges = sum(count(bits) for bits in pairs.values())
         sentence = (
             f"Filters of {self.bits:,} bits find {edges:,} pairs of dependent tiles; {collisions:,} of them share no "
@@ -140,7 +140,7 @@ class DataflowBloom(Options):
         ahead[:, : before.shape[1]] = after - before
         return _packed((ahead > 0) & (ahead < self.window)), _packed(ahead == self.window)
 
-    def found(self, graph: TileGraph, launches: list[int]) -> tuple[Pairs, int]:
+    def conflicts(self, graph: TileGraph, launches: list[int]) -> tuple[Pairs, int]:
         """Return conflicts between launches of one flush, by place in ``launches``; how many pairs of tiles only
         collide in their hashes.
         """

@@ -43,23 +43,24 @@ def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
             client.wait_for_workers(1, timeout=WORKERS_S)
         except TimeoutError:
             raise UserError(
-                f"the Dask scheduler at {_named(address)} has had no worker for {WORKERS_S:g} s; start one: dask "
-                f"worker {address}"
+                f"the Dask scheduler at {_address_text(address)} has had no worker for {WORKERS_S:g} s; start one: "
+                f"dask worker {address}"
             ) from None
         futures = client.map(work, jobs, pure=False)
         try:
             return list(client.gather(futures))
         except distributed.scheduler.KilledWorker as died:
             raise UserError(
-                f"workers of the Dask cluster at {_named(address)} died while they simulated ({died.task}): out of "
-                "memory, or ended from outside; "
-                "give them more memory, or ask for fewer points"
+                f"workers of the Dask cluster at {_address_text(address)} died while they simulated ({died.task}): "
+                "out of memory, or ended by another program; give them more memory, or simulate fewer points"
             ) from None
         except (CancelledError, distributed.comm.CommClosedError) as lost:
-            raise UserError(f"the Dask cluster at {_named(address)} was lost during the simulation: {lost}") from None
+            raise UserError(
+                f"the Dask cluster at {_address_text(address)} was lost during the simulation: {lost}"
+            ) from None
 
 
-def _named(address: str) -> str:
+def _address_text(address: str) -> str:
     return address or "this machine"
 
 

@@ -52,8 +52,8 @@ def in_processes(
                 raise
     except BrokenProcessPool:
         raise UserError(
-            "a process died while it simulated: out of memory, or ended from outside; ask for fewer points, or for a "
-            "smaller trace"
+            "a process died while it simulated: out of memory, or ended by another program; simulate fewer points, "
+            "or a smaller trace"
         ) from None
 
 

@@ -4,8 +4,8 @@ recorded programs.
     python tests/benchmarks/policies/bench_mutants.py KIND FIRST SLICES [FILE]
 
 KIND is ``random``, ``residency`` or ``programs``. A slice is `MUTANTS` mutants drawn from a seed, its number; its
-counts are appended to FILE as one line of JSON as soon as it has ended, so that a run goes on where another was
-stopped. Slices that FILE has are not run again. Without KIND: `RESULTS` is made anew from FILE, which
+counts are appended to FILE as one line of JSON as soon as it has ended, so that a run continues where another was
+stopped. Slices that FILE has are not run again. Without KIND: `RESULTS` is written again from FILE, which
 ``docs/verify.md`` is held to by a test.
 """
 

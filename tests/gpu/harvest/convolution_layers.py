@@ -1,7 +1,7 @@
 """The list of convolution layers of whole lists of models: ``python tests/gpu/harvest/convolution_layers.py -o FILE``.
 
 Every model of timm, torchvision and `convolution_models` is built and run on PyTorch's ``meta`` device, where nothing
-is computed, and its calls of ``aten::convolution`` are counted. It takes an hour or two and goes on where it was cut
+is computed, and its calls of ``aten::convolution`` are counted. It takes an hour or two and continues where it was cut
 (``--cache``). Models that look at values cannot run on that device and are left out; the cache says which and why.
 Vision transformers have one convolution, the patch embedding, and are not built: their sizes are listed here.
 """

@@ -4,9 +4,9 @@
 Held-out cases do not enter the table; they go to ``tests/benchmarks/results/convolutions_held_out.json``.
 
 ``--captures DIR`` adds what was captured (`tileprof.harvest.convolution_captures`) to the slices or, without any, to
-the table that is there: entries without a time. Captures of another GPU with as many SMs count but for windows of one
-tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed (`cudnn_engines`): each
-entry gets the engine that it names.
+the table that is there: entries without a time. Captures of another GPU with as many SMs count except for windows of
+one tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed (`cudnn_engines`):
+each entry gets the engine that it names.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tileprof.record.model.tiles.convolutions import (
     launch_order,
     learned,
 )
-from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
+from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
 
 ROOT = Path(__file__).resolve().parents[3]
 HELD_OUT_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
@@ -106,7 +106,7 @@ def captured(folder, seed, cases, about):
 def main_slices(launches, key):
     """Return the slices of k of the kernel of a call."""
     for name, (x, y, z, *cluster, registers, shared), grid, ns in launches:
-        if named(name).role == Role.PRODUCT:
+        if parse_name(name).role == Role.PRODUCT:
             launch = convolution_table.MeasuredLaunch(name, grid, (x, y, z), tuple(cluster), registers, shared, ns)
             return min(MOST_SLICES, launch_grids.slices(launch, key))
     return 1
@@ -170,7 +170,7 @@ def thin(path, most):
 
 
 def roles(launches):
-    return tuple(named(one.name).role for one in launches)
+    return tuple(parse_name(one.name).role for one in launches)
 
 
 def check(path, count):
@@ -191,7 +191,8 @@ def check(path, count):
         alike = roles(own.launches) == roles(other.launches)
         same[what, "roles"] += alike
         same[what, "tiles"] += alike and all(
-            named(a.name).tile == named(b.name).tile for a, b in zip(own.launches, other.launches, strict=True)
+            parse_name(one.name).tile == parse_name(two.name).tile
+            for one, two in zip(own.launches, other.launches, strict=True)
         )
     for (what, kind), number in sorted(same.items()):
         print(what, kind, number, f"{number / same[what, 'all']:.0%}")

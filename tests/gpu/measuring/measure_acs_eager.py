@@ -5,9 +5,9 @@
 
 Tables are recorded side by side (``record``). Processes of all programs and modes then start, and when all of them are
 warm, one after another measures its steps while the others sleep; they do so ``--pairs`` times in turn (``time``).
-``OUT/eager.json`` gets the rows of a turn when all have measured. Run it again to go on: tables that are there are not
-made again, and more turns follow. No turn begins after ``--seconds``. Programs from number 9 on are some of the first
-ones as frozen TorchScript and from AOTInductor.
+``OUT/eager.json`` gets the rows of a turn when all have measured. Run it again to continue: tables that are there are
+not made again, and more turns follow. No turn begins after ``--seconds``. Programs from number 9 on are some of the
+first ones as frozen TorchScript and from AOTInductor.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ python tests/gpu/measuring/measure_arithmetic.py OUT.json [--seconds 60] [--coun
 Every shape runs in half precision (accumulated in single) through PyTorch, several times in a CUDA graph. The share of
 peak arithmetic is what the shape has to multiply and add over time times the peak of tensor cores at the clock of the
 data sheet: useful work, so that padded tiles and other kernels of the operator (im2col, conversions of layouts) lower
-it. With ``--counters`` the same graphs run under CUPTI's range profiler (`hardware_counters.py`): shares of the cycles
-in which tensor cores and FP32 pipes were busy, warps resident and SMs busy. Where CUPTI refuses, Nsight Compute (`ncu`)
-counts them for every kernel of every shape; of a shape's kernels the mean by time. ``counted`` says what refused.
+it; shapes that OUT.json has are not timed again. With ``--counters`` the same graphs run under CUPTI's range profiler
+(`hardware_counters.py`): shares of the cycles in which tensor cores and FP32 pipes were busy, warps resident and SMs
+busy. Where CUPTI refuses, Nsight Compute (`ncu`) counts them for every kernel of every shape; of a shape's kernels the
+mean by time. ``counted`` says what refused.
 """
 
 import argparse
@@ -103,7 +104,12 @@ def counted(shapes, counters):
         graph = repeated(run)
         graph.replay()
         torch.cuda.synchronize()
-        values = counters.count(graph.replay, torch.cuda.synchronize)
+
+        def replays(graph=graph):
+            for _ in range(ROUNDS):
+                graph.replay()
+
+        values = counters.count(replays, torch.cuda.synchronize)
         yield {key: round(value, 3) for key, value in zip(METRICS, values, strict=True)}
 
 
@@ -137,15 +143,18 @@ def run_once():
         torch.cuda.profiler.stop()
 
 
-def counts(seconds):
+def counts(seconds, write):
     """Percent of peak by counter, per shape, and what counted; or what each of CUPTI and Nsight Compute answered."""
     try:
         counters = HardwareCounters(METRICS.values())
-        shapes = list(counted(all_shapes(), counters))
+        result = {"by": "CUPTI", "device": torch.cuda.get_device_name(), "counters": METRICS, "shapes": []}
+        for shape in counted(all_shapes(), counters):
+            result["shapes"].append(shape)
+            write(result)
         counters.close()
     except CountersError as error:
         return {"CUPTI": str(error)} | counts_of_ncu(seconds)
-    return {"by": "CUPTI", "counters": METRICS, "shapes": shapes}
+    return result
 
 
 def counts_of_ncu(seconds):
@@ -192,9 +201,11 @@ def main():
         return
     name = torch.cuda.get_device_name()
     peak = get(next(word for word in name.split() if word in ("H200", "H100", "A100", "V100"))).peak_flops["fp16"]
-    rows, end = [], time.monotonic() + arguments.seconds
-    result = {"device": name, "driver, MHz at rest": driver(), "torch": torch.__version__, "peak": peak, "rows": rows}
-    for kind, shape, flops, run in all_shapes():
+    result = {"device": name, "driver, MHz at rest": driver(), "torch": torch.__version__, "peak": peak, "rows": []}
+    if arguments.output.exists():
+        result = json.loads(arguments.output.read_text())
+    rows, end = result["rows"], time.monotonic() + arguments.seconds
+    for kind, shape, flops, run in () if rows else all_shapes():
         if time.monotonic() > end:
             break
         us = time_us(repeated(run))
@@ -202,7 +213,9 @@ def main():
     result["MHz after"] = driver()
     arguments.output.write_text(json.dumps(result))
     if arguments.counters:
-        result["counted"] = counts(arguments.seconds)
+        result["counted"] = counts(
+            arguments.seconds, lambda part: arguments.output.write_text(json.dumps(result | {"counted": part}))
+        )
         arguments.output.write_text(json.dumps(result))
         print({key: value for key, value in result["counted"].items() if key != "shapes"})
     for kind in dict.fromkeys(row["kind"] for row in rows):

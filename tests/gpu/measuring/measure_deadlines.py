@@ -38,12 +38,12 @@ from tileprof.runtime.policy_on_gpu import GpuPipeline
 
 REPLAYS = 200
 URGENT = gelu_mlp(64, (64, 64), (64, 64), 768, 3072)
+TWO = stacked(64, 768, 3072, 2)
 PAIRS = {
     "GPT-3 MLP TP8, 512 tokens": gelu_mlp(512, (128, 128), (128, 128)).beside(URGENT),
     "GPT-2 MLP, 2,048 tokens": gelu_mlp(2048, (128, 128), (128, 128), 768, 3072).beside(URGENT),
-    "GPT-3 MLP TP8, 512 tokens, beside two MLPs": gelu_mlp(512, (128, 128), (128, 128)).beside(
-        stacked(64, 768, 3072, 2)
-    ),
+    "GPT-2 MLP, 16,384 tokens": gelu_mlp(16384, (128, 128), (128, 128), 768, 3072).beside(TWO),
+    "GPT-3 MLP TP8, 4,096 tokens": gelu_mlp(4096, (128, 128), (128, 128)).beside(TWO),
 }
 DEADLINE = Choices(order="deadline", deadlines_us=(math.inf, 40.0), speculate=False)
 ORDERS = {

@@ -17,6 +17,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -402,10 +403,10 @@ def table(result: dict[str, Any]) -> list[str]:
 
 
 def what_ran(row: dict[str, Any]) -> str:
-    """Which program the backend kept, by its log."""
+    """Which program the backend kept, by its log; logs before 2026-11-28 have "ours" for tileprof's program."""
     decisions = [line for line in row.get("log", ()) if line.startswith("whole program: ")]
-    if decisions and "kept ours" in decisions[-1]:
-        return decisions[-1].split("kept ours (", 1)[1].removesuffix(")")
+    if decisions and (kept := re.search(r"kept (?:tileprof's|ours) \((.*)\)$", decisions[-1])):
+        return kept[1]
     return "Inductor" if row.get("log") else ""
 
 

@@ -3,11 +3,12 @@
 Modes: plain; accesses; and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it);
 blocks; floor (every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one
 process that runs all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the
-program. Between them a whole recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is
-exact. What matters most comes first, and RESULT.json is written after each number: a run that is ended early says what
-it lacks. With MODEs only these beside plain, and no whole recording; ``accesses@PATCHES.fatbin`` is accesses with other
-device patches, which ``nvcc --fatbin --compile-as-tools-patch`` makes. Beside the accesses modes stand the kernels that
-take longest under them: how many entries a launch makes, and its microseconds.
+program, without gaps in which the GPU waits for the host. Between them a whole recording of GPT-2 medium: seconds,
+size of the trace, and how much of what it writes is exact. What matters most comes first, and RESULT.json is written
+after each number: a run that is ended early says what it lacks. With MODEs only these beside plain, and no whole
+recording; ``accesses@PATCHES.fatbin`` is accesses with other device patches, which ``nvcc --fatbin
+--compile-as-tools-patch`` makes. Beside the accesses modes stand the kernels that take longest under them: how many
+entries a launch makes, and its microseconds.
 """
 
 import datetime as dt
@@ -23,6 +24,7 @@ import time
 from pathlib import Path
 
 REPEATS, COUNTED = 7, 4
+CYCLES_PER_S, LONGEST_WAIT_S = 2e9, 0.3
 
 
 def gpt2_medium(torch):
@@ -79,12 +81,20 @@ def child(names):
 
 
 def gpu_time(torch, run):
-    times = []
+    """Return the GPU's milliseconds and a checksum of the result.
+
+    A kernel that waits runs in front, as long as the host takes to issue the launches: they queue up behind it, so that
+    the time has no gaps in which the GPU waits for the host.
+    """
+    times, issue_s = [], 0.0
     for _ in range(int(os.environ.get("REPEATS", REPEATS))):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
+        torch.cuda._sleep(int(CYCLES_PER_S * min(1.5 * issue_s, LONGEST_WAIT_S)))
         begin.record()
+        issue_began = time.perf_counter()
         out = run()
+        issue_s = time.perf_counter() - issue_began
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end))
@@ -234,8 +244,8 @@ def main(out, *only):
         check=False,
     ).stdout.strip()
     result = {
-        "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7) per mode, one process per "
-        "mode; one whole recording",
+        "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7, with the launches queued "
+        "before) per mode, one process per mode; one whole recording",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "device": gpus.name,
         "driver": driver,

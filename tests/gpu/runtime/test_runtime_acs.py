@@ -113,7 +113,7 @@ def test_check_notices_ranges_that_the_table_lacks(islands: Tabulated, tmp_path:
     broken_table = tmp_path / "table"
     broken_table.write_text("\n".join(rows) + "\n")
     output, counts = islands.under("check", broken_table, orders=8)
-    assert output == islands.plain()  # the program goes on with what stream order gives
+    assert output == islands.plain()  # the program continues with what stream order gives
     assert counts["differing"] > 0
 
 

@@ -235,8 +235,8 @@ def test_what_the_kernel_does_not_take_is_refused_with_a_sentence():
 def tokens_of(
     model: Any, step: Any, ids: torch.Tensor, count: int, forced: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens decoded greedily, and how far the best logit of each is above the second; ``forced``: tokens to go on with
-    instead.
+    """Tokens decoded greedily, and how far the best logit of each is above the second; ``forced``: tokens to continue
+    with instead.
     """
     cache = transformers.StaticCache(config=model.config, max_cache_len=320)
     tokens, margins = [], []

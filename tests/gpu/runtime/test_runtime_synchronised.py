@@ -33,7 +33,7 @@ from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchron
 
 @triton.jit
 def doubled(x, y, sync, run, DELAY_NS: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803 - as kernels spell it
-    """What a user would write, but for the sleep."""
+    """What a user would write, except for the sleep."""
     tile = enter(sync, tl.program_id(0))
     at = tile * BLOCK + tl.arange(0, BLOCK)
     value = 2 * tl.load(x + at)

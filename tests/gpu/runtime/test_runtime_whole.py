@@ -97,7 +97,7 @@ def rows() -> torch.Tensor:
 def test_a_race_leaves_caches_as_one_call_does(models, caplog) -> None:
     with torch.no_grad():
         assert all(same(*models, rows()) for _ in range(4))
-    assert caplog.text.count("kept ours (an attention)") == 1
+    assert caplog.text.count("kept tileprof's (an attention)") == 1
     assert "against Inductor's" in caplog.text
 
 
@@ -233,7 +233,7 @@ def test_a_run_with_clocks_has_times_of_every_tile_and_is_a_trace(name, tmp_path
 
 
 def test_a_capture_takes_over_a_runner_whose_last_call_is_still_running() -> None:
-    """The capture's stream and the caller's are not synchronised, and calls go on beside the replays."""
+    """The capture's stream and the caller's are not synchronised, and calls continue beside the replays."""
     pytest.importorskip("transformers")
     torch.manual_seed(0)
     torch._dynamo.reset()

@@ -50,7 +50,7 @@ def test_a_block_gives_a_recording_whose_trace_is_there_after_its_end(tmp_path):
     path = tmp_path / "block.tileprof"
     with tileprof.record(path) as recording:
         compute()
-        with pytest.raises(UserError, match="is being written: ask for its trace after the `with` block"):
+        with pytest.raises(UserError, match="is being written: read its trace after the `with` block"):
             recording.trace()
     assert repr(recording) == f"<Recording {path}: written>"
     assert recording.trace().launches.op.nunique() == 3

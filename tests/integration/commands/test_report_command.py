@@ -229,7 +229,7 @@ def test_a_trace_that_nobody_writes_is_watched_once(mlp):
 
 def test_a_watch_of_nothing_and_a_watch_for_programs_are_refused(mlp, tmp_path):
     assert "there is no trace" in report(tmp_path / "nothing", "--watch").stderr
-    assert "--json for programs" in report(mlp, "--watch", "--json").stderr
+    assert "--watch and --json exclude each other" in report(mlp, "--watch", "--json").stderr
 
 
 def test_what_a_recorder_on_a_gpu_cannot_know_is_not_called_nought(mlp):

@@ -1,4 +1,4 @@
-"""Examples in Markdown pages: found, run in order, compared with what the page says, or written anew.
+"""Examples in Markdown pages: found, run in order, compared with what the page says, or written again.
 
 A fenced block marked ``console`` holds commands and what they print, stdout and stderr together::
 
@@ -125,7 +125,7 @@ def _without_blank_ends(lines: list[str]) -> list[str]:
     return rows
 
 
-# ---- writing anew
+# ---- writing again
 
 
 def renewal(expected: tuple[str, ...], actual: list[str]) -> list[str]:

@@ -36,6 +36,9 @@ class Figure:
     values: tuple[str, ...]
 
 
+WORDS = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
+
+
 def figures() -> list[Figure]:
     """Return the figures of all pages with the values that results files give them."""
     return [*_of_mutants(), *_of_chains(), *_of_models(), *_of_programs(), *_of_acs(), *_of_dealing()]
@@ -114,10 +117,9 @@ def share_of_pairs(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _of_programs() -> Iterator[Figure]:
-    words = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
     users, held_out = (results(name, BENCHMARKS) for name in ("clients", "held_out"))
     shares = [f"{share_of_pairs(rows):.0%}" for rows in (users, held_out)]
-    counts = [words.get(len(rows), str(len(rows))) for rows in (users, held_out)]
+    counts = [WORDS.get(len(rows), str(len(rows))) for rows in (users, held_out)]
     cells = (shares[0], counts[0], shares[1], counts[1])
     yield Figure(r"the same in (\d+%) over (\w+) programs of users, in (\d+%) over (\w+) that", cells)
 
@@ -127,8 +129,8 @@ def _of_acs() -> Iterator[Figure]:
     captured = [ratio for name, ratio in ratios.items() if "islands" not in name]
     yield Figure(r"\(captured programs ([\d.]+)x\)", (f"{mean(captured):.1f}",))
     six = captured[:6]
-    cells = f"{mean(six):.2f}", f"{mean(captured):.2f}"
-    yield Figure(r"first six captured programs gain ([\d.]+)x and all ten ([\d.]+)x", cells)
+    cells = f"{mean(six):.2f}", WORDS[len(captured)], f"{mean(captured):.2f}"
+    yield Figure(r"first six captured programs gain ([\d.]+)x and all (\w+) ([\d.]+)x", cells)
     errors = [abs(row["acs"] / row["acs_us"] - 1) for row in results("acs_simulated")["rows"]]
     yield Figure(
         r"(\d+) of (\d+) programs are within 10%, the other", (f"{sum(e <= 0.1 for e in errors)}", f"{len(errors)}")
@@ -211,7 +213,7 @@ def disagreements(texts: Mapping[str, str]) -> list[str]:
 
 
 def with_figures(text: str) -> str:
-    """Return a page with its figures written anew."""
+    """Return a page with its figures written again."""
     for figure in figures():
         for match in reversed(matches(figure, text)):
             for group in range(len(figure.values), 0, -1):
@@ -250,7 +252,7 @@ def other_numbers(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def run(*, write: bool, other: bool) -> int:
-    """Check all pages, or write their tables and figures anew, or list the other numbers. Return the exit code."""
+    """Check all pages, or write their tables and figures again, or list the other numbers. Return the exit code."""
     texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
     if other:
         for name, text in texts.items():

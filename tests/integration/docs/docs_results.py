@@ -1,7 +1,7 @@
 """Tables in Markdown pages that come from committed results files; `docs_figures` has the figures in sentences.
 
     python -m tests.integration.docs.docs_results              checks all pages
-    python -m tests.integration.docs.docs_results --write      writes tables and figures anew
+    python -m tests.integration.docs.docs_results --write      writes tables and figures again
     python -m tests.integration.docs.docs_results --list       lists the other numbers; ! where no source is near
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``. What ``docs_examples.py`` executes, and tables
@@ -129,7 +129,12 @@ ACS_CAPTURED = {
         "tree_lstm --leaves 16 --graph --keep",
         "inception --size 28 --graph --keep",
     )
-} | {"acs_models inception_v3 --graph --keep": "torchvision's Inception v3, 96 pixels, `--graph --keep`"}
+} | {
+    "acs_models inception_v3 --graph --keep": "torchvision's Inception v3, 96 pixels, `--graph --keep`",
+    "acs_models googlenet --graph --keep": "torchvision's GoogLeNet, 64 pixels, `--graph --keep`",
+    "acs_models hetero --graph --keep": "torch_geometric's HeteroConv, six kinds of edges, `--graph --keep`",
+    "acs_models clip --graph --keep": "CLIP of transformers, small, `--graph --keep`",
+}
 
 
 def acs_gains() -> dict[str, tuple[float, float]]:
@@ -412,7 +417,7 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def with_tables(text: str, tables: Mapping[str, Callable[[], list[str]]]) -> str:
-    """Return a page with its tables made anew."""
+    """Return a page with its tables made again."""
     for name, rewrites in tables.items():
         begin, end = marks(name)
         head, rest = text.split(begin + "\n")

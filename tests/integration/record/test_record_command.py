@@ -157,7 +157,7 @@ def test_the_next_command_can_be_pasted(tmp_path, warm):
 
 def test_interpreter_options_reach_the_interpreter(tmp_path):
     text = "import sys, warnings\nprint(sys.flags.quiet, sys.flags.utf8_mode)\nwarnings.warn('x')\n"
-    options = ("-qW", "error::UserWarning", "-Xutf8=0")  # not -O, which compiles all of PyTorch anew
+    options = ("-qW", "error::UserWarning", "-Xutf8=0")  # not -O, which compiles all of PyTorch again
     ended = _run(tmp_path, "--device", "A100-80GB", sys.executable, *options, _script(tmp_path, text))
     assert (ended.returncode, ended.stdout) == (1, "1 0\n")
     assert "UserWarning: x" in ended.stderr
@@ -239,7 +239,7 @@ print("end")
 """
     ended = _run(tmp_path, _script(tmp_path, script), warm=warm)
     assert (ended.returncode, ended.stdout) == (70, "end\n")
-    assert "recording stopped, the program goes on" in ended.stderr
+    assert "recording stopped, the program continues" in ended.stderr
     assert "the recording stopped: a bug in tileprof (ZeroDivisionError" in ended.stderr
 
 

@@ -81,7 +81,7 @@ def test_a_search_leaves_the_pairs_of_the_launches_found(tab):
     view.page.fill("#search", "sdpa")
     assert 0 < view.page.locator("#ranking tbody tr").count() < rows
     view.page.fill("#search", "no such launch")
-    assert "None of the launches found has a pair." in view.page.inner_text("#ranking")
+    assert "No matching launch has a pair." in view.page.inner_text("#ranking")
 
 
 def test_tabs_are_tabs(tab):

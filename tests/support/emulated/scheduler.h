@@ -1,4 +1,4 @@
-// Who runs next, when events happen, and the message when no thread can go on.
+// Who runs next, when events happen, and the message when no thread can continue.
 #pragma once
 
 #include "asynchronous.h"

@@ -55,5 +55,7 @@ def without_effect(faults: Mapping[str, Patch], texts: Mapping[str, str]) -> lis
 
 
 def gate_third(faults: Iterable[str]) -> list[Any]:
-    """The names as parameters of a test: the gate plants every third fault, the night all, as each is compiled anew."""
+    """The names as parameters of a test: the gate plants every third fault, the night all, as each is compiled
+    again.
+    """
     return [pytest.param(name, marks=[pytest.mark.nightly] if n % 3 else []) for n, name in enumerate(faults)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tileprof.cli.arguments.fail_if import condition, shown
+from tileprof.cli.arguments.fail_if import condition, fact_text
 from tileprof.errors import UserError
 
 
@@ -49,6 +49,6 @@ def test_what_is_no_condition_is_refused_with_what_would_be(text, changes, says)
 
 
 def test_facts_are_shown_in_their_units():
-    assert [shown("time", 1.5e6), shown("gap", 0.25), shown("tiles", 12345.0), shown("list", None)] == [
+    assert [fact_text("time", 1.5e6), fact_text("gap", 0.25), fact_text("tiles", 12345.0), fact_text("list", None)] == [
         "1.5 ms", "25.0%", "12,345", "unknown",
     ]  # fmt: skip

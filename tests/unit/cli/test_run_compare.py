@@ -137,7 +137,7 @@ def test_policies_of_other_stages_are_refused(tmp_path, mlp) -> None:
     gelu_mlp(128, (128, 128), (128, 128)).policy().save(tmp_path / "b.json")
     with pytest.raises(UserError, match="policy 2 has other stages"):
         run(tmp_path / "a.json", tmp_path / "b.json", "--compare")
-    with pytest.raises(UserError, match="goes with --compare"):
+    with pytest.raises(UserError, match="needs --compare"):
         run(tmp_path / "a.json", tmp_path / "b.json")
 
 

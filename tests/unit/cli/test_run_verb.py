@@ -68,7 +68,7 @@ def test_orders_mean_nothing_to_a_comparison(tmp_path, words) -> None:
 
 @pytest.mark.parametrize("words", [["--compile", "9"], ["--compare", "--compile", "0"]])
 def test_a_time_to_compile_is_for_comparisons_and_above_nought(tmp_path, words) -> None:
-    with pytest.raises(UserError, match="--compile SECONDS goes with --compare"):
+    with pytest.raises(UserError, match="--compile SECONDS needs --compare"):
         run(tmp_path / "p.json", *words)
 
 

@@ -74,7 +74,7 @@ def test_a_link_takes_half_its_round_trip_one_way_in_proportion_between_measured
         ({"clock_mhz": "fast"}, ["clock_mhz is 'fast'"]),
         ({"clock_mhz": float("nan")}, ["clock_mhz is nan"]),
         ({"name": ""}, ["name is ''"]),
-        ({"peak_flops": {"fp16": 1e12}}, ["peak_flops lacks fp32"]),
+        ({"peak_flops": {"fp16": 1e12}}, ["peak_flops has no fp32"]),
         ({"peak_flops": {"fp32": 1e12, "bfloat16": 1e12}}, ["no type 'bfloat16'", "did you mean bf16?"]),
         ({"peak_flops": {"fp32": -1}}, ["peak_flops.fp32 is -1"]),
         ({"peak_flops": 3}, ["expected a table"]),

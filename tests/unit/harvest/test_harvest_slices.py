@@ -1,4 +1,4 @@
-"""A harvest's slices: they go on where they were cut, keep failures as facts, and refuse another list's folder."""
+"""A harvest's slices: they continue where they were cut, keep failures as facts, and refuse another list's folder."""
 
 import json
 

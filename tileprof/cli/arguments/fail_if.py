@@ -70,7 +70,7 @@ def condition(text: str, *, changes: bool) -> Condition:
     return Condition(text, name, sign, limit, bool(plus), relative)
 
 
-def shown(name: str, value: float | None) -> str:
+def fact_text(name: str, value: float | None) -> str:
     """Return a fact as text, in its unit."""
     if value is None:
         return "unknown"

@@ -96,7 +96,7 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine:
         runs = []
     trace, records = folder / "recorded.tileprof", folder / "raw"
     # Without the hooks that name operators: they make PyTorch take other ways through a backward pass. Tensors have to
-    # be told apart: a read stands for its whole buffer, which would else be a segment of the caching allocator.
+    # be told apart: a read counts as its whole buffer, which would else be a segment of the caching allocator.
     settings = Settings(passes=("accesses",), raw=records, hooks=False, tensors=True)
     with _variables(acs.environment(library, acs.Settings("log", folder))):
         code = cuda.record(Options(program, trace), settings)
@@ -120,8 +120,8 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine:
 def _logged_runs(program: tuple[str, ...], folder: Path, library: Path) -> list[list[Logged]]:
     """Return the launches of plain runs of the program; without those that failed, which the recording says.
 
-    Linux places a stack at one of four upper halves of its address. The runs go on until two have been seen, since one
-    of them is not the recording's; `_MOST_LOGGED` at most.
+    Linux places a stack at one of four upper halves of its address. The runs continue until two have been seen, since
+    one of them is not the recording's; `_MOST_LOGGED` at most.
     """
     from tileprof.runtime import acs  # noqa: PLC0415 - heavy
 

@@ -41,7 +41,7 @@ def _architecture() -> str:
     try:
         import torch  # noqa: PLC0415 - slow to import
     except ImportError:
-        raise UserError("running a header needs PyTorch, to ask for the GPU: pip install torch") from None
+        raise UserError("running a header needs PyTorch, which queries the GPU: pip install torch") from None
     if not torch.cuda.is_available():
         raise UserError(
             "there is no GPU here that PyTorch can use, so a header cannot run; `tileprof run policy.json` "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tileprof.runtime.programs.compare import Comparison
 
 MODELS: Final = 4
-"""Models that are measured, those called most often, unless told otherwise."""
+"""Number of models that are measured by default: those called most often."""
 
 _SHOWN: Final = 8
 """Operators that are named as not taken."""
@@ -179,7 +179,7 @@ def _us(value: float | None) -> str:
 
 
 def sentences(row: Comparison) -> list[str]:
-    """Return what of a model kernels of ours run, what they do not and why, and what failed."""
+    """Return which parts of a model run in kernels of this package, which do not and why, and what failed."""
     lines = [f"in kernels of tileprof: {row.winners}" if row.winners else "nothing runs in kernels of tileprof"]
     lines += [f"Inductor's program runs: {report.reason}" for report in row.reports if report.reason]
     refusals = [

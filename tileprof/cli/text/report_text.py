@@ -173,7 +173,7 @@ def _shape(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
 
 
 _SHAPES = {
-    "table": "from tables", "learned": "as learnt from a library", "neighbour": "from neighbours in tables",
+    "table": "from tables", "learned": "from trained predictions", "neighbour": "from neighbours in tables",
     "heuristic": "from a library's heuristic",
     "rule": "by rules", "dictated": "dictated",
 }  # fmt: skip
@@ -407,8 +407,7 @@ def _footnotes(report: Report) -> list[str]:
         )
     if report.unknown_lags > 0.01:
         lines.append(
-            f"When in the tiles' lives the bytes are touched is unknown for {percent(report.unknown_lags)} of "
-            "dependencies; the "
+            f"For {percent(report.unknown_lags)} of dependencies it is unknown when the tiles touch the bytes; the "
             "wait-inside path takes the most favourable time, so bounds below the ready-gated path are weak."
         )
     if report.source.granule > 1:

@@ -177,7 +177,8 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
     if calibrated:
         least, most = min(calibrated.values()), max(calibrated.values())
         lines.append(
-            f"Blocks of {counted(len(calibrated), 'launch')} were timed in a slower pass: their lives are scaled, by "
+            f"Blocks of {counted(len(calibrated), 'launch')} were timed in a slower pass: their durations are "
+            "scaled, by "
             f"{f'{least:.2f}' if f'{least:.2f}' == f'{most:.2f}' else f'{least:.2f} to {most:.2f}'}, so that each "
             "launch alone takes its uninstrumented time."
         )

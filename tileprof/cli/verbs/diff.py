@@ -40,7 +40,7 @@ def _run(options: Namespace) -> int:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.reporting.comparison import compare  # noqa: PLC0415 - as above
     from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
-    from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import condition, fact_text  # noqa: PLC0415 - as above
     from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above
     from tileprof.cli.text.progress import steps  # noqa: PLC0415 - as above
@@ -61,7 +61,7 @@ def _run(options: Namespace) -> int:
         _print(comparison, options, terminal(plain=options.plain))
     failures = [c for c in conditions if c.holds(comparison.facts[c.name][1], comparison.facts[c.name][0])]
     for c in failures:
-        before, after = (shown(c.name, value) for value in comparison.facts[c.name])
+        before, after = (fact_text(c.name, value) for value in comparison.facts[c.name])
         say(f"tileprof: {c.text} holds: {c.name} was {before} and is {after}")
     return 1 if failures else 0
 
@@ -72,7 +72,7 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
 
     from tileprof.analysis.reporting.comparison import UNITS  # noqa: PLC0415 - as above
     from tileprof.analysis.times_and_counts import duration, signed_percent  # noqa: PLC0415 - as above
-    from tileprof.cli.arguments.fail_if import shown  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import fact_text  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import plain  # noqa: PLC0415 - as above
 
     def change(before: float | None, after: float | None) -> str:
@@ -93,7 +93,7 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
             moved = f"{100 * (after - before):+.1f} points" if after != before else ""
         else:
             moved = change(before, after)
-        program.add_row(name, shown(name, before), shown(name, after), moved)
+        program.add_row(name, fact_text(name, before), fact_text(name, after), moved)
     for name, (was, is_) in comparison.patterns.items():
         if was != is_:
             program.add_row(f"pairs: {name}", f"{was:,}", f"{is_:,}", change(was, is_))

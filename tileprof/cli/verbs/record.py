@@ -27,7 +27,7 @@ _OF_A_RUN: Final = ("recorder", "skip", "count", "nvtx")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the options; everything from the first word that is not an option of ours belongs to the program."""
+    """Add the options; everything from the first word that is not an option of tileprof belongs to the program."""
     parser.usage = (
         "tileprof record [options] [--] python infer.py … | python -m module … | infer.py …\n"
         "       tileprof record --accel-sim LIST [-o TRACE] [--device NAME]"
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         tile=tuple(arguments.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)
-    name = _chosen(arguments) if arguments.recorder == "auto" else arguments.recorder
+    name = _chosen_recorder(arguments) if arguments.recorder == "auto" else arguments.recorder
     _refuse_foreign(arguments, name)
     if name == "cuda":
         from tileprof.record import cuda  # noqa: PLC0415 - only here
@@ -124,7 +124,7 @@ def _read_logs(arguments: argparse.Namespace) -> int:
 
 
 def _hint_at_own_options(program: Sequence[str]) -> None:
-    """The program gets every word after its name; one that is an option of ours may have been meant for us."""
+    """Print a note if a word after the program's name is also an option of tileprof; it goes to the program."""
     parser = argparse.ArgumentParser()
     prepare(parser)
     own = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}  # noqa: SLF001 - argparse tells its options nowhere else
@@ -135,7 +135,7 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
             )
 
 
-def _chosen(arguments: argparse.Namespace) -> str:
+def _chosen_recorder(arguments: argparse.Namespace) -> str:
     """Return the model where its own options ask for it; otherwise the machine decides, which is said."""
     if _changed_options(arguments, _MODEL_ONLY):
         return "model"

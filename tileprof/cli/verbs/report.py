@@ -57,7 +57,7 @@ def _run(options: Namespace) -> int:
     if options.sms is not None and options.sms < 1:
         raise UserError(f"--sms {options.sms}: a GPU has at least one SM")
     if options.watch and options.json:
-        raise UserError("--watch prints for people, --json for programs; ask for one of them")
+        raise UserError("--watch and --json exclude each other; choose one of them")
 
     from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.cli.verbs.report_watch import watch  # noqa: PLC0415 - heavy, and not needed for --help
@@ -77,7 +77,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - as above
     from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - as above
-    from tileprof.cli.arguments.fail_if import condition, shown  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.fail_if import condition, fact_text  # noqa: PLC0415 - as above
     from tileprof.cli.text.console import terminal  # noqa: PLC0415 - as above
     from tileprof.cli.text.inserted_text import print_inserted  # noqa: PLC0415 - as above
     from tileprof.cli.text.progress import first_time, steps  # noqa: PLC0415 - as above
@@ -117,7 +117,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     values = facts(report)
     failures = [c for c in conditions if c.holds(values[c.name])]
     for c in failures:
-        say(f"tileprof: {c.text} holds: {c.name} is {shown(c.name, values[c.name])}")
+        say(f"tileprof: {c.text} holds: {c.name} is {fact_text(c.name, values[c.name])}")
     return 1 if failures else 0
 
 
@@ -130,7 +130,7 @@ def _inserted(trace: Trace) -> InsertedReport | None:
     except TraceError:
         raise
     except UserError as error:
-        say(f"tileprof: the filters of the trace are not asked: {error}")
+        say(f"tileprof: the filters of the trace are not queried: {error}")
         return None
 
 

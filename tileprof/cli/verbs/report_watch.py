@@ -1,4 +1,4 @@
-"""A trace that is being recorded, shown anew whenever more of it is on the disk."""
+"""A trace that is being recorded, shown again whenever more of it is on the disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
             if trace is not None:
                 state = (recording, trace.count("launches"), trace.count("times"))
                 clear = sys.stdout.isatty() and not plain and (recording or last_state is not None)
-                if state != last_state and _shown(trace, show, recording=recording, clear=clear):
+                if state != last_state and _try_to_show(trace, show, recording=recording, clear=clear):
                     last_state = state
                 if not recording:
                     return 0
@@ -62,7 +62,7 @@ def _loaded(partial: Path, whole: Path, *, recording: bool) -> Trace | None:
     return load(whole if whole.exists() or not partial.exists() else partial)
 
 
-def _shown(trace: Trace, show: Callable[[Trace], None], *, recording: bool, clear: bool) -> bool:
+def _try_to_show(trace: Trace, show: Callable[[Trace], None], *, recording: bool, clear: bool) -> bool:
     """Return whether it could be: the end of a recording may move a trace away while it is read."""
     if clear:
         sys.stdout.write("\x1b[H\x1b[2J\x1b[3J")

@@ -112,7 +112,8 @@ def _add_options_of_acs(parser: ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="with --scheduler acs: 1 (default): a thread beside the program decides and issues; 0: the program's does",
+        help="with --scheduler acs: 1 (default): a thread beside the program decides and issues; 0: the program's "
+        "own thread does",
     )
     add(
         "--workers",
@@ -186,7 +187,8 @@ def _run(options: Namespace) -> int:
     _settle_orders(options)
     if options.scheduler != AUTO and (options.compare or options.trace):
         raise UserError(
-            "--scheduler goes with neither --compare, which measures them all, nor --trace, which computes nothing"
+            "--scheduler cannot be combined with --compare, which measures all of them, or with --trace, which "
+            "computes nothing"
         )
     if options.compare:
         if options.trace:
@@ -195,7 +197,7 @@ def _run(options: Namespace) -> int:
             )
         return _compare(options)
     if options.csv or len(options.policy) > 1:
-        raise UserError(f"{'--csv' if options.csv else 'more than one policy'} goes with --compare")
+        raise UserError(f"{'--csv' if options.csv else 'more than one policy'} needs --compare")
     check_scheduler(options.scheduler)
     with steps() as say:
         say("reading the policy")
@@ -214,7 +216,7 @@ def _run(options: Namespace) -> int:
 def _refuse_acs(options: Namespace) -> None:
     for name in ("check", "table", "fine", "streams", "window", "threads", "workers"):
         if getattr(options, name, None) not in {None, False}:
-            raise UserError(f"--{name} goes with --scheduler acs and a program after --")
+            raise UserError(f"--{name} needs --scheduler acs and a program after --")
 
 
 def _settle_orders(options: Namespace) -> None:
@@ -229,7 +231,7 @@ def _settle_orders(options: Namespace) -> None:
             raise UserError(f"--{name} {number}: give a number from 0")
         setattr(options, name, default if number is None else number)
     if options.compile is not None and not (options.compare and options.compile > 0):
-        raise UserError("--compile SECONDS goes with --compare, and is above 0")
+        raise UserError("--compile SECONDS needs --compare, and must be above 0")
 
 
 def _compare(options: Namespace) -> int:

@@ -126,7 +126,7 @@ def _check_export(options: Namespace) -> None:
 
 def _check_workload(options: Namespace) -> None:
     if len(options.trace) > 1:
-        raise UserError(f"a workload is simulated by itself; give {simulate_spawning.PREFIX}NAME alone")
+        raise UserError(f"a workload cannot be combined with traces; give {simulate_spawning.PREFIX}NAME alone")
     for value, flag in (
         (options.occupancy, "--occupancy"),
         (options.dask, "--dask"),

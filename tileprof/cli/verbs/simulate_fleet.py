@@ -29,7 +29,7 @@ def run(options: Namespace) -> int:
     if options.sweep is not None and not options.scheduler:
         raise UserError("--sweep needs the --scheduler to sweep, such as --scheduler streams --sweep queues=1:16:16")
     if options.advice:
-        raise UserError("--sweep, --dask and several traces give times; ask for --advice about one trace at a time")
+        raise UserError("--advice cannot be combined with --sweep, --dask or several traces; give one trace")
     if options.dask and Path(options.dask).exists():
         raise UserError(
             f"--dask takes the address of a scheduler, and {options.dask} is a folder; put --dask after the traces"

@@ -255,7 +255,7 @@ def _comment(expressed: Expressed, names: list[str], lowered: Mapping[tuple[int,
             lines.append(f"  {consumer} is launched after the end of {producer} (an event)")
             continue
         lines.append(f"  {consumer} on {producer}: {comment(edge.reason) or edge.kind}")
-        lines += _shown(policy.stages[edge.consumer], lowered[edge.producer, edge.consumer])
+        lines += _shown_waits(policy.stages[edge.consumer], lowered[edge.producer, edge.consumer])
     lines += ["", "Optimisations"]
     lines += [f"  {comment(part)}" for reason in _optimisations(policy) for part in _folded(reason)]
     lines += ["", "What cuSync cannot express and this header over-synchronises"]
@@ -274,7 +274,7 @@ def _comment(expressed: Expressed, names: list[str], lowered: Mapping[tuple[int,
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
 
-def _shown(stage: Stage, waits: Waits) -> list[str]:
+def _shown_waits(stage: Stage, waits: Waits) -> list[str]:
     gx, gy, _ = stage.grid
     lines = []
     waiting = np.flatnonzero(np.diff(waits.indptr))

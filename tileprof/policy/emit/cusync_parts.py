@@ -105,11 +105,11 @@ def waits(name: str, stage: Stage, array: Semaphores, edge: Edge, lowered: Waits
     if not edge.value.names():
         value = f"return {edge.value.cpp()};"
     full = bool((np.diff(lowered.indptr) == 1).all())
-    some = "return true;" if full else _some(stage, edge)
+    some = "return true;" if full else _condition(stage, edge)
     return Part(name, _policy(name, (), value, index, some, "return 0;"))
 
 
-def _some(stage: Stage, edge: Edge) -> str:
+def _condition(stage: Stage, edge: Edge) -> str:
     assert not isinstance(edge.waits, WaitTable)
     spans = " && ".join(f"{span.low.cpp()} <= {span.high.cpp()}" for span in edge.waits)
     return f"{_coordinates(stage)}\n    return {spans};"

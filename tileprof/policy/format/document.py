@@ -2,7 +2,8 @@
 
 A tile of a grid ``(gx, gy, gz)`` has the number ``x + gx*(y + gy*z)``; so has a semaphore of a semaphore grid. A
 producer tile posts (adds 1 to) one semaphore of each of its arrays when all its writes are visible; a consumer tile
-goes on when every semaphore that it awaits has reached its value. Worked example, a GEMM of 24 x 4 tiles whose consumer
+continues when every semaphore that it awaits has reached its value. Worked example, a GEMM of 24 x 4 tiles whose
+consumer
 reads whole rows::
 
     {"tileprof_policy": 1,
@@ -201,6 +202,8 @@ def load_policy(path: Path | str) -> Policy:
         more = (
             f" and seems to be a trace; `tileprof export {path}` makes policies of one"
             if (Path(path) / "manifest.json").exists()
+            else f" of an export; name {Path(path) / 'policy.json'}"
+            if (Path(path) / "policy.json").exists()
             else ""
         )
         raise PolicyError(f"{path} is a folder{more}; a policy is a JSON file") from None

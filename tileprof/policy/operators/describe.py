@@ -2,7 +2,7 @@
 
 Equal names are the same memory. A tensor is a buffer of the trace, and bears its name where it has one. Two things get
 names of their own: a part of a buffer that no stage writes and that does not begin where the buffer's first part does,
-and a buffer's content from the stage on that writes all of it anew (in place, or into memory used again): what is read
+and a buffer's content from the stage on that writes all of it again (in place, or into memory used again): what is read
 is then the newest content, as in the program.
 """
 

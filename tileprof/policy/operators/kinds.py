@@ -198,6 +198,8 @@ def _runs(call: RecordedCall, inputs: list[Slot], out: Slot, function: str, numb
     """Draft runs of the result, which blocks walk as it lies in memory; where it has one element along a dimension, the
     operands decide.
     """
+    if not out.shape:
+        out = out.like((1,), (1,))
     spread = [_broadcast(slot, out) for slot in inputs]
     wide = [d for d in range(len(out.shape)) if out.shape[d] > 1] or [0]
     order = sorted(wide, key=lambda d: (-out.strides[d], d))

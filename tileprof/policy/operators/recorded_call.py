@@ -122,8 +122,8 @@ class RecordedCall:
         operator = str(row["op"]).removeprefix("aten::").split(".")[0]
         if operator.rstrip("_") in _RANDOM or call["arguments"].get("dropout_p", 0):
             raise UnknownStageError(
-                f"{operator} draws from PyTorch's generator, whose numbers no stage repeats: record the model in eval "
-                "mode; a softmax stage takes dropout and a seed of its own"
+                f"{operator} uses random numbers of PyTorch's generator, which stages cannot reproduce: record the "
+                "model in eval mode; a softmax stage has its own dropout and seed"
             )
         buffers, offsets = (column.tolist() for column in graph.recording.operands_of(launch))
         slots = [

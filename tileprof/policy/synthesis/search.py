@@ -191,9 +191,8 @@ def _notes(
         notes.append("the model expects nothing of overlapping these stages: stream order is as good")
     if renamed and len(renamable):
         notes.append(
-            f"{len(renamable)} hazards exist only because memory was recycled; they hold no longer where each stage "
-            "has memory of "
-            "its own, as the runtime gives it"
+            f"{len(renamable)} hazards exist only because memory was recycled; they do not exist if each stage has "
+            "its own memory, as in the runtime"
         )
     rough = graph.launches.iloc[launches]
     rough = rough[rough["coverage"] != "exact"]

@@ -1,4 +1,4 @@
-"""The tiles that have surely ended when a tile goes on: the closure of a policy's waits.
+"""The tiles that have surely ended when a tile continues: the closure of a policy's waits.
 
 A wait for value ``v`` on a semaphore that ``n`` tiles post guarantees
 
@@ -112,7 +112,7 @@ class Guarantees:
 
     def holds(self, producer: int, consumer: int, parent: I64, child: I64) -> NDArray[np.bool_]:
         """Return whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the
-        second goes on.
+        second continues.
         """
         guarantee = self._guarantees.get((producer, consumer))
         return np.zeros(len(parent), bool) if guarantee is None else guarantee.holds(parent, child)

@@ -90,7 +90,7 @@ def _check_operand(place: str, expected: dict[str, Any], current: dict[str, Any]
             )
     if current["alignment"] < expected.get("alignment", 1):
         raise PolicyError(
-            f"{place}: the guard asks for addresses aligned to {expected['alignment']} bytes, launch {launch} has "
+            f"{place}: the guard requires addresses aligned to {expected['alignment']} bytes, launch {launch} has "
             f"{current['alignment']}: kernels for the one need not be those for the other"
         )
 

@@ -208,7 +208,7 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
 
 def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, blocks: I64, enough: int) -> bool:
     """Return whether the given numbers of blocks of the stages can leave no room for a block of any of the producers on
-    each of ``enough`` SMs. May say yes in vain.
+    each of ``enough`` SMs. May return True wrongly.
     """
     # Per producer and resource: what must be taken of it for the producer to find no room.
     occupied = demands.capacity - demands.block_resources[list(producers)] + 1

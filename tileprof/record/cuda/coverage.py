@@ -207,7 +207,7 @@ def _tensor_maps(records: Records, launch: Examined) -> None:
         launch.parts = [(m, items.everywhere(boxes)) for m, boxes in launch.parts[: len(launch.parts) - len(loads)]]
         loads, _ = accesses.tensor_loads(launch.entries, launch.geometry, map_uses, items, im2col=records.im2col)
         launch.parts += [(READ, bind.within_buffers(load.boxes(), lifetimes)) for load in loads]
-        launch.notes.append(f"{items.total} work items, told apart by what they load")
+        launch.notes.append(f"{items.total} work items, distinguished by their loads")
     mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE
     if len(written.boxes):
         launch.parts.append((mode, bind.within_buffers(written.boxes, lifetimes)))
@@ -241,7 +241,7 @@ def _by_its_code(
 
 
 def _spilled(records: Records, launch: Examined) -> None:
-    """Accesses without room in the arena stand for all tiles and whole pages; loads through maps leave no page."""
+    """Accesses without room in the arena count as all tiles and whole pages; loads through maps leave no page."""
     spill = records.spilled.get(launch.event["launch"])
     if spill is None:
         return
@@ -256,7 +256,7 @@ def _spilled(records: Records, launch: Examined) -> None:
     launch.levels.append("conservative")
     if spill["accesses"]:
         launch.notes.append(
-            "the arena was full: what did not fit stands for all tiles and whole pages; give it more memory"
+            "the arena was full: accesses that did not fit count for all tiles and whole pages; give it more memory"
         )
     if beyond := spill.get("beyond", 0):
         launch.notes.append(f"{beyond} accesses at addresses of more than 48 bits: memory there is not in the trace")

@@ -29,8 +29,8 @@ from tileprof.record.cuda.tensor_maps.items import Walk
 from tileprof.trace import READ, WRITE, Footprint, Launch, TraceWriter
 
 MOST_ROWS: Final = 1 << 20
-"""Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or no one could read the
-trace."""
+"""Tiles times buffers of a launch that counts as touching all memory; beyond, its tiles stand as one, or no one could
+read the trace."""
 ARRAY_BYTES: Final = 512
 """Size of the buffer that stands for a CUDA array: any number would do."""
 OPAQUE: Final = {
@@ -332,7 +332,7 @@ class Decoder:
     def _on_array_copy(self, event: dict[str, Any]) -> None:
         """Decode a copy from or to a CUDA array, which has no addresses: a buffer at its handle stands for it.
 
-        Kernels reach arrays through textures and surfaces, and then stand as touching all memory, this among it.
+        Kernels reach arrays through textures and surfaces, and then count as touching all memory, this among it.
         """
         touched, moved = [], event["width"] * event["height"] * event["depth"]
         for mode, side in ((READ, "from"), (WRITE, "to")):

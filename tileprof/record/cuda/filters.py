@@ -1,8 +1,8 @@
 """Bloom filters that the patches filled: which launches have them, and what the reader adds so that none misses a
 dependency.
 
-A block's filter holds what its own instructions touched. The host knows more: that a launch stands for all memory, that
-its stores were inferred, that a kernel may read constant variables. Where it does, bits are added.
+A block's filter holds what its own instructions touched. The host knows more: that a launch counts as touching all
+memory, that its stores were inferred, that a kernel may read constant variables. Where it does, bits are added.
 """
 
 from __future__ import annotations

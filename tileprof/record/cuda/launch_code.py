@@ -44,7 +44,7 @@ def constants(block: bytes, begin: int, live: Sequence[tuple[int, int]]) -> dict
 def stores(
     kernels: Kernels, event: dict[str, Any], kernel: dict[str, Any], entries: raw.Entries, live: list[tuple[int, int]]
 ) -> list[TensorMap] | None:
-    """Return the maps that a launch may store through; None where that cannot be told."""
+    """Return the maps that a launch may store through; None where that is unknown."""
     block = kernels.parameters(event["launch"]) or parameters(entries)
     block = block[: len(block) // PART_BYTES * PART_BYTES]
     if event["graph"] >= 0 or not block or len(block) < kernel["parameters"][1] // PART_BYTES * PART_BYTES:

@@ -95,7 +95,7 @@ def parse(text: str) -> list[Instruction]:
 
 
 def reached(code: list[Instruction], constants: Constants) -> Reached | None:
-    """Return what a launch with these constants may execute; None where that cannot be told."""
+    """Return what a launch with these constants may execute; None where that is unknown."""
     place = {instruction.address: n for n, instruction in enumerate(code)}
     joins = _joins(code)
     states: dict[int, State] = {0: {}}
@@ -124,7 +124,7 @@ def reached(code: list[Instruction], constants: Constants) -> Reached | None:
 
 
 def _joins(code: list[Instruction]) -> dict[str, list[int]]:
-    """Return where threads that wait at each convergence barrier go on; at any's place where one is copied."""
+    """Return where threads that wait at each convergence barrier continue; at any's place where one is copied."""
     out: dict[str, list[int]] = {}
     for instruction in code:
         if instruction.name == "BSSY":
@@ -172,7 +172,7 @@ def _predicate(word: str, state: State) -> bool | None:
 
 _ENDS: Final = {"EXIT", "KILL"}
 _LOST: Final = ("J", "BRX", "CALL", "RET", "RTT", "UBR")
-"""First words of operations that go on at an address in a register, or elsewhere."""
+"""First words of operations that continue at an address in a register, or elsewhere."""
 
 
 def _step(
@@ -183,7 +183,7 @@ def _step(
     joins: dict[str, list[int]],
     n: int,
 ) -> list[tuple[int, State]] | None:
-    """Return where execution goes on, and with what; None where that is unknown. ``state`` is changed."""
+    """Return where execution continues, and with what; None where that is unknown. ``state`` is changed."""
     runs, name = _guarded(instruction, state), instruction.name
     if name.startswith(_LOST) and runs is not False:
         return None
@@ -196,7 +196,7 @@ def _step(
         only = runs is True and len(instruction.operands) == 1 and instruction.operation in {"BRA", "BRA.U"}
         return [(target, state)] if only else [(n + 1, state), (target, state)]
     if name == "WARPSYNC" and (target := place.get(_target(instruction))) is not None:
-        return [(n + 1, state), (target, state)]  # of a collective: lanes that are not in it go on there
+        return [(n + 1, state), (target, state)]  # of a collective: lanes that are not in it continue there
     if name == "BSYNC":
         targets = [place[a] for a in joins.get(instruction.operands[0], []) if a in place]
         return [(n + 1, state), *((t, state) for t in targets)]
@@ -213,7 +213,7 @@ def _step(
 def _execute(instruction: Instruction, state: State, constants: Constants) -> None:
     rule = _RULES.get(instruction.name)
     results = rule(instruction, state, constants) if rule is not None else None
-    for key in _written(instruction):
+    for key in _written_registers(instruction):
         state.pop(key, None)
     if results is None:
         return
@@ -244,7 +244,7 @@ _MANY_REGISTERS: Final = frozenset(
 """Operations that write any number of registers, but no uniform ones."""
 
 
-def _written(instruction: Instruction) -> list[str]:
+def _written_registers(instruction: Instruction) -> list[str]:
     """Return all registers and predicates that an instruction may write, or more."""
     named = [(kind, number) for o in instruction.operands for kind, number in _REGISTER.findall(o.partition("[")[0])]
     out = [f"{kind}{number}" for kind, number in named if kind in {"P", "UP"}]

@@ -29,7 +29,7 @@ SPINNING: Final = (
     r"\bdeep_ep::|\bmscclpp::|userbuffers",  # DeepEP, MSCCL++, Transformer Engine
 )
 """Kernels, by demangled name, that spin until another GPU, process or a later launch lets them go. They are left as
-they are, are never waited for, and stand for all memory."""
+they are, are never waited for, and count as touching all memory."""
 
 
 @dataclass(frozen=True, slots=True)

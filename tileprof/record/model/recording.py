@@ -123,7 +123,7 @@ class Recording:
             path = session.writer.abandon(reason) if reason else session.writer.close(self._exit_code or 0)
         except UserError as error:
             _say(f"the trace is not whole: {error}")
-        except Exception as error:  # noqa: BLE001 - a bug of ours, and the program's exit code stays its own
+        except Exception as error:  # noqa: BLE001 - a bug of tileprof, and the program's exit code stays its own
             traceback.print_exc()
             _say(f"the trace is not whole; this is a bug in tileprof: {error}")
         else:
@@ -198,7 +198,10 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
             if len(session.conservative) > _LISTED_OPERATORS
             else ""
         )
-        lines.append(f"conservative: {total} launches, {', '.join(f'{op} ({n})' for op, n in worst)}{more}")
+        lines.append(
+            f"conservative: {total} launch{'es' if total != 1 else ''}, "
+            f"{', '.join(f'{op} ({n})' for op, n in worst)}{more}"
+        )
     lines += [f"note: {n}" for n in notes if "every tile is taken to touch" not in n]
     lines.append(f"next: tileprof report {shell_word(path)}")
     return lines

@@ -29,7 +29,7 @@ class Recording:
     def trace(self) -> tileprof.LoadedTrace:
         """Return the trace, as `tileprof.load` gives it. Raises UserError before the end of the ``with`` block."""
         if self.state != "written":
-            raise UserError(f"{self.path} {self.state}: ask for its trace after the `with` block.")
+            raise UserError(f"{self.path} {self.state}: read its trace after the `with` block.")
         return tileprof.load(self.path)
 
     def __repr__(self) -> str:

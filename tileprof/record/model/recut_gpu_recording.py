@@ -54,7 +54,7 @@ class Recut:
     path: Path
     launches: dict[int, tuple[int, ...]]
     operators: int
-    """Operators that were cut anew."""
+    """Operators that were cut again."""
 
 
 @dataclass(slots=True)

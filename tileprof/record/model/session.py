@@ -32,13 +32,14 @@ from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
 from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers
-from tileprof.record.model.observation import attention_choice, fake, unfused
+from tileprof.record.model.observation import attention_choice, fake, host_data, unfused
 from tileprof.record.model.observation.dispatch import Mode, each_thread
 from tileprof.record.model.observation.launch_selection import Window
 from tileprof.record.model.observation.modules import Modules, Names
 from tileprof.record.model.observation.nvtx import Ranges
 from tileprof.record.model.observation.progress import Progress
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
+from tileprof.record.model.tiles.elementwise.pointwise import copied_in
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.writer import TraceWriter
 
@@ -48,12 +49,14 @@ if TYPE_CHECKING:
     from tileprof.devices import Device
     from tileprof.record import Options
 
+_TO_COPY = "aten::_to_copy"
+_DEVICE = [a.name for a in torch.ops.aten._to_copy.default._schema.arguments].index("device")  # noqa: SLF001 - no public way
 _LIFT = "aten::lift_fresh"
 """The last operator of `torch.tensor(data)`."""
 
 
 class Session:
-    """One recording, from `start` to `stop`; ``active`` is False once it cannot go on.
+    """One recording, from `start` to `stop`; ``active`` is False once it cannot continue.
 
     A failure of the recorder never reaches the program: it is printed, and recording stops (``failure``).
     """
@@ -105,7 +108,8 @@ class Session:
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
         self._stack.enter_context(attention_choice.as_on_gpu(capability(self.device)))
-        self._stack.enter_context(compiler(self))
+        ignore_host_data = self._stack.enter_context(host_data.watch(self))
+        self._stack.enter_context(compiler(self, ignore_host_data))
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:
             self._stack.enter_context(fake.conversions())
@@ -146,7 +150,7 @@ class Session:
         ]
         sentences = sorted(self._notes | self._remarks) + recurrent + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
-            sentences.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
+            sentences.append(f"Tile shapes are those of --tile: {' '.join(self.options.tile)}.")
         if self.fake:
             sentences.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
@@ -179,7 +183,7 @@ class Session:
     # ---- captured regions
 
     def begin_capture(self) -> None:
-        """The first region of the program starts the trace anew."""
+        """The first region of the program starts the trace again."""
         with self._lock:
             if self.window.begin_capture() and self.active:
                 self._guard(self._restart)
@@ -268,7 +272,7 @@ class Session:
         if self.failure is not None and self.active:
             self.active = False
             self._progress.end()
-            print(f"tileprof: recording stopped, the program goes on: {self.failure}", file=sys.stderr)  # noqa: T201
+            print(f"tileprof: recording stopped, the program continues: {self.failure}", file=sys.stderr)  # noqa: T201
 
     def _record(
         self,
@@ -292,8 +296,14 @@ class Session:
         strided = flatten(result, tensors, key) and strided
         places = buffers.places(tensors, len(tensors) if lifted else inputs)
         self._move(path)
-        self._host_reads += operator.name in HOST_READS and not self.window.closed and not reads_a_step()
-        if operator.silent:
+        if operator.name in HOST_READS:
+            if reads_a_step() or _on_host(places):
+                return
+            self._host_reads += not self.window.closed
+        elif operator.silent:
+            return
+        if operator.name == _TO_COPY and _on_host(places) and arguments[_DEVICE] is not None:
+            self._copy_in(tensors[-1], path)
             return
         if not operator.mutates and (_aliases(places, inputs) or (operator.foreign and len(places) == inputs)):
             if not operator.foreign:
@@ -386,6 +396,32 @@ class Session:
             return None if isinstance(tensor, FakeTensor) else values.get(id(tensor), tensor)
 
         return Call(operator.name, by_name, tuple(operands[first:]), tuple(operands), value, tf32_allowed())
+
+    # ---- data of the host
+
+    def from_host(self, tensor: torch.Tensor, *, stays: bool) -> None:
+        """Python's data became ``tensor``: a copy to the GPU, unless it ``stays`` on the host for now."""
+        with self._lock:
+            if self.active:
+                self._guard(self._arrive, tensor, stays)
+
+    def _arrive(self, tensor: torch.Tensor, stays: bool) -> None:
+        self.buffers.bury()
+        buffer = self.buffers.of(tensor, is_result=True)
+        if buffer is not None and stays:
+            buffer.on_host = True
+        elif buffer is not None and (self.modules.any_called or not self.modules.constructing()):
+            self._copy_in(tensor, self.modules.here())
+
+    def _copy_in(self, tensor: torch.Tensor, path: str) -> None:
+        """Record the copy of a tensor from the host."""
+        self.operator_count += 1
+        places = self.buffers.places([tensor], 0)
+        self._move(path)
+        self.buffers.wrote([tensor])
+        if self.window.covers(path):
+            operand = as_operands(tensor, [])
+            self._launch(_TO_COPY, self._ready(_TO_COPY, copied_in(operand)), [tensor], places, 0, path)
 
     # ---- launches
 
@@ -485,7 +521,7 @@ class Session:
             self.buffers.release(buffer)
 
     def _move(self, path: str) -> None:
-        """Copies that resized storages cost; whatever the module: memory that the trace knows goes on in another
+        """Copies that resized storages cost; whatever the module: memory that the trace knows continues in another
         buffer.
         """
         for move in self.buffers.moves():
@@ -554,6 +590,11 @@ class Session:
 def tf32_allowed() -> bool:
     """Return whether products of float32 may run on tensor cores now: a program may change it at any time."""
     return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")  # noqa: SLF001 - the public way is slow
+
+
+def _on_host(places: list[Buffer | None]) -> bool:
+    """Return whether the first tensor is the host's."""
+    return bool(places) and places[0] is not None and places[0].on_host
 
 
 def _any_fake(values: Iterable[Any]) -> bool:

@@ -59,8 +59,8 @@ class Launches:
         if outside is not None:
             raise UserError(
                 f"{about.kernel}: block {outside.block} touches {outside.bytes:,} bytes at {outside.address:#x}, "
-                "which lie in "
-                "no array that this recording knows. Make the array known first: recording.buffer(array)."
+                "which are in no array that this recording has registered. Register the array first: "
+                "recording.buffer(array)."
             )
         unknown = self._unknown(captured, arguments, about)
         boxes = _everything(place.blocks, bound) if unknown else decode.boxes(captured.entries, captured.blocks, spans)

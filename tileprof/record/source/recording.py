@@ -249,7 +249,7 @@ class Recording:
             captured = self._capture.run(issue, [(b.base, b.bytes) for b in bound])
             launch = self._launches.add(issue.place, bound, captured, about)
         except UserError as error:
-            # It may have changed memory: a program that catches this and goes on has a trace that says so.
+            # It may have changed memory: a program that catches this and continues has a trace that says so.
             self._writer.note(f"A launch of {about.kernel} is missing before launch {self._writer.launches}: {error}")
             raise
         if captured.filters is not None:

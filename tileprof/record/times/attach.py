@@ -74,7 +74,7 @@ def attach_times(trace: Trace, times: KernelTimes, output: Path, *, source: str,
         "time_source": launches["time_source"].where(~matched, ""),
     }
     note = f"Durations of {int(matched.sum()):,} of {count:,} launches were measured by another profiler ({source})."
-    path = _written(trace, output, columns, note, force=force)
+    path = _write_copy(trace, output, columns, note, force=force)
     return Attached(
         path,
         int(matched.sum()),
@@ -107,7 +107,7 @@ def _notes(notes: pd.Series[Any], matched: NDArray[np.bool_]) -> list[str]:
     ]
 
 
-def _written(trace: Trace, output: Path, columns: dict[str, Any], note: str, *, force: bool) -> Path:
+def _write_copy(trace: Trace, output: Path, columns: dict[str, Any], note: str, *, force: bool) -> Path:
     whole, partial = folder.places(output)
     if whole.resolve() == trace.path.resolve():
         raise UserError(f"{whole} is the trace that is read: give another name with -o")

@@ -29,7 +29,7 @@ BY_DATA: Final = re.compile(
     r"index|gather|scatter|embedding|take|masked|nonzero|unique|sort|topk|select|bucket|histogram|put_|where_scan|cub",
     re.IGNORECASE,
 )
-"""Kernels that may write where their data says: they stand for the whole buffer that they wrote into."""
+"""Kernels that may write where their data says: they count as the whole buffer that they wrote into."""
 
 _MOST_RUNS: Final = 1 << 18
 """Pieces of memory per operand that are told apart for a fine table."""
@@ -79,7 +79,7 @@ def read_stack(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The outcome of a recording: instances, and how many launches stand for all memory, by reason."""
+    """The outcome of a recording: instances, and how many launches count as touching all memory, by reason."""
 
     instances: list[Instance]
     without: dict[str, int]

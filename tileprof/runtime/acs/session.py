@@ -18,13 +18,19 @@ CONFIGURATION: Final = "TILEPROF_ACS"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of the library. ``lanes``: streams, the program's own among them; ``threads``: 1 for a thread that
-    decides and issues, 0 for the program's own; ``workers``: threads that each launch a kernel and wait for its end, as
-    in the paper (0: events order kernels on the GPU); ``window``: launches that a new one is compared with;
-    ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a segment is checked;
-    ``rest``: launches per judgement whether the GPU is idle when they come, so that those over streams stay in stream
-    order (0: never); ``delay_us``: how much later a launch that is placed begins in the mean, at random, which tests
-    the order: the GPU sleeps for up to twice that.
+    """The settings of the library.
+
+    - ``lanes``: number of streams, the program's own among them
+    - ``threads``: 1: a separate thread decides and issues; 0: the program's own thread does
+    - ``workers``: number of threads that each launch a kernel and wait for its end, as in the paper; 0: events order
+      kernels on the GPU
+    - ``window``: number of launches that a new one is compared with
+    - ``segment``: maximum number of launches in a captured or checked segment
+    - ``orders``: number of orders in which a segment is checked
+    - ``rest``: number of launches between two decisions whether the GPU is idle when launches arrive, so that launches
+      over streams stay in stream order; 0: never
+    - ``delay_us``: mean random delay before each placed launch, which tests the order: the GPU sleeps for up to twice
+      this time
     """
 
     mode: Mode
@@ -48,7 +54,7 @@ class Settings:
         if not 0 <= self.workers <= 32:
             raise UserError(f"--workers takes 0 to 32 threads, not {self.workers}")
         if self.workers and self.mode != "streams":
-            raise UserError("--workers goes with --scheduler acs, without --check")
+            raise UserError("--workers needs --scheduler acs, without --check")
         for name, value in (("--window", self.window), ("segment", self.segment), ("orders", self.orders)):
             if value < 1:
                 raise UserError(f"{name} takes a number from 1, not {value}")

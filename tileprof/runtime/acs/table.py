@@ -69,7 +69,7 @@ class Table:
     launches: int = 0
     """Recorded."""
     without: dict[str, int] = field(default_factory=dict)
-    """Launches that stand for all memory, by why."""
+    """Launches that count as touching all memory, by why."""
 
     @property
     def count(self) -> int:

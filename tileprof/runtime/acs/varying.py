@@ -23,7 +23,7 @@ Key = tuple[str, tuple[int, ...], int]
 
 
 def repeats(runs: Sequence[Sequence[Logged]]) -> bool:
-    """Return whether all runs made the same launches in the same order, but for their parameters."""
+    """Return whether all runs made the same launches in the same order, except for their parameters."""
     return all([key_of(call) for call in run] == [key_of(call) for call in runs[0]] for run in runs[1:])
 
 

@@ -76,7 +76,7 @@ def backend(
 def _regions(
     graph: Traced, options: Options, policies: Mapping[Path, policy_files.AnyPolicy], report: Report
 ) -> list[Region]:
-    """Return what kernels of ours compute of a graph; the report says what, and what they do not."""
+    """Return what kernels of this package compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
     reason = _unraced(nodes)
@@ -207,7 +207,7 @@ def _without_large_copies(regions: list[Region], options: Options) -> list[Regio
             copied = sum(region.inputs[n].meta["val"].nbytes for n in region.folded)
         if not options.frozen and total + copied > FOLDED_BYTES:
             LOG.info(
-                "%s is left to Inductor: it keeps %.0f MB of copies of weights, for which frozen=True asks",
+                "%s is left to Inductor: it keeps %.0f MB of copies of weights, which frozen=True allows",
                 region.name,
                 copied / 1e6,
             )

@@ -332,7 +332,7 @@ def _verify_memory(plan: Plan) -> None:
         ended_tasks[post] = ended_tasks.get(post, 0) | bits
         place = number, image, y
         before[place] = before.get(place, bits) & bits
-        for read in (written(plan, *place), *reads(network, plan.tilings[number], Tile(*place, 0, 0))):
+        for read in (written_rows(plan, *place), *reads(network, plan.tilings[number], Tile(*place, 0, 0))):
             for row in read.numbered(layers[read.layer]):
                 users[read.layer, row] = users.get((read.layer, row), 0) | 1 << post
     for (number, image, y), bits in before.items():
@@ -349,7 +349,7 @@ def _verify_memory(plan: Plan) -> None:
                 )
 
 
-def written(plan: Plan, number: int, image: int, y: int) -> Read:
+def written_rows(plan: Plan, number: int, image: int, y: int) -> Read:
     """Return the rows that tiles of a layer write which begin at an image and a row."""
     (images, rows, *_), tiling = plan.network.layers[number].shape, plan.tilings[number]
     return Read(number, (image, min(images, image + tiling.images)), (y, min(rows, y + tiling.rows)))
@@ -362,7 +362,7 @@ def overwritten(plan: Plan, number: int, image: int, y: int) -> Iterator[tuple[i
     layers = plan.network.layers
     if number == len(layers) - 1:  # its memory is the caller's
         return
-    layer, at, own = layers[number], plan.offsets[number], written(plan, number, image, y)
+    layer, at, own = layers[number], plan.offsets[number], written_rows(plan, number, image, y)
     parts = list(spans(layer, at, own.rows, own.images))
     for other in range(number):
         there, their = layers[other], plan.offsets[other]

@@ -64,7 +64,7 @@ class Copilot:
         return int(self.memory.data_ptr())
 
     def zero_(self) -> None:
-        """Begin anew, while no kernel runs, as before the first run."""
+        """Begin again, while no kernel runs, as before the first run."""
         self._end()
         self.memory.zero_()
         self._begin()

@@ -9,8 +9,8 @@ matrix, and it may become absent only when all readers of the matrix before are 
   further along absent.
 - Sums of parts of k are read once, by one thread, which makes them absent again itself.
 
-The next run goes on where a run ends in each ring. `memory_faults` checks all this slot by slot, by the times of reads,
-writes and wipes alone.
+The next run continues where a run ends in each ring. `memory_faults` checks all this slot by slot, by the times of
+reads, writes and wipes alone.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Reference = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class TooLongError(BaseException):
-    """A limit is over. No `Exception`: a compiler that catches all of those goes on with its next candidate."""
+    """A limit is over. No `Exception`: a compiler that catches all of those continues with its next candidate."""
 
 
 @contextmanager

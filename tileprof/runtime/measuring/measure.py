@@ -4,8 +4,8 @@
 writes rows with device, versions and date, what is worth most first: the persistent kernel with PyTorch beside it;
 Triton's kernels where that one takes no chain; then, for a choice of sizes, Triton's kernels and torch.compile's. Rows
 that OUT.json already holds, from the same device, stay. ``--missing`` measures only what it lacks, so that a run that
-was cut short goes on; ``--only PATTERN`` chooses chains by a part of their name, ``--budget SECONDS`` begins none after
-that and says what is left, ``--triton`` and ``--compile`` take every size, and ``--limit SECONDS`` is what
+was cut short continues; ``--only PATTERN`` chooses chains by a part of their name, ``--budget SECONDS`` begins none
+after that and says what is left, ``--triton`` and ``--compile`` take every size, and ``--limit SECONDS`` is what
 torch.compile gets per chain. A failure to measure is printed, and the rest continues.
 
 The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with

@@ -67,7 +67,7 @@ class Prefill(ModelLauncher[PrefillShape]):
         return f"flag {flag} of '{name}'"
 
     def _maps_of(self, layers: Sequence[dict[str, Any]], model: dict[str, Any]) -> Any:
-        """Return the table of tensor maps on the device, made anew where a weight has another address."""
+        """Return the table of tensor maps on the device, made again where a weight has another address."""
         weights = [layer[role] for layer in layers for role in WEIGHT_ROLES] + [model["head"]]
         key = tuple(weight.data_ptr() for weight in weights)
         if key not in self._maps:

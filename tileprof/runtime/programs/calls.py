@@ -34,12 +34,12 @@ class Call:
     def name(self) -> str:
         """The model's class and the shapes of its inputs."""
         shapes = [
-            f"{'x'.join(map(str, t.shape)) or 'scalar'} {str(t.dtype).removeprefix('torch.')}" for t in self.shown()
+            f"{'x'.join(map(str, t.shape)) or 'scalar'} {str(t.dtype).removeprefix('torch.')}" for t in self.tensors()
         ]
         return f"{type(self.model).__name__}({', '.join(shapes)})"
 
-    def shown(self) -> list[Any]:
-        """Return the tensors that are given as such."""
+    def tensors(self) -> list[Any]:
+        """Return the arguments that are tensors themselves."""
         return [v for v in (*self.args, *self.kwargs.values()) if isinstance(v, torch.Tensor)]
 
 

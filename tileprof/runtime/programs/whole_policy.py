@@ -263,7 +263,7 @@ def of_network(plan: NetworkPlan) -> WholePlan:
     A tile needs all that write rows which it reads, and all that used rows which it overwrites; it awaits the bands of
     its table.
     """
-    from tileprof.runtime.convnet.plan import Tile, overwritten, reads, written  # noqa: PLC0415
+    from tileprof.runtime.convnet.plan import Tile, overwritten, reads, written_rows  # noqa: PLC0415
 
     layers, tilings = plan.network.layers, plan.tilings
     counts = np.zeros(len(layers), np.int64)
@@ -276,7 +276,7 @@ def of_network(plan: NetworkPlan) -> WholePlan:
         counts[layer] += 1
         posts[layer].append(post - plan.bands[layer].first)
         tiles.append((place, tile, plan.waits[begin:end, 0].astype(np.int64)))
-        for row in written(plan, *place).numbered(layers[layer]):
+        for row in written_rows(plan, *place).numbered(layers[layer]):
             writers.setdefault((layer, row), []).append(layer * _STRIDE + tile)
         for read in reads(plan.network, tilings[layer], Tile(*place, 0, 0)):
             for row in read.numbered(layers[read.layer]):

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from tileprof.errors import UserError
-from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, write_region
 from tileprof.runtime.stages.tiling import Span
 from tileprof.runtime.stages.view import View
 
@@ -62,7 +62,7 @@ class Attention(Operator):
         yield Region("q", query_part)
         yield Region("k", keys)
         yield Region("v", keys)
-        yield written(query_part)
+        yield write_region(query_part)
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - x is 0
         query_part, keys = self._parts(y, z)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tileprof.errors import UserError
 from tileprof.runtime.stages import epilogues
-from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, write_region
 from tileprof.runtime.stages.tiling import Span, Tiling
 from tileprof.runtime.stages.view import View
 
@@ -95,7 +95,7 @@ class Conv2d(Operator):
             part = ((image, image + 1), (p, p + 1), columns, channels)
             if self.residual is not None:
                 yield Region("residual", part)
-            yield written(part)
+            yield write_region(part)
         yield Region("weight", (channels, *self.weight.whole()[1:]))
         for role in ("bias", *NORM_ROLES):
             if getattr(self, role) is not None:

@@ -8,7 +8,7 @@ from math import isfinite, prod
 from typing import Any, ClassVar
 
 from tileprof.errors import UserError
-from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, write_region
 from tileprof.runtime.stages.pointwise import ONE, TWO
 from tileprof.runtime.stages.view import Spans, View
 
@@ -55,7 +55,7 @@ class Elementwise(Operator):
             yield Region("x", part)
             if self.y is not None:
                 yield Region("y", part)
-            yield written(part)
+            yield write_region(part)
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - runs along x
         for part in self._parts(x):

@@ -10,7 +10,7 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.stages import epilogues
-from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, write_region
 from tileprof.runtime.stages.tiling import Span, Tiling
 from tileprof.runtime.stages.view import View
 
@@ -91,7 +91,7 @@ class Gemm(Operator):
         first = ((z, z + 1),) if len(self.out.shape) == 3 else ()
         if self.residual is not None:
             yield Region("residual", (*first, rows, columns))
-        yield written((*first, rows, columns))
+        yield write_region((*first, rows, columns))
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:
         rows, columns = self._tiling.spans(x, y)

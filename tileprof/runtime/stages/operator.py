@@ -131,7 +131,7 @@ def cut(tensor: Any, spans: Spans) -> Any:
     return tensor[tuple(slice(low, high) for low, high in spans)]
 
 
-def written(spans: Spans) -> Region:
+def write_region(spans: Spans) -> Region:
     return Region("out", spans, WRITE)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tileprof.errors import UserError
 from tileprof.runtime.stages.epilogues import ACTIVATIONS
-from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, write_region
 from tileprof.runtime.stages.tiling import Tiling
 from tileprof.runtime.stages.view import View
 
@@ -61,7 +61,7 @@ class Pointwise(Operator):
         yield Region("x", part)
         if self.y is not None:
             yield Region("y", part)
-        yield written(part)
+        yield write_region(part)
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - one matrix, no z
         part = self._tiling.spans(x, y)

@@ -10,7 +10,7 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.stages import epilogues
-from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, write_region
 from tileprof.runtime.stages.tiling import Span, Tiling
 from tileprof.runtime.stages.view import View
 
@@ -64,7 +64,7 @@ class Reduce(Operator):
                 yield Region("bias", (span,))
         if self.residual is not None:
             yield Region("residual", (rows, columns))
-        yield written((rows, columns))
+        yield write_region((rows, columns))
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - one matrix, no z
         rows, columns = self._tiling.spans(x, y)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tileprof.errors import UserError
 from tileprof.runtime.stages import dropout
-from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, write_region
 from tileprof.runtime.stages.view import Spans, View
 
 
@@ -65,7 +65,7 @@ class Norm(_Rows):
         for role in ("weight", "bias"):
             if getattr(self, role) is not None:
                 yield Region(role, ((0, self.x.shape[1]),))
-        yield written(self._part(x))
+        yield write_region(self._part(x))
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - rows run along x
         affine = {role: tensors[role].float() for role in ("weight", "bias") if role in tensors}
@@ -106,7 +106,7 @@ class Softmax(_Rows):
 
     def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - rows run along x
         yield Region("x", self._part(x))
-        yield written(self._part(x))
+        yield write_region(self._part(x))
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - rows run along x
         part = self._part(x)

@@ -32,7 +32,7 @@ __device__ void store(u64* to, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-// Cycles of the rounds that were answered, sorted, but for the first `warm` of each block; `times` in memory of the
+// Cycles of the rounds that were answered, sorted, except for the first `warm` of each block; `times` in memory of the
 // GPU.
 inline std::vector<u64> sorted_rounds(const u64* times, int blocks, int rounds, int warm) {
     std::vector<u64> all(size_t(blocks) * rounds), answered;

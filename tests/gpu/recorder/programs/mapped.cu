@@ -73,7 +73,7 @@ int main() {
     written<<<N / 128, 128>>>(reinterpret_cast<int*>(fourth), 9);
     if (doubles(second, out, 9)) return 1;
 
-    // A ring: what begins before the end goes on at the begin. Both mappings are allowed at once.
+    // A ring: what begins before the end continues at the begin. Both mappings are allowed at once.
     CUdeviceptr ring;
     OK(DRIVER(cuMemAddressReserve)(&ring, 2 * bytes, 0, 0, 0));
     for (size_t at : {size_t(0), bytes}) OK(DRIVER(cuMemMap)(ring + at, bytes, 0, memory, 0));

@@ -2,6 +2,8 @@
 counted.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.synthetic_graphs import write_mlp
 from tests.unit.analysis.simulate.programs_of_boxes import conflict, program, programs
 from tileprof.analysis import build_graph
+from tileprof.analysis.simulate import SCHEDULERS, Simulator
 from tileprof.analysis.simulate.bloom import Filters, filter_words, touched
 from tileprof.analysis.simulate.filter_graph import BASIS, against, filter_graph
 from tileprof.errors import TraceError, UserError
@@ -19,6 +22,7 @@ from tileprof.trace import filters as file
 from tileprof.trace import load
 from tileprof.trace.footprint import READ, WRITE
 
+RECURRENT = Path(__file__).parents[3] / "golden/later/recurrent_filters.tileprof"
 EDGE = ["producer_launch", "producer_tile", "consumer_launch", "consumer_tile"]
 HAZARDS = ("RAW", "WAR", "WAW")
 
@@ -105,6 +109,19 @@ def test_a_policy_of_filters_waits_for_all_that_the_accesses_need(tmp_path):
     assert BASIS not in synthesise(exact, [0, 1]).notes
     assert verify(policy, exact, [0, 1]).sound
     assert verify(policy, exact, [2, 3]).sound  # the same launches of the next layer, at other addresses
+
+
+def test_filters_that_patches_filled_on_a_gpu_give_policies_for_every_step():
+    """Six steps of a recurrent network, as recorded on an H200: those of one step are enough for all."""
+    t = load(RECURRENT)
+    graph, exact = filter_graph(t), build_graph(t)
+    agreement = against(graph, exact)
+    assert (agreement.lacking, agreement.exact, agreement.by_filters, agreement.false) == (0, 36_736, 185_883, 68_187)
+    kernels = np.flatnonzero(t.launches["registers"].to_numpy() > 0).reshape(6, 4).tolist()
+    policy = synthesise(graph, kernels[1])
+    assert all(verify(policy, exact, step).sound for step in kernels)
+    whole, narrow = (Simulator(of).run(SCHEDULERS["dataflow"]).time_ns for of in (graph, exact))
+    assert narrow < whole < Simulator(exact).run(SCHEDULERS["graph"]).time_ns
 
 
 def test_filters_of_another_trace_are_refused(tmp_path):

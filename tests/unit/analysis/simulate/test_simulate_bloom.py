@@ -60,7 +60,7 @@ def test_false_edges_are_counted_and_simulated():
     times, collisions = [], []
     for bits in (8, 256, 1 << 24):
         rule = DataflowBloom(bits=bits, granule=1)
-        collisions.append(rule.found(graph, list(range(4)))[1])
+        collisions.append(rule.conflicts(graph, list(range(4)))[1])
         times.append(Simulator(graph).run(rule).time_ns)
     assert collisions[0] > collisions[1] > collisions[2] == 0
     assert times[0] > times[2]
@@ -69,14 +69,14 @@ def test_false_edges_are_counted_and_simulated():
 
 
 def test_a_coarse_granule_makes_neighbours_dependent_without_collisions():
-    pairs, collisions = DataflowBloom(bits=1 << 20, granule=32).found(build_graph(stripes(2)), [0, 1])
+    pairs, collisions = DataflowBloom(bits=1 << 20, granule=32).conflicts(build_graph(stripes(2)), [0, 1])
     assert (sum(map(count, pairs.values())), collisions) == (141, 0)
 
 
 def test_a_flush_forgets_and_is_a_barrier():
     t = stripes()
     graph = build_graph(t)
-    pairs, _ = DataflowBloom(flush=2, granule=16).found(graph, list(range(4)))
+    pairs, _ = DataflowBloom(flush=2, granule=16).conflicts(graph, list(range(4)))
     assert set(pairs) == {(0, 1), (2, 3)}
     assert DataflowBloom(flush=2).draft(program_of(graph)).after == [set(), set(), {0, 1}, {0, 1}]
     begin = Simulator(graph).run(DataflowBloom(flush=2, granule=16, bits=1 << 20))

@@ -23,7 +23,7 @@ from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, scheduler
 from tileprof.analysis.simulate.scheduler import program_of
-from tileprof.analysis.simulate.schedulers.acs import missed
+from tileprof.analysis.simulate.schedulers.acs import missed_notes
 from tileprof.analysis.simulate.simulator import covered_ns
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
@@ -329,8 +329,10 @@ def test_the_published_check_misses_what_is_only_read(name):
 
 
 def test_a_chain_of_checked_launches_keeps_what_the_check_misses():
-    assert missed([{}, {0: {"WAW"}}, {1: {"WAR"}, 0: {"RAW"}}], [set(), {0}, {1}])[0].endswith("no dependency here.")
-    assert "misses 1 of 1" in missed([{}, {0: {"RAW"}}], [set(), set()])[0]
+    assert missed_notes([{}, {0: {"WAW"}}, {1: {"WAR"}, 0: {"RAW"}}], [set(), {0}, {1}])[0].endswith(
+        "no dependency here."
+    )
+    assert "misses 1 of 1" in missed_notes([{}, {0: {"RAW"}}], [set(), set()])[0]
 
 
 def test_static_lists_wait_inside_and_cost_a_signal():
@@ -384,6 +386,9 @@ def test_the_link_of_the_cpu_is_the_devices_for_as_many_blocks_as_it_has_sms():
     assert time_of(g, f"ccks:{costs}") == first + 200 + first
     assert time_of(g, f"ccks:{costs},up_ns=1") == first + 1 + first
     assert time_of(g, f"ccks:{costs},way=2") == 30 + 10 + 30 + 30 + 10
+    assert time_of(g, f"ccks:{costs},way=relay") == time_of(g, f"ccks:{costs},way=2")
+    with pytest.raises(UserError, match="way=moon is none of ring, host, relay, copy, write, batch"):
+        scheduler("ccks:way=moon")
     with pytest.raises(UserError, match="no times of the link by way of 'copy'"):
         time_of(g, f"ccks:{costs},way=3")
 
@@ -477,7 +482,7 @@ def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm,
     bounds = Bounder(g, machine, simulator.lives.shortest(g.recording, machine, simulator.recorded)).of(1.0)
     for name in (*SCHEDULERS, *CORNERS):
         if model != "recorded" and name.startswith("inline"):
-            with pytest.raises(UserError, match="knows no --durations"):
+            with pytest.raises(UserError, match="does not support --durations"):
                 simulator.run(scheduler(name))
             continue
         schedule = simulator.run(scheduler(name))

@@ -115,7 +115,7 @@ UNKNOWN = {
     "adds a tensor": lambda x: torch.addmm(x[:, :1], x, x) @ x,
     "addmm with alpha 2": lambda x: torch.addmm(x[0], x, x, alpha=2) @ x,
     "float64; stages compute in float16": lambda x: (x.double() @ x.double()) @ x.double(),
-    "native_dropout draws from PyTorch's generator, whose numbers no stage repeats": lambda x: (
+    "native_dropout uses random numbers of PyTorch's generator, which stages cannot reproduce": lambda x: (
         torch.dropout(x @ x, 0.5, True) @ x
     ),
     "softmax over dimension 0": lambda x: torch.softmax(x @ x, 0) @ x,
@@ -161,3 +161,12 @@ def test_calls_are_kept_in_the_trace_as_documented(tmp_path) -> None:
     call = json.loads(graph.launches["call"].iloc[-1])
     assert call["operands"][1] == {"argument": "mat2", "shape": [96, 192], "strides": [1, 96], "dtype": "float32"}
     assert set(call) == {"operands", "arguments"}
+
+
+def test_functions_of_a_tensor_without_dimensions_are_stages(tmp_path) -> None:
+    x = torch.randn(64, 64)
+    graph = record(lambda: (x @ x).sum() * 0.5 + x[0, 0], tmp_path / "t.tileprof")
+    stages = synthesise(graph, range(len(graph.launches))).stages
+    (halved,) = [stage for stage in stages if "mul" in stage.name]
+    assert halved.operator["name"] == "elementwise"
+    assert (halved.operator["operands"]["out"]["shape"], halved.grid) == ([1], (1, 1, 1))

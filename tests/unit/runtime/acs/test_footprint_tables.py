@@ -83,7 +83,7 @@ def test_a_trace_and_a_log_are_joined_by_time_and_relative_to_pointers(tmp_path:
     join = instances(load(a_trace(tmp_path)), [an_event(110), an_event(210), an_event(310)], calls)
     first, second = join.instances
     assert first.slots == second.slots == (0, 8)
-    assert first.reads == second.reads == ((1, 0, 128),)  # a read stands for its whole buffer
+    assert first.reads == second.reads == ((1, 0, 128),)  # a read counts as its whole buffer
     assert first.writes == second.writes == ((0, 0, 32),)
     assert sum(join.without.values()) == 1
     (entry,) = tabulate(join.instances, "p").entries["k"]

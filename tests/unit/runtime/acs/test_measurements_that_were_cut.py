@@ -1,4 +1,6 @@
-"""Scripts that measure ACS on a GPU go on where they were cut: what is there is not done again, and nothing is lost."""
+"""Scripts that measure ACS on a GPU continue where they were cut: what is there is not done again, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ def test_programs_measure_in_turn_and_one_that_does_not_answer_is_left_out(monke
         ("quick", 3, 12.5, 11.0), ("dead", 3, None, None), ("quick", 4, 12.5, 11.0), ("dead", 4, None, None),
     ]  # fmt: skip
     assert [row["said"] for row in whole] == ["digest", "", "digest", ""]
-    monkeypatch.setattr(eager, "TURN_S", 1)
+    monkeypatch.setattr(eager, "TURN_S", 0.2)
     *_, rows = eager.measured([("silent", "plain")], range(2), tmp_path, Path(), limit, 1)
     assert [row["us"] for row in rows] == [None, None]
 

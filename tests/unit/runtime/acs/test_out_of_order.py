@@ -169,7 +169,9 @@ def test_segments_rest_as_well_where_the_gpu_waits_for_a_slow_host(machine: Mach
 
 
 def ranges_of(table: Path) -> list[tuple[int, str]]:
-    """Lines of a table that say what is touched, but for reads of what a kernel writes, too, which change no order."""
+    """Lines of a table that say what is touched, except for reads of what a kernel writes, too, which change no
+    order.
+    """
     actual, writes = [], ""
     for number, line in enumerate(table.read_text().splitlines()):
         if line.startswith("write") or (line.startswith("read") and not line.startswith("read 0")):
@@ -188,7 +190,7 @@ def test_check_notices_a_range_that_was_deleted(machine: Machine, tmp_path: Path
         mutant.write_text("\n".join(lines[:number] + lines[number + 1 :]) + "\n")
         settings = acs.Settings("check", tmp_path / f"run-{number}", mutant, orders=12)
         outcome = machine.outcome(*words, settings=settings, delay_us=0)
-        assert outcome.stdout.strip() == expected  # the program goes on with what stream order gives
+        assert outcome.stdout.strip() == expected  # the program continues with what stream order gives
         (counts,) = acs.results(settings.folder)
         if not counts["differing"]:
             misses.append(line)

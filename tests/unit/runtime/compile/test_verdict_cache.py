@@ -1,5 +1,5 @@
 """Verdicts of races that a later process recalls: nothing is timed again, results are still compared, and anything that
-may matter asks anew.
+may matter asks again.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ FAULTS = (
     ("products.cuh", "&& task.part == 0;", ";"),
 )  # fmt: skip
 """File, what stands there, and what is put in its place. The gate plants every third, the night all: each is compiled
-anew.
+again.
 """
 
 

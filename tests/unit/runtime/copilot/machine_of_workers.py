@@ -54,7 +54,7 @@ class Machine:
         return self.memory[LINK_HEAD + worker * COMMANDS :][:COMMANDS]
 
     def run(self, seed: int) -> str | None:
-        """One run of the plan; the next one goes on in the same rings. Returns what went wrong, None for nothing.
+        """One run of the plan; the next one continues in the same rings. Returns what went wrong, None for nothing.
 
         ``seed``: of the order; by turns a late link to a worker, from it, a worker or a co-pilot.
         """
@@ -82,7 +82,7 @@ class Machine:
         return f"tasks {wrong} ran {[runs[task] for task in wrong]} times" if wrong else None
 
     def _anything(self, lead: int, runs: list[int]) -> bool:
-        """Whether anybody can go on once everything has arrived."""
+        """Whether anybody can continue once everything has arrived."""
         while any(self.land(w, n, lead, runs)[0] for n, w in enumerate(self.workers)):
             pass
         moved = self.pilot.step()

@@ -107,7 +107,7 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
             if path.name == file:
                 text = changed(text, old, new.replace("planted", f'emulated::planted("{fault}")'))
         (folder / path.name).write_text(text)
-    subprocess.run(["g++", "-O1", *FLAGS, "program.cu", "-o", "program"], cwd=folder, check=True)
+    subprocess.run(["g++", "-Og", *FLAGS, "program.cu", "-o", "program"], cwd=folder, check=True)
 
     @cache
     def run(fault: str = "", *names: str, seed: int = 1, refuse: int = 0) -> list[dict[str, object]]:
@@ -197,7 +197,7 @@ def test_the_pace_is_that_of_the_last_whole_window(controller) -> None:
     for begin, now in ((1_100, 1_300), (1_200, 1_500), (2_100, 2_500)):
         controller.end_at(control, begin, now)
     assert controller.waiting(control) == 0
-    assert pace(2_600) == (2.0, 500.0, 1_024.0)  # window 1; window 2 still goes on
+    assert pace(2_600) == (2.0, 500.0, 1_024.0)  # window 1; window 2 still continues
     assert pace(3_100) == (1.0, 400.0, 1_024.0)
     assert pace(3_072 + 1_024) == (1.0, 400.0, 1_024.0)  # window 3 had none
     assert pace(1_024 * 40) == (3.0, 900.0, 1_024.0 * 40 - 1_100)  # too long ago: all of time
@@ -226,7 +226,7 @@ def test_a_warp_launches_only_what_shortens_it(controller) -> None:
 def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
     noting, sites = EMULATED / "noting.h", Path(__file__).parents[3] / "benchmarks" / "spawn_sites.cpp"
     counting = "-fsanitize-coverage=trace-pc"
-    flags = ["-std=c++17", "-w", "-O1", counting, "-include", noting, f"-I{SOURCES}", "-x", "c++"]
+    flags = ["-std=c++17", "-w", "-Og", counting, "-include", noting, f"-I{SOURCES}", "-x", "c++"]
     subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)
     names = ["join", "mandelbrot-nested", "amr-nested", "bezier", "regular-expressions"]
     result = subprocess.run([tmp_path / "sites", "5", *names], check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The script that reads hardware counters says which call was refused, and by whom, where there are none."""
+"""The script that reads hardware counters says which call was refused, and by which library, where there are none."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ class Machine:
     def step(self, actor: Actor) -> None:
         """Let an actor step, and check the actors again that this may concern.
 
-        What a step changes is its own cluster's, but for posts and partial sums. More of these never stop an actor of
-        another cluster, so that only those of the right role that cannot step are asked.
+        What a step changes is its own cluster's, except for posts and partial sums. More of these never stop an actor
+        of another cluster, so that only those of the right role that cannot step are asked.
         """
         block, partials, flag_sum = actor[:2], len(self.partials), int(self.flags.sum())
         {"await": self._await, "load": self._load, "eat": self._eat, "post": self._post}[actor[2]](block)

@@ -1,4 +1,4 @@
-"""Counts of the persistent kernel go on for as long as a process lives, beyond what 32 bits hold."""
+"""Counts of the persistent kernel continue for as long as a process lives, beyond what 32 bits hold."""
 
 from __future__ import annotations
 

@@ -119,6 +119,7 @@ def test_what_the_kernel_refuses_runs_under_another_scheduler_and_says_why() -> 
     policy = copy_pair(8).policy()
     for schedule, other in (
         ("persistent", "cusync"),
+        ("ccks-overwrite", "cusync"),
         ("persistent-stages", "graph"),
         ("persistent-pdl", "pdl"),
         ("persistent-unsynchronised", "unsynchronised"),
@@ -190,7 +191,7 @@ def test_the_command_runs_a_policy_on_the_gpu_and_compares(monkeypatch, tmp_path
         run(tmp_path / "p.json", "--scheduler", "unsynchronised")
     with pytest.raises(UserError, match="no scheduler 'cusink'"):
         run(tmp_path / "p.json", "--scheduler", "cusink")
-    with pytest.raises(UserError, match="goes with neither"):
+    with pytest.raises(UserError, match="cannot be combined with --compare"):
         run(tmp_path / "p.json", "--scheduler", "graph", "--compare")
 
 

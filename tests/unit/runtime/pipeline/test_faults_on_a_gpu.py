@@ -41,7 +41,7 @@ class Launcher:
 
 
 class Stream:
-    """Notes for whom it waited."""
+    """Notes for which it waited."""
 
     def __init__(self) -> None:
         self.awaited: list[Stream] = []

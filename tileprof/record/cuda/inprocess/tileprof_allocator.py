@@ -80,7 +80,7 @@ class History:
         return blocks
 
     def write(self) -> None:
-        if self.keeping:  # and goes on: PyTorch warns on stderr where another thread ends what one began
+        if self.keeping:  # and continues: PyTorch warns on stderr where another thread ends what one began
             self.tried(self.take)
         with open(os.path.join(self.folder, "allocator.json"), "w", encoding="utf-8") as file:
             json.dump(self.rows, file)
@@ -91,7 +91,7 @@ class History:
             return False
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - whatever another version or allocator answers, the program goes on
+        except Exception as error:  # noqa: BLE001 - whatever another version answers, the program continues
             self.refused = True
             self.complain(f"PyTorch's allocator keeps no history ({error}): tensors are what the driver hands out")
             return False

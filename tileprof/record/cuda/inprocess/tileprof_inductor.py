@@ -94,7 +94,7 @@ def _operator(name: str) -> Any:
 
 
 def _tell_of(operator: Any, arguments: Any, options: Any, result: Any) -> None:
-    """Hand on how an operator was called; whatever fails here is ours, and the program goes on."""
+    """Hand on how an operator was called; whatever fails here is ours, and the program continues."""
     try:
         import tileprof_calls  # type: ignore[import-not-found]
         import torch

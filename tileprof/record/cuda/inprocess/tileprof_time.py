@@ -26,7 +26,7 @@ def start() -> None:
 
         cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), _completed)
         cupti.activity_enable(cupti.ActivityKind.CONCURRENT_KERNEL)
-    except Exception as error:  # noqa: BLE001 - the program goes on whatever CUPTI says
+    except Exception as error:  # noqa: BLE001 - the program continues whatever CUPTI says
         with open(os.path.join(folder, "failed.txt"), "w", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}")
         return

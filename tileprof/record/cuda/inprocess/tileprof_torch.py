@@ -64,6 +64,8 @@ class _Hooks:
         self.modules: dict[int, str] = {}
         self.handle: Any = None
         self.mode: Any = None
+        self.marks: Any = None
+        """The class of our mode, once it was needed."""
         self.aside = False
         self.looking = os.environ.get("TILEPROF_CAPTURE") != "0" and "TILEPROF_NVTX" not in os.environ
         self.for_a_graph = False
@@ -220,11 +222,33 @@ class _Hooks:
     # ---- operators
 
     def dispatch_mode(self) -> Any:
+        """Return a mode that sees every operator.
+
+        PyTorch keeps Dynamo out of modes, and imports it for that at the first operator, which takes seconds. Ours
+        waits until something else imports it.
+        """
+        if self.marks is None:
+            from tileprof_after import after_import
+
+            self.marks = self.class_of_mode()
+            after_import("torch._dynamo", lambda _: self.keep_dynamo_out())
+        return self.marks()
+
+    def keep_dynamo_out(self) -> None:
+        disable = getattr(self.torch, "_disable_dynamo", None)  # versions without it do not compile what runs in modes
+        if disable is not None:
+            self.marks.__torch_dispatch__ = disable(self.marks.__torch_dispatch__, recursive=True)
+
+    def class_of_mode(self) -> Any:
         from torch.utils._python_dispatch import TorchDispatchMode
 
         hooks = self
 
         class Marks(TorchDispatchMode):  # type: ignore[misc]
+            @classmethod
+            def _should_skip_dynamo(cls) -> bool:
+                return "torch._dynamo" in sys.modules
+
             def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
                 if not hooks.looking:
                     return function(*arguments, **(options or {}))
@@ -237,7 +261,7 @@ class _Hooks:
                         return result
                 return hooks.run_marked(function.name(), function, arguments, options or {})
 
-        return Marks()
+        return Marks
 
     def is_composite(self, function: Any) -> bool:
         """Return whether PyTorch itself makes the operator of others on every device."""
@@ -282,8 +306,8 @@ class _Hooks:
         self.backward = True
         self.complain(
             "a backward pass ran under the hooks that name operators, where PyTorch adds gradients out of place and "
-            "takes other ways for some operators: its kernels may be others than those of a plain run; --no-names "
-            "records without hooks"
+            "runs other kernels for some operators: they may differ from those of a plain run; --no-names records "
+            "without hooks"
         )
 
     # ---- modules and parameters

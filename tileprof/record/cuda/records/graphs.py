@@ -2,8 +2,8 @@
 
 A node's records carry how many nodes had ended when they were made. That is the node's place as long as nodes run one
 after another. Where they do not, a place holds the blocks of several nodes, or of none, or of another kernel than it
-should: from there on the nodes of that graph launch cannot be told apart. The device's own counts are compared with the
-nodes that were launched: where threads are left over or nodes missing, nothing of that graph launch is trusted.
+should: from there on the nodes of that graph launch cannot be distinguished. The device's own counts are compared with
+the nodes that were launched: where threads are left over or nodes missing, nothing of that graph launch is trusted.
 """
 
 from __future__ import annotations

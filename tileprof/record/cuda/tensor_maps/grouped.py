@@ -78,7 +78,7 @@ def product(
     spans = [_span(items, side == n, low, high) for n in (0, 1)]
     if spans[0] is None or spans[1] is None:
         return None
-    return _written(items, tensors["out"], spans[0], spans[1])
+    return _written_rectangles(items, tensors["out"], spans[0], spans[1])
 
 
 def _sides(tensors: dict[str, Tensor]) -> tuple[_Side, _Side] | None:
@@ -133,7 +133,7 @@ def _span(items: Items, rows: NDArray[np.bool_], low: I64, high: I64) -> tuple[I
     return None if (covered < end - begin).any() else (begin, end)
 
 
-def _written(
+def _written_rectangles(
     items: Items, out: Tensor, rows: tuple[I64, I64], columns: tuple[I64, I64]
 ) -> tuple[Items, Strided] | None:
     """Return the rectangles of the result; None unless they hold whole rows, each element once."""

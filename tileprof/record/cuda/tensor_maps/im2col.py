@@ -13,7 +13,7 @@ reaches the last. Each reads its channels at the pixel plus the load's own offse
 Source: the layout as NVIDIA publishes it in TensorRT-LLM (Apache-2.0, tmaDescriptor.h), the walk as in the PTX manual,
 section on im2col mode. Both were checked on an H200 (driver 580): ten maps of three to five dimensions, 88 loads with
 steps, paddings and ragged ends, each byte for byte what the hardware fetched (tests/gpu/recorder/test_gpu_im2col.py).
-Where `calibrate` finds another layout, such a load stands for its whole tensor.
+Where `calibrate` finds another layout, such a load counts as its whole tensor.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class LoadBoxes:
 
 
 def whole(map_: TensorMap, loads: int) -> LoadBoxes:
-    """Return loads that stand for the whole tensor, a superset."""
+    """Return loads that count as the whole tensor, a superset."""
     zero = np.zeros((loads, 2), np.int64)
     return LoadBoxes(np.arange(loads), np.full(loads, map_.base), np.full(loads, map_.bytes), zero + 1, zero)
 

@@ -65,7 +65,7 @@ class Loads:
     first: I64
     offsets: I64
     decodable: bool = True
-    """They are in a mode that is decoded; otherwise each stands for the whole tensor."""
+    """They are in a mode that is decoded; otherwise each counts as the whole tensor."""
     identity: int = 0
     """The map's address, or below 0 what it held where that may have changed."""
 

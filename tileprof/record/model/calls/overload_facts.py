@@ -20,14 +20,14 @@ _NO_KERNEL = frozenset(
     for name in (
         "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_debug_has_internal_overlap",
         "_has_compatible_shallow_copy_type",
-        "_local_scalar_dense", "_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides",
+        "_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides",
         "_resize_output_", "_version", "data", "empty", "empty_like", "empty_permuted",
         "empty_quantized", "empty_strided", "is_coalesced", "is_pinned", "is_same_size", "new_empty",
         "new_empty_strided",
         "record_stream", "resize_", "resize_as_", "resize", "set_", "set_data",
     )
 )  # fmt: skip
-"""Allocation, metadata, and copies of one number to the host: a GPU launches no kernel for them."""
+"""Allocation and metadata: a GPU launches nothing for them."""
 
 HOST_READS = frozenset({"aten::_local_scalar_dense"})
 """Operators for which the program waits for the GPU."""

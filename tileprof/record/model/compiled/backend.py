@@ -129,7 +129,7 @@ class Region(Listener):
         try:
             with self._mode, StandIns(self._session, self._module):
                 return work(), True
-        except Exception as error:  # noqa: BLE001 - the program is to go on
+        except Exception as error:  # noqa: BLE001 - the program is to continue
             traceback.print_exc()
             self._session.remark(notes.FAILED.format(why=_short(error)))
             self.function = None

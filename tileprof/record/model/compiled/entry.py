@@ -20,14 +20,16 @@ from tileprof.record.model.observation.dispatch import Mode
 from tileprof.record.model.observation.modules import unless_compiling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tileprof.record.model.session import Session
 
 
 @contextmanager
-def compiler(session: Session) -> Iterator[None]:
-    """Record compiled functions as a GPU would run them; the compiler is imported only by programs that ask for it."""
+def compiler(session: Session, before: Callable[[], None]) -> Iterator[None]:
+    """Record compiled functions as a GPU would run them; the compiler is imported only by programs that ask for it,
+    and ``before()`` is called before that.
+    """
     original = torch.compile
 
     @functools.wraps(original)
@@ -39,6 +41,7 @@ def compiler(session: Session) -> Iterator[None]:
         if why:
             session.remark(BY_OPERATOR.format(why=why))
             return original(model, **(options | {"disable": True}))
+        before()
         from tileprof.record.model.compiled.backend import Backend  # noqa: PLC0415 (imports the compiler)
 
         session.remark(FUSED)
@@ -58,7 +61,7 @@ def compiler(session: Session) -> Iterator[None]:
 
 
 def _unfollowed(function: Any) -> None:
-    """Let Dynamo run a function of ours as it is, where the program calls it between two compiled graphs."""
+    """Let Dynamo run a function of tileprof as it is, where the program calls it between two compiled graphs."""
     frames: Any = import_module("torch._dynamo.eval_frame")
     skip = getattr(frames, "skip_code", None)
     if skip is not None and "tileprof" in function.__code__.co_filename:

@@ -123,7 +123,7 @@ def _lower_part(
     valid_settings = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
     with ExitStack() as stack:
         stack.enter_context(_silence())
-        stack.enter_context(target.seen(device))
+        stack.enter_context(target.as_only_gpu(device))
         stack.enter_context(target.convolution_layouts())
         stack.enter_context(_seeds_looked_up())
         stack.enter_context(mock.patch.object(torch.Tensor, "copy_", _copied_to, create=True))
@@ -165,7 +165,7 @@ _copy: Any = torch._C.TensorBase.copy_  # noqa: SLF001 - the method of all tenso
 
 
 def _copied_to(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Copy, but for fake tensors on the GPU: they have no contents, and PyTorch asks for a driver."""
+    """Copy, except for fake tensors on the GPU: they have no contents, and PyTorch asks for a driver."""
     if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
         return tensor
     copied: torch.Tensor = _copy(tensor, source, non_blocking)
@@ -188,7 +188,7 @@ def _seeds_looked_up() -> Iterator[None]:
 def _propagated(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what gives nodes their tensors on the GPU: those that they had on the CPU, moved.
 
-    To compute them anew, as ``original`` does, takes a driver for some operators.
+    To compute them again, as ``original`` does, takes a driver for some operators.
     """
 
     def propagate(part: torch.fx.GraphModule, examples: Sequence[Any], *rest: Any, **options: Any) -> Any:

@@ -53,7 +53,7 @@ def capability(device: Device) -> tuple[int, int]:
 
 
 @contextmanager
-def seen(device: Device) -> Iterator[None]:
+def as_only_gpu(device: Device) -> Iterator[None]:
     """Let PyTorch see the device as its only GPU."""
     answers = properties(device)
     numbers = capability(device)

@@ -89,13 +89,13 @@ def _replaced(listener: Listener) -> dict[str, Callable[..., Any]]:
         "reinterpret_tensor": _reinterpreted,
         "alloc_from_pool": _from_pool,
         "assert_size_stride": _assert_layout,
-        "assert_alignment": _nothing,
+        "assert_alignment": _do_nothing,
         "copy_if_misaligned": lambda tensor: tensor,
         "copy_misaligned": lambda tensor: tensor,
         "get_raw_stream": lambda _device=0: 0,
-        "start_graph": _nothing,
-        "end_graph": _nothing,
-        "run_intermediate_hooks": _nothing,
+        "start_graph": _do_nothing,
+        "end_graph": _do_nothing,
+        "run_intermediate_hooks": _do_nothing,
     }
 
 
@@ -111,7 +111,7 @@ def _assert_layout(tensor: torch.Tensor, size: Any, stride: Any, name: str = "")
         )
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _do_nothing(*_: Any, **__: Any) -> None:
     return None
 
 

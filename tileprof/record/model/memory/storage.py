@@ -68,6 +68,8 @@ class Buffer:
     """Number of launches so far that may have written to it."""
     holders: int = 1
     """Storages that stand for this memory: more than one for `from_numpy` of one array, twice."""
+    on_host: bool = False
+    """True for Python's data that, as far as is known, would not be on the GPU yet."""
 
 
 @dataclass(slots=True, eq=False)

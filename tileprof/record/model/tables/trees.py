@@ -1,6 +1,6 @@
 """Trees that rank candidates, as a table of nodes.
 
-A node is a row of ``feature``, ``at``, ``low`` and ``high``: where the feature is at most ``at``, the way goes on at
+A node is a row of ``feature``, ``at``, ``low`` and ``high``: where the feature is at most ``at``, the way continues at
 ``low``, counted from the tree's root, else at ``high``. A leaf has the feature `LEAF`, and its value in ``at``. A key
 is a group of trees and a number in it; ``root`` is the tree's first node.
 """

@@ -82,7 +82,7 @@ def in_float32(module: fx.GraphModule, args: Sequence[Any]) -> list[Any] | None:
 
 
 class _Float32(fx.Interpreter):  # type: ignore[misc]  # PyTorch is not followed
-    """Operations as they stand, but for the dtypes that they name."""
+    """Operations as they stand, except for the dtypes that they name."""
 
     def run_node(self, n: fx.Node) -> Any:
         return _as_float32(super().run_node(n), copy=False)

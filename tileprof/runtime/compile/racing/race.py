@@ -244,7 +244,7 @@ class _Run:
             "whole program: %.1f us against Inductor's %.1f us; kept %s (%s)",
             ours_us,
             inductor_us,
-            "ours" if faster else "Inductor's",
+            "tileprof's" if faster else "Inductor's",
             way.name,
         )
         self._report.ours_us, self._report.inductor_us = ours_us, inductor_us

@@ -1,4 +1,4 @@
-"""A graph of ATen operations run with kernels of ours in the place of some of its regions."""
+"""A graph of ATen operations run with kernels of this package in the place of some of its regions."""
 
 from __future__ import annotations
 

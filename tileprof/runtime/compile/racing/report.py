@@ -53,7 +53,7 @@ def reports() -> Iterator[list[Report]]:
 
 
 def announce(report: Report) -> None:
-    """Hand a report to everybody who listens."""
+    """Hand a report to all listeners."""
     with _LOCK:
         for collected in _LISTENING:
             collected.append(report)

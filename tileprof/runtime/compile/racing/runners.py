@@ -63,7 +63,7 @@ class Lane:
         return lane
 
     def follow(self, key: str, device: torch.device, folded: Sequence[Any]) -> None:
-        """Make a runner that keeps copies of weights anew if these are no longer the ones that it saw."""
+        """Make a runner that keeps copies of weights again if these are no longer the ones that it saw."""
         if not self._runners[key].frozen:
             return
         if any(t.is_inference() for t in folded):
@@ -78,7 +78,7 @@ class Lane:
         except (UserError, RuntimeError, OSError) as error:
             raise RegionError(f"{self._regions[key].name}: {_first_line(error)}") from error
         self._folded[key] = state
-        LOG.info("%s: a weight has changed, its copy is made anew", self._regions[key].name)
+        LOG.info("%s: a weight has changed and is copied again", self._regions[key].name)
 
     def call(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> Sequence[Any]:
         """Run one region on what it reads and updates."""
@@ -117,7 +117,8 @@ class Lane:
         for number in {*wrong, *crooked}:
             if number in region.mutated:
                 raise RegionError(
-                    f"{region.name}: a tensor that it updates does not lie as it did when it was compiled"
+                    f"{region.name}: a tensor that it updates has other strides or another alignment than when it "
+                    "was compiled"
                 )
             like = region.inputs[number].meta["val"]
             whole = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=inputs[number].device)

@@ -15,7 +15,7 @@ from tileprof.runtime.compile.regions.aten import ATEN
 
 
 def outer_products_as_multiplications(graph: fx.Graph, excluded: Collection[fx.Node]) -> int:
-    """Replace such products, but for those that are ``excluded``; how many there were. Each element is one product,
+    """Replace such products, except for those that are ``excluded``; how many there were. Each element is one product,
     rounded once, either way.
     """
     replacements = 0

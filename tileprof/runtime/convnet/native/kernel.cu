@@ -6,7 +6,7 @@
 //     warp 0  loads weights into a ring. It waits for free slots and for nothing else: not for tiles, not for layers.
 //     warp 1  awaits the semaphores of a tile, then loads its activations into a ring.
 //     two warpgroups multiply, finish and store.
-//     warp 3  posts what they have stored, while they go on.
+//     warp 3  posts what they have stored, while they continue.
 //
 // A layer is a row of a table (Stage): there is code for each width of a tile, not for each layer. "stages.h" has the
 // sizes of the rings and Multiply<columns> for every width of wgmma; build.py writes it.

@@ -11,7 +11,7 @@
 //
 // OVERWRITE: a command whose cluster is not known to have taken it may be overwritten by a task that is ready and more
 // urgent, once. Nothing makes the CPU's write and the cluster's read one step, so that either task may run: both stay
-// with the cluster until its claim says which it took, and the other one is dealt anew. A task for which others have
+// with the cluster until its claim says which it took, and the other one is dealt again. A task for which others have
 // been sent ahead stays where it is. So a task that was sent ahead still waits only for tasks in commands that were
 // sent before its own, and that will be taken.
 //
@@ -177,7 +177,7 @@ struct Pilot {
         return !done.met(other) || (AFFINITY && home[task] == cluster && home[other] != cluster);
     }
 
-    // Returns whether a task that was sent may be dealt anew: no cluster waits for it.
+    // Returns whether a task that was sent may be dealt again: no cluster waits for it.
     bool withdrawable(int task) const {
         for (int post = POST_PTR[task]; SPECULATE && post < POST_PTR[task + 1]; ++post)
             for (int event = EVENT_PTR[POSTS[post]]; event < EVENT_PTR[POSTS[post] + 1]; ++event)
@@ -198,13 +198,14 @@ struct Pilot {
     }
 
     // Writes a task over the command that will be taken first of those that it should overwrite: as far as is known, of
-    // the cluster that has worked on its task for longest. Returns false if there is none.
-    bool replace(int task) {
+    // the cluster that has worked on its task for longest. Returns false if there is none with fewer than `before`
+    // commands in front of it that are not taken.
+    bool replace(int task, int before) {
         for (;;) {
-            int best = -1, nearest = COMMANDS;
+            int best = -1, nearest = before;
             for (int cluster = 0; cluster < CLUSTERS; ++cluster) {
                 const int behind = command_for(task, cluster);
-                if (behind < 0 || behind > nearest) continue;
+                if (behind < 0 || behind > nearest || (behind == nearest && best < 0)) continue;
                 if (behind == nearest && done_at[cluster] >= done_at[best]) continue;
                 best = cluster, nearest = behind;
             }
@@ -248,10 +249,18 @@ struct Pilot {
     // A quick test: returns false if no cluster can have a command that the task should overwrite.
     bool may_replace(int task) const { return GRADE[task] < worst_grade || not_ready > 0 || AFFINITY; }
 
-    // Sends ready tasks for which no cluster had room in place of others.
+    // Returns how many commands that are not taken a new one would have in front of it; COMMANDS if there is no room.
+    int commands_before_new() const {
+        int least = DEPTH;
+        for (int number : outstanding)
+            if (number < least) least = number;
+        return least < DEPTH ? least - 1 : COMMANDS;
+    }
+
+    // Sends ready tasks in place of others where they come earlier than in a new command.
     void overwrite() {
         for (int task; (task = take(ready)) >= 0;)
-            if (!may_replace(task) || !replace(task)) {
+            if (!may_replace(task) || !replace(task, commands_before_new())) {
                 ready.insert(PLACE[task]);
                 return;
             }
@@ -286,6 +295,7 @@ struct Pilot {
         for (int cluster = 0; OVERWRITE && undecided > 0 && cluster < CLUSTERS; ++cluster) any |= settle(cluster);
         if (!any) return false;
         if (finished < TASKS) {
+            if (OVERWRITE) overwrite();
             deal();
             if (OVERWRITE) overwrite();
         } else {

@@ -8,7 +8,7 @@
 //     warp 1  loads activations into a ring, as far as
 //     warp 2  has awaited the semaphores of the policy, which it does ahead of the loads.
 //     two warpgroups multiply, add up with the other blocks, finish and store.
-//     warp 3  posts what they have stored, while they go on.
+//     warp 3  posts what they have stored, while they continue.
 //
 // Where blocks are a pair, whose tiles are long, warp 1 awaits, and warp 3 stores as well as posts.
 //

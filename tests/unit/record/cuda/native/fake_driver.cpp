@@ -36,7 +36,7 @@ struct State {
     CUstream stream = nullptr;   // of launches to come
     std::set<const void*> refusing;  // streams in which no place can be marked
     std::set<const void*> spinning;  // streams, by handle
-    std::map<const void*, std::vector<void*>> behind;  // bytes that are to be set when such a stream goes on
+    std::map<const void*, std::vector<void*>> behind;  // bytes that are to be set when such a stream continues
     std::mutex mutex;
     std::recursive_mutex
         driver;  // as the real one's, held in callbacks of launches and resources, and taken by its functions

@@ -87,7 +87,7 @@ static void shares() {
     }
 }
 
-// SMs, threads, entries of the arena, and then which thread goes on by one access to memory: entries that were handed
+// SMs, threads, entries of the arena, and then which thread continues by one access to memory: entries that were handed
 // out, how many of them more than once or beyond the arena, and how many were taken from the arena.
 static void pieces() {
     uint64_t sms, number, capacity, next, taken = 0;

@@ -162,6 +162,35 @@ x.view(2, 2, 2, 2) if x.is_contiguous() else x.transpose(0, 1)
     assert "fill_value" not in calls["aten::full"]["arguments"], "infinity is no JSON"
 
 
+def test_dynamo_is_kept_out_of_the_hooks_and_not_imported_for_that(inside, python_with_torch):
+    """Importing it takes seconds. Here a stand-in is imported, in an interpreter that seems to have none."""
+    code = """
+import importlib.machinery, sys, types
+for name in [n for n in sys.modules if n.startswith("torch._dynamo")]:
+    del sys.modules[name]
+import torch
+
+class Stand:
+    def create_module(self, spec):
+        return types.ModuleType(spec.name)
+    def exec_module(self, module):
+        module.disable = lambda function, *_, **__: print("disabled", function.__name__) or function
+    def find_spec(self, name, path, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name == "torch._dynamo" else None
+
+import tileprof_regions
+tileprof_regions.tell(active=True)
+x = torch.ones(2)
+print("torch._dynamo" in sys.modules)
+sys.meta_path.insert(1, Stand())  # behind the hooks
+import torch._dynamo
+x = x * 3
+"""
+    said, output = inside(code, python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    assert output.splitlines() == ["False", "disabled __torch_dispatch__"]
+    assert [e["op"] for e in said if e.get("e") == "mark" and e["op"]] == ["aten::ones", "aten::mul.Tensor"]
+
+
 def test_in_inference_mode_the_parts_of_a_composite_operator_are_named_not_the_whole(inside, python_with_torch):
     code = """
 import torch

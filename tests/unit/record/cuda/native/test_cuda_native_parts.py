@@ -86,7 +86,7 @@ def test_no_two_keys_have_the_same_fact(ask):
 def test_no_entry_is_handed_out_twice_however_threads_interleave(ask, sms, threads, capacity):
     rng = np.random.default_rng(5)
     steps = 6_000
-    runs = rng.choice([1, 1, 2, 30], steps)  # some go on for a while, others stand still meanwhile
+    runs = rng.choice([1, 1, 2, 30], steps)  # some continue for a while, others stand still meanwhile
     order = np.repeat(rng.integers(0, threads, steps), runs)
     query = np.concatenate([[sms, threads, capacity], order]).astype("<u8")
     pieces, wrong, taken, full = ask("pieces", query.tobytes())[0]

@@ -124,7 +124,7 @@ def _wrapped(ops: list[str]) -> str:
 
 
 def main() -> None:
-    """Count anew."""
+    """Count again."""
     from tests.unit.record.model.tiles.operator_samples import PARTS, all_operators, tiny_tiles, tried_operators
 
     load_all()

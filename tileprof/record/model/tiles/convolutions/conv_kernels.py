@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import binding
@@ -115,35 +116,44 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
 
 
 def main_kernel(
-    window: Window, tile: gemm_tile_choice.Tile, name: str, rate: str, *, partial: bool, per_image: bool = False
+    window: Window,
+    tile: gemm_tile_choice.Tile,
+    name: str,
+    rate: str,
+    *,
+    partial: bool,
+    per_image: bool = False,
+    by_residue: bool = False,
 ) -> Kernel:
-    """Model the product in tiles of pixels by channels; ``partial``: its slices go to a workspace.
+    """Model the product in tiles of pixels by channels; ``partial``: its slices go to a workspace, else all slices
+    write the results.
 
-    ``per_image``: every image has tiles of its own, as in a batch of products.
+    ``per_image``: every image has tiles of its own, as in a batch of products. ``by_residue``: tiles have pixels with
+    the same remainders of their positions by the strides, which have the same taps (CUTLASS's strided gradient).
     """
     results, sources = window.channels
-    lo, _ = _pixel_runs(window, tile.m, per_image=per_image)
-    grid = (len(lo), -(-results // tile.n), tile.split * window.groups)
+    pixels = _by_residue(window, tile.m) if by_residue else _in_line(window, tile.m, per_image=per_image)
+    grid = (pixels.tiles, -(-results // tile.n), tile.split * window.groups)
     block = raster(*grid)
     # A loop over channels that takes `taps` iterations per step has the timing of the loop over k.
     loop = main_loop(
         sources, tile, window.source.itemsize * window.taps, window.out.itemsize, chunks=chunks_for(4 * len(block))
     )
     parts = [
-        _source_reads(window, tile, loop, block, per_image=per_image),
+        _source_reads(window, pixels, loop, block),
         _weight_reads(window, tile, loop, block),
     ]
     slots: list[Operand | Scratch] = [binding(window.source), binding(window.weight)]
     if not partial:
-        parts.append(_results(window, one_slice(window.out), 2, WRITE, tile, block, loop.epilogue, per_image=per_image))
+        parts.append(_results(window, one_slice(window.out), 2, WRITE, tile, pixels, block, loop.epilogue))
         slots.append(binding(window.out))
         if window.bias is not None:
             bias = one_slice(bias_of(window))
-            parts.append(_results(window, bias, 3, READ, tile, block, loop.epilogue, per_image=per_image))
+            parts.append(_results(window, bias, 3, READ, tile, pixels, block, loop.epilogue))
             slots.append(window.bias)
     else:
         sums = partial_sums(window.out, tile.split)
-        parts.append(_results(window, sums, 2, WRITE, tile, block, loop.epilogue, per_image=per_image))
+        parts.append(_results(window, sums, 2, WRITE, tile, pixels, block, loop.epilogue))
         slots.append(workspace(sums))
     return Kernel(
         name, Footprint(block, Boxes.concat(parts)), tuple(slots), grid, (tile.threads, 1, 1),
@@ -152,38 +162,71 @@ def main_kernel(
     )  # fmt: skip
 
 
-def _pixel_runs(window: Window, rows: int, *, per_image: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where tiles of this many pixels begin and end among all pixels."""
+@dataclass(frozen=True, slots=True)
+class _Pixels:
+    """Tiles of pixels, in rectangles ``[image, positions...]`` of results: ``tile`` ``[rectangles]`` ascends, ``start``
+    and ``stop`` are ``[rectangles, dims]``, and every ``step``-th position counts.
+    """
+
+    tiles: int
+    tile: I64
+    start: I64
+    stop: I64
+    step: tuple[int, ...]
+
+
+def _in_line(window: Window, rows: int, *, per_image: bool) -> _Pixels:
+    """Return runs of this many pixels in row-major order."""
     total = int(np.prod(window.pixels))
+    step = (1,) * len(window.pixels)
     if not per_image:
         lo = np.arange(-(-total // rows)) * np.int64(rows)
-        return lo, np.minimum(lo + rows, total)
+        return _Pixels(len(lo), *regions.linear(window.pixels, lo, np.minimum(lo + rows, total)), step)
     each = total // window.pixels[0]
     within = np.arange(-(-each // rows)) * np.int64(rows)
     image = np.arange(window.pixels[0])[:, None] * np.int64(each)
-    return (image + within).ravel(), (image + np.minimum(within + rows, each)).ravel()
+    lo, hi = (image + within).ravel(), (image + np.minimum(within + rows, each)).ravel()
+    return _Pixels(len(lo), *regions.linear(window.pixels, lo, hi), step)
 
 
-def _source_reads(
-    window: Window, tile: gemm_tile_choice.Tile, loop: Loop, block: NDArray[np.int32], *, per_image: bool
-) -> Boxes:
+def _by_residue(window: Window, rows: int) -> _Pixels:
+    """Return runs of this many pixels of a residue, the residues one after another."""
+    strides = tuple(axis.stride for axis in window.axes)
+    tiles, parts = 0, []
+    for residue, shape in residues(window.pixels, strides):
+        total = int(np.prod(shape))
+        lo = np.arange(-(-total // rows)) * np.int64(rows)
+        tile, start, stop = regions.linear(shape, lo, np.minimum(lo + rows, total))
+        start[:, 1:] = start[:, 1:] * strides + residue
+        stop[:, 1:] = (stop[:, 1:] - 1) * strides + residue + 1
+        parts.append((tile + tiles, start, stop))
+        tiles += len(lo)
+    tile, start, stop = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _Pixels(tiles, tile, start, stop, (1, *strides))
+
+
+def residues(pixels: Sequence[int], strides: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the remainders of positions by strides, and images and positions that have them; none without any."""
+    images, *sizes = pixels
+    combinations = itertools.product(*(range(min(s, n)) for s, n in zip(strides, sizes, strict=True)))
+    return [(r, (images, *(-(-(n - a) // s) for a, n, s in zip(r, sizes, strides, strict=True)))) for r in combinations]
+
+
+def _source_reads(window: Window, pixels: _Pixels, loop: Loop, block: NDArray[np.int32]) -> Boxes:
     """Return the halo of each tile of pixels, computed once for all channel tiles."""
-    lo, hi = _pixel_runs(window, tile.m, per_image=per_image)
-    pixel_tiles = len(lo)
     splits, chunks = loop.start.shape
     sources = window.channels[1]
-    part, start, stop = regions.linear(window.pixels, lo, hi)
-    z, chunk, row = (i.ravel() for i in np.indices((splits * window.groups, chunks, len(part))))
-    order = np.argsort(z * pixel_tiles + part[row], kind="stable")
+    z, chunk, row = (i.ravel() for i in np.indices((splits * window.groups, chunks, len(pixels.tile))))
+    order = np.argsort(z * pixels.tiles + pixels.tile[row], kind="stable")
     z, chunk, row = z[order], chunk[order], row[order]
     s, group = z // window.groups, z % window.groups
     channels = (group * sources + loop.start[s, chunk], group * sources + loop.stop[s, chunk])
-    key = z * pixel_tiles + part[row]
+    key = z * pixels.tiles + pixels.tile[row]
     unique = _gather(
-        window.source, 0, key, window.axes, start[row], stop[row], channels,
+        window.source, 0, key, window.axes, pixels.start[row], pixels.stop[row], channels,
         first=loop.first[s, chunk], last=loop.last[s, chunk],
     )  # fmt: skip
-    return regions.repeat(unique, block[:, 2].astype(np.int64) * pixel_tiles + block[:, 0], np.arange(len(block)))
+    return regions.repeat(unique, block[:, 2].astype(np.int64) * pixels.tiles + block[:, 0], np.arange(len(block)))
 
 
 def _gather(
@@ -235,21 +278,24 @@ def _results(
     slot: int,
     mode: int,
     tile: gemm_tile_choice.Tile,
+    pixels: _Pixels,
     block: NDArray[np.int32],
     first: float,
-    *,
-    per_image: bool,
 ) -> Boxes:
     """Return each tile's own pixels and channels of an operand ``[slices, images, channels, ...]``."""
     results = window.channels[0]
-    lo, hi = (ends[block[:, 0]] for ends in _pixel_runs(window, tile.m, per_image=per_image))
-    row, start, stop = regions.linear(window.pixels, lo, hi)
+    at = np.searchsorted(pixels.tile, np.arange(pixels.tiles + 1))
+    row, place = ragged(np.diff(at)[block[:, 0]])
+    rectangle = at[block[row, 0]] + place
+    start, stop = pixels.start[rectangle], pixels.stop[rectangle]
     split, group = np.divmod(block[row, 2], window.groups)
+    split = np.minimum(split, operand.shape[0] - 1)
     channel = group * results + block[row, 1] * tile.n
     end = np.minimum(channel + tile.n, (group + 1) * results)
     begin = np.column_stack([split, start[:, 0], channel, start[:, 1:]])
     end = np.column_stack([split + 1, stop[:, 0], end, stop[:, 1:]])
-    return regions.boxes(operand, slot, mode, row, begin, end, first=first, last=1.0)
+    step = (1, 1, 1, *pixels.step[1:])
+    return regions.boxes(operand, slot, mode, row, begin, end, step=step, first=first, last=1.0)
 
 
 def direct_kernel(window: Window, device: Device, name: str, *, run: int = DIRECT_THREADS) -> Kernel:
@@ -266,7 +312,7 @@ def direct_kernel(window: Window, device: Device, name: str, *, run: int = DIREC
 
 def squares_kernel(window: Window, device: Device, name: str, *, by_image: bool) -> Kernel:
     """Depthwise, channels innermost: 256 threads, each with a square of 2 x 2 results of a channel; channels first,
-    then squares along a row of them. ``by_image``: blocks begin anew with each image.
+    then squares along a row of them. ``by_image``: blocks begin again with each image.
     """
     images, channels, height, width = window.out.shape
     shape = (images, -(-height // 2), -(-width // 2), channels)

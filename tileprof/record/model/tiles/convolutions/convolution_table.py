@@ -30,7 +30,7 @@ import numpy as np
 from tileprof.record.model import tables
 from tileprof.record.model.tiles.convolutions import cudnn_engines, launch_grids, learned
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
-from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, named
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns, work_s
 from tileprof.record.model.tiles.products import gemm_choice
 from tileprof.record.model.tiles.products import problem as products
@@ -220,7 +220,7 @@ def _with(
 def nearest(
     key: tuple[int, ...], table: Table, count: int, *, without: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the nearest entries and how far they are, nearest first, but for those that ``without`` leaves out."""
+    """Return the nearest entries and how far they are, nearest first, except for those that ``without`` leaves out."""
     sizes, same, group = (part[0] for part in _features(np.array([key], np.int64)))
     columns = _columns(table)
     rows = columns.groups.get(tuple(group.tolist()), np.empty(0, np.int64))
@@ -286,7 +286,7 @@ def _times(
         ]
         times: list[float] = np.exp(weight @ np.array(logarithms) / weight.sum()).tolist()
         return times
-    roles = [named(one.name).role in MAINS for one in launches_of(table, int(near[same[0]]))]
+    roles = [parse_name(one.name).role in MAINS for one in launches_of(table, int(near[same[0]]))]
     calls = near[timed[near]][:_TIMED].tolist()
     total = np.median(
         [sum(scaled_ns(one, key, tuple(table.keys[row].tolist())) for one in launches_of(table, row)) for row in calls]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tileprof.record.model.tiles.convolutions.convolution_key import Layout, Pass, result_sizes
-from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, TRANSPOSE_SIZE, Role, named
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, TRANSPOSE_SIZE, Role, parse_name
 from tileprof.record.model.tiles.convolutions.problem import copy_order, operand_sizes
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Way(NamedTuple):
 def carried(launches: Sequence[MeasuredLaunch], measured: Key, key: Key) -> list[Grid]:
     """Return the grids for ``key`` of a call's launches, which were measured for ``measured``."""
     copied: set[int] = set()
-    mains = [number for number, launch in enumerate(launches) if named(launch.name).role in MAINS]
+    mains = [number for number, launch in enumerate(launches) if parse_name(launch.name).role in MAINS]
     after = mains[-1] if mains else len(launches)
     return [_carried(launch, measured, key, copied, behind=number > after) for number, launch in enumerate(launches)]
 
@@ -87,7 +87,7 @@ def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], 
     """
     if measured == key or not min(launch.grid) or _CONSTANT.search(launch.name):
         return launch.grid
-    kernel = named(launch.name)
+    kernel = parse_name(launch.name)
     if kernel.role == Role.PRODUCT:
         counted = _product_grid(launch, kernel, measured, key)
     else:
@@ -97,7 +97,7 @@ def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], 
 
 def slices(launch: MeasuredLaunch, measured: Key) -> int:
     """Return the slices of k of a product's launch; 1 where its grid does not tell."""
-    kernel = named(launch.name)
+    kernel = parse_name(launch.name)
     if kernel.role != Role.PRODUCT or not min(launch.grid):
         return 1
     explained = _explained(launch, kernel, measured)

@@ -20,7 +20,7 @@ import numpy as np
 from tileprof.record.model.tables.trees import worth
 from tileprof.record.model.tiles.convolutions import launch_grids
 from tileprof.record.model.tiles.convolutions.convolution_key import Layout, Pass, result_sizes
-from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, Role, named
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, Role, parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ def lists(table: Table) -> Lists:
         first, kernel = table.columns["first"].astype(np.int64), table.columns["kernel"].astype(np.int64)
         names, shapes = table.columns["name"].tolist(), table.columns["shape"].tolist()
         words = [(kind(name), tuple(shape[3:6])) for name, shape in zip(names, shapes, strict=True)]
-        roles = [named(name).role for name in names]
+        roles = [parse_name(name).role for name in names]
         known: dict[tuple[object, ...], int] = {}
         alike, traits, main = [], [], []
         for low, high in zip(first[:-1].tolist(), first[1:].tolist(), strict=True):
@@ -117,7 +117,7 @@ def lists(table: Table) -> Lists:
 
 
 def _traits(name: str, shape: Sequence[int], roles: Sequence[Role]) -> list[float]:
-    kernel = named(name)
+    kernel = parse_name(name)
     library = next((number for number, word in enumerate(_LIBRARIES) if re.search(word, name)), len(_LIBRARIES))
     stages = re.search(r"stage(\d+)|_\d+x\d+_\d+x(\d+)_", name)
     aligned = re.search(r"align[ac]?(\d+)", name)

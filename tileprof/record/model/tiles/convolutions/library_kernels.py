@@ -88,7 +88,7 @@ class NamedKernel:
 
 
 @cache
-def named(name: str) -> NamedKernel:
+def parse_name(name: str) -> NamedKernel:
     """Return what a name says."""
     role = next((role for pattern, role in _ROLES if re.search(pattern, name)), Role.OTHER)
     if role != Role.PRODUCT:

@@ -31,7 +31,7 @@ from tileprof.record.model.tiles.convolutions.library_kernels import (
     NamedKernel,
     Role,
     adds_bias_itself,
-    named,
+    parse_name,
 )
 from tileprof.record.model.tiles.convolutions.problem import Placement, Problem, copy_order, operand_sizes
 from tileprof.record.model.tiles.foundations import regions
@@ -60,7 +60,7 @@ _DEPTHWISE: Final = re.compile(
 
 _SQUARES: Final = {"conv2d_c1_k1_nhwc": True, "dgrad2d_c1_k1_nhwc": False, "dgrad2d_c1_k1_nhwc_specialized": False}
 """Depthwise kernels of cuDNN whose threads compute 2 x 2 results each, and whether that was recorded byte by byte; of
-the others it is what the grids say, which begin anew with each image.
+the others it is what the grids say, which begin again with each image.
 """
 
 
@@ -81,7 +81,7 @@ class _Call:
 def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
     """Return the launches of a call as its entry has them."""
     launches = entry.launches
-    roles = [named(launch.name).role for launch in launches]
+    roles = [parse_name(launch.name).role for launch in launches]
     mains = [number for number, role in enumerate(roles) if role in MAINS]
     call = _Call(problem, entry, device, list(problem.inputs))
     after = roles[mains[-1] + 1 :] if mains else []
@@ -96,7 +96,7 @@ def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
         _before(call, launch, roles[number], roles[number + 1], target)
     call.launched += _main(call, launches[main], target, launches[main + 1 :])
     if copies[1]:
-        launch = next(one for one in launches[main + 1 :] if named(one.name).role in _COPIES)
+        launch = next(one for one in launches[main + 1 :] if parse_name(one.name).role in _COPIES)
         call.launched.append(_copy(call, launch, target, out, len(problem.inputs)))
     return _sourced(call, call.launched)
 
@@ -172,7 +172,7 @@ def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, n
     counters = call.awaited_counters if number < len(call.problem.inputs) else []
     grid = _transpose_grid(source.shape)
     same_grid = _transpose_grid(operand_sizes(call.problem.key)[number]) == launch.grid
-    if named(launch.name).role != Role.TRANSPOSE or not same_grid:
+    if parse_name(launch.name).role != Role.TRANSPOSE or not same_grid:
         return _conservative(launch, call.device, [source, *counters], [copy])
     sketch = Sketch(*grid)
     x, y, z = grid_blocks(grid).astype(np.int64).T
@@ -192,8 +192,8 @@ def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, n
 
 
 def _main(call: _Call, launch: MeasuredLaunch, target: Operand, after: Sequence[MeasuredLaunch]) -> list[Kernel]:
-    kernel = named(launch.name)
-    reductions = [one for one in after if named(one.name).role == Role.REDUCE]
+    kernel = parse_name(launch.name)
+    reductions = [one for one in after if parse_name(one.name).role == Role.REDUCE]
     if kernel.role == Role.PRODUCT:
         kernels = _product(call, launch, kernel, target, reductions)
     elif _runs_of_results(launch, kernel, call.problem):
@@ -228,15 +228,18 @@ def _product(
     """Model a product in tiles, and the reduction of its slices where one was launched."""
     problem = call.problem
     placement = problem.placement(launch, kernel)
-    split = placement.split if reductions else 1
+    split = placement.split if reductions else placement.segments
     tile = gemm_tile_choice.Tile(placement.rows, placement.columns, kernel.tile[2], split, 1, 1, 32, 0)
     rate = gemm_tile_choice.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
     if isinstance(problem.shape, Window):
         window = replace(problem.shape, out=target, source=call.inputs[0], weight=call.inputs[1], bias=None)
         tile = replace(tile, split=max(1, min(split, -(-window.channels[1] // tile.k))))
         main = conv_kernels.main_kernel(
-            window, tile, launch.name, rate, per_image=placement.per_image, partial=bool(reductions)
-        )
+            window, tile, launch.name, rate, per_image=placement.per_image, partial=bool(reductions),
+            by_residue=placement.by_residue,
+        )  # fmt: skip
+        if placement.segments == main.grid[2] // window.groups > 1:
+            main = replace(main, footprint=replace(main.footprint, block=grid_blocks(launch.grid)))
     else:
         gradient = replace(problem.shape, weight=target, small=call.inputs[0], large=call.inputs[1])
         tile = replace(tile, split=max(1, min(split, gradient.small.shape[0] * gradient.small.shape[2])))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.record.model.tiles.convolutions.convolution_key import costs
-from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, named
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.problem import operand_sizes
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def scaled_ns(launch: MeasuredLaunch, key: tuple[int, ...], measured: tuple[int,
     if key == measured:
         return ns
     start = min(ns, _START_NS)
-    arithmetic = named(launch.name).role in MAINS
+    arithmetic = parse_name(launch.name).role in MAINS
     own, other = (work_s(one, arithmetic=arithmetic) for one in (key, measured))
     return start + (ns - start) * own / other
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.record.model.tiles.convolutions.conv_kernels import Window
+from tileprof.record.model.tiles.convolutions.conv_kernels import Window, residues
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 _DTYPES: Final = {"float32": Dtype.TF32, "float16": Dtype.FP16, "bfloat16": Dtype.BF16}
 _RANKS: Final = (1, 2, 3)
 _SWIZZLES: Final = (1, 2, 4, 8)
+_SEGMENTED: Final = re.compile(r"_segment_k_on_")
+"""cuDNN's kernels that share a tile's depth among blocks of one launch (recorded: blocks a whole round apart)."""
+_STRIDED_GRADIENT: Final = re.compile(r"xmma_dgrad\w*_strided_")
+"""cuDNN's gradients of strided convolutions, and transposed ones (recorded: pixels of a tile have equal remainders)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,9 @@ class Placement:
     """The placing of tiles: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has
     tiles of its own. ``certain``: the launch's grid is that of these tiles.
 
-    ``aside``: along x of the grid, so many tiles of the other axis lie beside each of the axis that comes first, which
-    are rows, or columns if ``turned``; 0 where the grid does not tell.
+    ``segments``: so many blocks add up the depth of each tile within the launch. ``by_residue``: rows are pixels with
+    the same remainders by the strides. ``aside``: along x of the grid, so many tiles of the other axis lie beside each
+    of the axis that comes first, which are rows, or columns if ``turned``; 0 where the grid does not tell.
     """
 
     rows: int
@@ -39,6 +45,8 @@ class Placement:
     certain: bool
     aside: int = 0
     turned: bool = False
+    segments: int = 1
+    by_residue: bool = False
 
 
 def _tiles_along(rows: int, columns: int, high: int, wide: int) -> tuple[int, int]:
@@ -77,8 +85,14 @@ class Problem:
         if library and key[2] == Layout.CHANNELS_LAST:
             ways.reverse()
         split = _slices(launch, images, alone=alone)
+        by_residue = _STRIDED_GRADIENT.search(launch.name) is not None and isinstance(self.shape, Window)
         for high, wide in ways:
             counted = _tiles_along(rows // images if alone else rows, columns, high, wide)
+            if by_residue:
+                counted = self._residue_tiles(high), counted[1]
+            blocks, tiles = int(np.prod(launch.grid)), counted[0] * counted[1] * key[5]
+            if _SEGMENTED.search(launch.name) and blocks > tiles and blocks % tiles == 0:
+                return Placement(high, wide, split, alone, certain=False, segments=blocks // tiles)
             if launch.name.startswith("nvjet"):
                 total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
                 if total in (counted[0] * counted[1], counted[0] * counted[1] * images):
@@ -90,8 +104,16 @@ class Problem:
             for turned in (columns_first, not columns_first):
                 aside = _aside(launch.grid, counted[::-1] if turned else counted)
                 if aside:
-                    return Placement(high, wide, split, alone, certain=True, aside=aside, turned=turned)
-        return Placement(*ways[0], split, alone, certain=False)
+                    return Placement(
+                        high, wide, split, alone, not by_residue, aside=aside, turned=turned, by_residue=by_residue
+                    )
+        return Placement(*ways[0], split, alone, certain=False, by_residue=by_residue)
+
+    def _residue_tiles(self, rows: int) -> int:
+        """Return tiles of so many pixels each, where tiles have pixels of one residue."""
+        assert isinstance(self.shape, Window)
+        strides = [axis.stride for axis in self.shape.axes]
+        return sum(-(-int(np.prod(some)) // rows) for _, some in residues(self.shape.pixels, strides))
 
 
 def product_sizes(shape: Window | WeightGradient) -> tuple[int, int, int]:

@@ -141,7 +141,7 @@ def constant_pad(call: Call, _device: Device) -> list[Kernel]:
 def view_backward(call: Call, _device: Device) -> list[Kernel]:
     """Zeros, then the gradient copied into the part that the view had shown."""
     out = call.outputs[0]
-    target = _shown(call, out)
+    target = _view(call, out)
     gradient = call["grad_output"]
     return elementwise("zero_", [], [out], flops_each=0) + elementwise("copy_", [gradient], [target], flops_each=0)
 
@@ -151,10 +151,10 @@ def view_scatter(call: Call, _device: Device) -> list[Kernel]:
     """A copy of the input, then the source copied into the part of it."""
     out = call.outputs[0]
     filled = elementwise("clone", [call["self"]], [out], flops_each=0)
-    return filled + elementwise("copy_", [call["src"]], [_shown(call, out)], flops_each=0)
+    return filled + elementwise("copy_", [call["src"]], [_view(call, out)], flops_each=0)
 
 
-def _shown(call: Call, whole: Operand) -> Operand:
+def _view(call: Call, whole: Operand) -> Operand:
     name = short(call.op)
     if name.startswith("diagonal"):
         return diagonal(whole, call["offset"], call["dim1"], call["dim2"])

@@ -106,7 +106,7 @@ def elementwise(
         (mode, permute(expand(o, shape), order)) for mode, group in ((READ, reads), (WRITE, writes)) for o in group
     ]
     if name in _COPIES and len(reads) == len(writes) == 1 and _dense_alike([o for _, o in walked]):
-        return [moved(reads[0], writes[0])]
+        return [driver_copy(reads[0], writes[0])]
     kind, per_thread = _kernel_kind(name, reads, writes, [o for _, o in walked])
     per_thread = per_thread if each is None else each
     sketch = Sketch(blocks(total, threads * per_thread))
@@ -123,12 +123,19 @@ def elementwise(
     return [sketch.kernel(f"{kind}<{name}>", threads=threads, flops=flops_each * total, rate=rate, **fields)]
 
 
-def moved(source: Operand, target: Operand, kind: str = "memcpy<device to device>") -> Kernel:
+def driver_copy(source: Operand, target: Operand, kind: str = "memcpy<device to device>") -> Kernel:
     """Return a copy that the driver makes: one tile."""
     sketch = Sketch(1)
     sketch.whole(source, READ)
     sketch.whole(target, WRITE)
     return sketch.kernel(kind, threads=1)
+
+
+def copied_in(target: Operand) -> Kernel:
+    """Return a copy from the host, whose memory is not the GPU's: one tile."""
+    sketch = Sketch(1)
+    sketch.whole(target, WRITE)
+    return sketch.kernel("memcpy<host to device>", threads=1)
 
 
 def memset(operand: Operand) -> Kernel:

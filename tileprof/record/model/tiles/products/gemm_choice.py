@@ -139,8 +139,9 @@ def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tu
     if expected is None:
         return (fitted(Recipe.of(alike[0]), problem, device.sms), ShapeSource.NEIGHBOUR) if len(near) else None
     if expected.kind in _UNEVEN:  # only near entries tell how many rows a block of these takes
-        own = [recipe for recipe in map(Recipe.of, alike) if recipe.kind == expected.kind]
-        expected = fitted(own[0], problem, device.sms) if own else expected
+        own = neighbours.of_vector(problem, table, expected.kind, without=row) if problem.n == 1 else None
+        own = own or next((r for r in map(Recipe.of, alike) if r.kind == expected.kind), None)
+        expected = expected if own is None else fitted(own, problem, device.sms)
     return expected, ShapeSource.LEARNED
 
 

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tileprof.arrays import I64
+from tileprof.record.model import tables
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.foundations import overrides, regions
 from tileprof.record.model.tiles.foundations.index_values import recorded_values
 from tileprof.record.model.tiles.foundations.sketch import Sketch, binding, scratch
-from tileprof.record.model.tiles.products import gemm_tile_choice
+from tileprof.record.model.tiles.products import gemm_choice, gemm_tile_choice
+from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.main_loop import chunks_for, flops, raster
+from tileprof.record.model.tiles.products.problem import Problem
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 _SMALL, _LARGE, _SMALL_SIDE, _THREADS = (64, 128, 128), (128, 256, 64), 128, 384
 """Tiles on sm_90: the small one where the mean group has at most this many rows, or columns."""
+_PREPARING_NS = 1700.0
+"""The median, on an H200, of the launch that prepares groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     depth = items.k[1] - items.k[0]
     work = flops(a.dtype, 1) * (items.m[1] - items.m[0]) * (items.n[1] - items.n[0]) * depth.astype(np.float64)
     operands = (a, b, d, binding(groups), *((bias,) if bias is not None else ()))
-    return [
+    launched = [
         *([_preparation(call["offs"], prepared, len(sizes))] if prepared else []),
         Kernel(
             f"grouped_gemm_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}", footprint, operands,
@@ -85,6 +90,25 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
             rate=rate, tile_flops=work,
         ),
     ]  # fmt: skip
+    if grouped != "m" or not prepared or overrides.dictated("gemm", mean) is not None:
+        return launched
+    return _timed(launched, a, b, int(np.count_nonzero(sizes)), device)
+
+
+def _timed(launched: list[Kernel], a: Operand, b: Operand, groups: int, device: Device) -> list[Kernel]:
+    """Return the preparation and the product of groups of rows with the times that such products took on the GPU, in
+    which groups had equal sizes; as they are where nothing like them was measured.
+    """
+    table = tables.table("products", device)
+    first = replace(a, shape=(groups, *a.shape), strides=(0, *a.strides))
+    problem = Problem.of(problems.GROUPED, first, b)
+    choice = gemm_choice.measured(problem, table, device) if problem and table and groups else None
+    if choice is None or not choice.main_ns:
+        return launched
+    total = choice.main_ns + choice.rest_ns
+    preparing = choice.rest_ns or min(_PREPARING_NS, total / 2)
+    times = preparing, total - preparing
+    return [replace(k, launch_ns=ns, time_source=choice.time_source) for k, ns in zip(launched, times, strict=True)]
 
 
 def _prepares(a: Operand, device: Device) -> bool:

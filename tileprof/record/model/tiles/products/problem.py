@@ -36,7 +36,8 @@ class Problem:
         columns = [_column(operand) for operand in (a, b)]
         if dtype is None or columns[0] is None or columns[1] is None:
             return None
-        return cls(op, dtype, columns[0], columns[1], a.shape[0], a.shape[1], b.shape[2], a.shape[2])
+        n = b.shape[2]
+        return cls(op, dtype, columns[0], 1 if n == 1 else columns[1], a.shape[0], a.shape[1], n, a.shape[2])
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -51,9 +52,14 @@ class Problem:
 
 
 def _column(operand: Operand) -> int | None:
-    """Return 0 where rows are contiguous, 1 where columns are; None where neither is."""
+    """Return 0 where rows are contiguous, 1 where columns are; None where neither is.
+
+    Strides decide first, as in PyTorch, also where a side has one element and both would do.
+    """
     _, rows, columns = operand.shape
     _, row, column = operand.strides
-    if column == 1 or columns == 1:
+    if column == 1:
         return 0
-    return 1 if row == 1 or rows == 1 else None
+    if row == 1:
+        return 1
+    return 0 if columns == 1 else 1 if rows == 1 else None

@@ -76,10 +76,10 @@ def reduce_kernel(
 
 def reduce_blocks(results: Operand, slices: int, reads: Sequence[Operand], sms: int) -> Kernel:
     """Adds the slices in scratch 0 as cuBLASLt's splitKreduce: blocks of 32 columns by 16 rows, at most four per SM,
-    which go on below by steps of the grid.
+    which continue below by steps of the grid.
 
-    The grid is that of 97% of the 7,200 such sums that were harvested on an H200; which rows a block that goes on takes
-    was not recorded.
+    The grid is that of 97% of the 7,200 such sums that were harvested on an H200; which rows a block that continues
+    takes was not recorded.
     """
     batch, m, n = results.shape
     across, down = -(-n // _COLUMNS), -(-m // _ROWS)

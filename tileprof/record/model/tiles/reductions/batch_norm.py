@@ -198,7 +198,7 @@ def _channels_last(operand: Operand) -> bool:
 
 
 def _by_rows(name: str, source: Operand, vectors: Sequence[Operand], out: Operand) -> Kernel:
-    """A block has some channels of 1 to 16 neighbouring rows, and goes on with rows as far away as all blocks reach.
+    """A block has some channels of 1 to 16 neighbouring rows, and continues with rows as far away as all blocks reach.
 
     ``flexible_launch_configs``: 512 threads, 16 elements each.
     """

@@ -13,7 +13,7 @@ from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
-from tileprof.record.model.tiles.convolutions.library_kernels import Role, named
+from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
 from tileprof.record.model.tiles.convolutions.problem import Problem, channels_last, key_of, operand_sizes
 from tileprof.record.model.tiles.convolutions.windows import Axis
@@ -25,6 +25,8 @@ TO_NHWC = "cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half>"
 TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half>"
 GATHER = "cutlass_tensorop_f16_s16816fprop_optimized_f16_8x4_32x5_nhwc_align8"
 BESIDE = "cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_8x4_32x5_nn_align8>"
+SEGMENTS = "sm90_xmma_fprop_implicit_gemm_f16_nhwckrsc_nhwc_tilesize8x4x32_g1_execute_segment_k_on_kernel"
+STRIDED = "sm90_xmma_dgrad_implicit_gemm_indexed_f16_nhwckrsc_nhwc_tilesize8x4x32_g1_strided_execute_kernel"
 WEIGHTS = "sm80_xmma_wgrad_implicit_gemm_indexed_f16_nhwckrsc_nhwc_tilesize8x16x32_stage4"
 
 
@@ -129,6 +131,13 @@ CALLS = {
         key(Pass.INPUT_GRADIENT), [launch(TO_NHWC, 1, 1, 6), launch(TO_NHWC, 1, 1, 2),
                                    launch(GATHER.replace("fprop", "dgrad"), 11, 2, 1), launch(TO_NCHW, 2, 1, 2)],
     ),
+    "two segments of the depth in one launch": (
+        key(layout=Layout.CHANNELS_LAST, inside=34),
+        [launch("init_device_workspace_kernel"), launch(SEGMENTS, 24, 1, 1)],
+    ),
+    "a gradient of the input by remainders of the stride": (
+        key(Pass.INPUT_GRADIENT, layout=Layout.CHANNELS_LAST), [launch(STRIDED, 2, 12, 1)],
+    ),
     "a gradient of the weight": (key(Pass.WEIGHT_GRADIENT, layout=Layout.CHANNELS_LAST), [launch(WEIGHTS, 3, 1, 1)]),
     "a gradient of the weight in slices": (
         key(Pass.WEIGHT_GRADIENT, layout=Layout.CHANNELS_LAST),
@@ -184,7 +193,7 @@ def test_tiles_of_known_kernels_share_no_result(name):
     of, launches = CALLS[name]
     problem = problem_of(of)
     for kernel in measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200):
-        if kernel.coverage == "conservative" or kernel.name == "memset":
+        if kernel.coverage == "conservative" or kernel.name == "memset" or "segment_k_on" in kernel.name:
             continue
         for slot in range(len(kernel.operands)):
             written = [b for t in range(kernel.footprint.tiles) for run in runs_of(kernel.footprint, t, slot, WRITE)
@@ -204,6 +213,29 @@ def test_tiles_lie_where_the_grid_of_a_launch_counts_them():
             range(4 * column, min(4 * column + 4, channels)), range(8 * row, min(8 * row + 8, pixels))
         )
         assert written == {(image * channels + c) * pixels + p for c, p in of_tile}, "a fourth tile of a row is idle"
+
+
+def test_segments_of_a_depth_write_the_same_tile_a_round_apart():
+    of, launches = CALLS["two segments of the depth in one launch"]
+    _, kernel = measured.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    assert kernel.footprint.block.tolist() == [[x, 0, 0] for x in range(24)]
+    for tile in range(12):
+        written, again = ({b for run in runs_of(kernel.footprint, t, 2, WRITE) for b in run} for t in (tile, tile + 12))
+        assert written == again != set()
+        read, read_again = (
+            {b for run in runs_of(kernel.footprint, t, 0, READ) for b in run} for t in (tile, tile + 12)
+        )
+        assert read.isdisjoint(read_again), "channels are shared among segments"
+
+
+def test_tiles_of_a_strided_gradient_have_pixels_of_equal_remainders():
+    of, launches = CALLS["a gradient of the input by remainders of the stride"]
+    (kernel,) = measured.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    rows = []
+    for x, y, _ in kernel.footprint.block.tolist():
+        written = {b // 2 for run in runs_of(kernel.footprint, x + 2 * y, 2, WRITE) for b in run}
+        rows.append({element // 5 // 7 % 6 % 2 for element in written})
+    assert rows == [{0}] * 12 + [{1}] * 12
 
 
 def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_shows():
@@ -235,19 +267,20 @@ def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
 
 
 def test_kernels_are_told_by_their_names():
-    assert named("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").tile == (128, 64, 64)
-    assert named("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").cluster == (2, 4)
-    assert named("sm90_xmma_fprop_implicit_gemm_bf16_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1").tile[:2] == (
+    assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").tile == (128, 64, 64)
+    assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").cluster == (2, 4)
+    xmma = "sm90_xmma_fprop_implicit_gemm_bf16_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1"
+    assert parse_name(xmma).tile[:2] == (
         256,
         64,
     )
-    assert named("_Z23implicit_convolve_sgemmIffLi1024ELi5ELi5ELi3ELi3ELi3ELi1ELb0E").tile[:2] == (32, 32)
-    assert named("_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernelINS4_9GemmShapeILi64ELi128ELi32EEEE").tile == (
+    assert parse_name("_Z23implicit_convolve_sgemmIffLi1024ELi5ELi5ELi3ELi3ELi3ELi1ELb0E").tile[:2] == (32, 32)
+    assert parse_name("_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernelINS4_9GemmShapeILi64ELi128ELi32EEEE").tile == (
         64,
         128,
         32,
     )
-    assert named("a kernel of tomorrow").role == Role.OTHER
+    assert parse_name("a kernel of tomorrow").role == Role.OTHER
 
 
 def test_layouts_are_told_as_pytorch_tells_them():

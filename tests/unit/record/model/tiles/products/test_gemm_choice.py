@@ -221,6 +221,22 @@ def test_layouts_of_operands_are_told_apart():
     assert Problem.of(problems.PLAIN, replace(row, dtype="int64"), row) is None
 
 
+def test_a_side_of_one_element_is_told_by_its_strides_and_vectors_are_columns():
+    matrix = Operand((1, 512, 16), (0, 16, 1), "float32", 4)
+    for strides in ((1, 1), (1, 16)):  # `unsqueeze(-1)` of a vector, and the transposed weight of a linear layer
+        vector = Operand((1, 16, 1), (0, *strides), "float32", 4)
+        assert Problem.of(problems.BATCHES, matrix, vector).key == (3, 0, 0, 1, 1, 512, 1, 16)
+    row = Operand((1, 1, 64), (0, 64, 1), "float32", 4)
+    for strides, column in (((1, 512), 1), ((1, 1), 0)):
+        assert Problem.of(problems.PLAIN, Operand((1, 512, 1), (0, *strides), "float32", 4), row).column_a == column
+
+
+def test_blocks_of_matrix_vector_kernels_take_the_rows_of_entries_with_several_blocks():
+    for m, k in ((512, 16), (640, 20)):
+        choice = gemm_choice.measured(Problem(problems.BATCHES, problems.FP32, 0, 1, 1, m, 1, k), table(), H200)
+        assert (choice.kind, choice.tile.m, choice.tile.n) == ("gemv", 32, 1)
+
+
 def test_float32_on_tensor_cores_is_a_type_of_its_own():
     a = Operand((1, 64, 64), (0, 64, 1), "float32", 4)
     assert [Problem.of(problems.PLAIN, a, a, tf32=tf32).dtype for tf32 in (False, True)] == [0, 1]

@@ -18,6 +18,7 @@ from tests.unit.record.model.tiles.oracle import (
 from tileprof.devices import get
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.footprint import READ, WRITE
+from tileprof.trace.sources import TimeSource
 
 H200 = get("H200")
 
@@ -85,6 +86,21 @@ def test_the_tile_on_an_h200_follows_the_mean_group(rows, tiles):
     call = call_of("aten::_grouped_mm", a, b, torch.tensor([rows // 2, rows], dtype=torch.int32))
     _, kernel = run_model(call, H200)
     assert kernel.grid == (tiles, 1, 1)
+
+
+def test_times_are_those_of_products_with_as_many_groups_that_are_not_empty():
+    a, b = torch.zeros(1024, 1024, dtype=torch.bfloat16), torch.zeros(32, 1024, 768, dtype=torch.bfloat16)
+    even, half = torch.arange(32, 1025, 32), torch.arange(64, 1025, 64).repeat_interleave(2)
+    total = {}
+    for name, ends in (("even", even), ("half", half)):
+        launched = run_model(call_of("aten::_grouped_mm", a, b, ends.to(torch.int32)), H200)
+        assert {k.time_source for k in launched} == {TimeSource.INTERPOLATED}
+        assert 1000 < launched[0].launch_ns < 2500
+        total[name] = sum(k.launch_ns for k in launched)
+    assert 20_000 < total["even"] < 30_000  # 26.2 us in Qwen3-MoE on an H200
+    assert total["half"] < total["even"], "experts without tokens are not read"
+    (kernel,) = run_model(call_of("aten::_grouped_mm", a.half(), b.half(), even.to(torch.int32)), H200)
+    assert kernel.launch_ns == 0.0, "only bf16 was measured"
 
 
 @pytest.mark.parametrize("device", ["meta"])

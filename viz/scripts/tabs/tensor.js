@@ -1,6 +1,6 @@
 // The view Tensor: the bytes that a tile reads and writes, on the axes of the tensor that they belong to.
 
-import { FONT, fitted, INK, make, niceStep, Surface } from "./canvas.js";
+import { FONT, fitted, INK, make, niceStep, Surface } from "../canvas.js";
 import {
   blocks,
   boxOf,
@@ -20,12 +20,12 @@ import {
   text,
   uses,
   usesOf,
-} from "./data.js";
-import { shownLinks } from "./fold.js";
+} from "../data.js";
+import { shownLinks } from "../fold.js";
+import { select, state } from "../state.js";
 import { svgOf } from "./gain.js";
 import { sayCentre, showReuse } from "./launches.js";
 import { rankedEdges } from "./pair_ranking.js";
-import { select, state } from "./state.js";
 import { cellsOf, hull, rangesOfBox } from "./tensor_ranges.js";
 import { setsWith } from "./timeline.js";
 

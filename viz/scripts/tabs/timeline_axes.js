@@ -1,8 +1,8 @@
 // Beside the lanes of the timeline: the axis of time, SMs or shares of the GPU's slots, and the kept moment.
 
-import { FONT, INK, niceStep } from "./canvas.js";
-import { tickTime } from "./data.js";
-import { state } from "./state.js";
+import { FONT, INK, niceStep } from "../canvas.js";
+import { tickTime } from "../data.js";
+import { state } from "../state.js";
 import { aggregation, lanesView, rowCount, simulatedRow } from "./timeline.js";
 
 export function drawLaneAxes(c) {

@@ -1,10 +1,10 @@
 // The card that the page opens with: what limits the program, what to do first, and the ladder of schedules.
 
-import { make } from "./canvas.js";
-import { doc, duration, launchCount, pairAt } from "./data.js";
+import { make } from "../canvas.js";
+import { doc, duration, launchCount, pairAt } from "../data.js";
+import { panels } from "../main.js";
+import { select } from "../state.js";
 import { svgOf } from "./gain.js";
-import { panels } from "./main.js";
-import { select } from "./state.js";
 
 const MOST_ADVICE = 6;
 

@@ -1,6 +1,6 @@
 // A map of the whole launch graph in a corner, where the view shows only a part of it; a drag in it moves the view.
 
-import { INK } from "./canvas.js";
+import { INK } from "../canvas.js";
 
 const MARGIN = 8;
 const MOST = { width: 150, height: 170, share: 0.25 }; // px; share: of the view's sides

@@ -1,9 +1,9 @@
 // The view Gain: the recorded time step by step, and every scheduler on the same scale.
 
-import { INK, make } from "./canvas.js";
-import { doc, duration, hasLanes, launchCount, served, timed } from "./data.js";
-import { ABOUT, info } from "./glossary.js";
-import { changed, state } from "./state.js";
+import { INK, make } from "../canvas.js";
+import { doc, duration, hasLanes, launchCount, served, timed } from "../data.js";
+import { ABOUT, info } from "../glossary.js";
+import { changed, state } from "../state.js";
 
 const ROWS_BESIDE = 380; // px of a row beside its bar: name, time, share, gaps and margins, as the style has them
 
@@ -151,7 +151,7 @@ function bracketPicture(g, ran) {
     svg.append(part);
   };
   const best = Math.min(g.recorded_ns, g.listed_ns ?? Infinity, ...ran.map((s) => s.time_ns));
-  bar(0, g.bound_ns, INK.muted, "no schedule is so fast");
+  bar(0, g.bound_ns, INK.muted, "no schedule is as fast");
   bar(g.bound_ns, best, INK.parts.idle, "the best schedule ends in here");
   bar(best, longest, INK.idle, "reached by a simulated schedule or by the recording");
   const say = (words, at, y, anchor, name) =>
@@ -247,7 +247,7 @@ function waterfall(name, total, steps, g, longest) {
   const over = steps.reduce((sum, s) => sum + s[2], 0) - total;
   if (over > 0.01 * total)
     rows.splice(-1, 0, [
-      make("span", "less what counts twice"),
+      make("span", "minus time that counts twice"),
       make("span", g.beside_ns < 0 ? "tiles were timed in a slower run than their launches" : "launches overlapped", {
         class: "soft",
       }),

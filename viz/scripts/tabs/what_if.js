@@ -1,11 +1,11 @@
 // The view What if: the GPU had another size, or a scheduler other options. By slider: a file has the runs that were
 // worked out beforehand, which move one slider at a time; a served page runs any combination.
 
-import { INK, make, niceStep } from "./canvas.js";
-import { doc, duration, launchCount, number, plural, served, short, tickTime, timed } from "./data.js";
+import { INK, make, niceStep } from "../canvas.js";
+import { doc, duration, launchCount, number, plural, served, short, tickTime, timed } from "../data.js";
+import { ABOUT, info } from "../glossary.js";
+import { state, writeHash } from "../state.js";
 import { signedShare, stackedBar, svgOf } from "./gain.js";
-import { ABOUT, info } from "./glossary.js";
-import { state, writeHash } from "./state.js";
 
 export const whatIf = { scheduler: "", options: {}, sms: doc.summary.sms, occupancy: 0, moved: "sms", problem: "" };
 const IN_SIZES = { stream: "stream_ns", graph: "graph_ns", list: "list_ns" };
@@ -154,7 +154,7 @@ export function showSizes() {
   says.textContent = served.variant
     ? "tile times as recorded, whatever runs beside them"
     : sliders.length
-      ? "in a file SMs and blocks move together, an option alone; --serve combines them all"
+      ? "in a file, SMs and blocks per SM vary together and options one at a time; --serve combines them all"
       : "too large a program for sliders in a file; --serve has them";
   // A slider that is being dragged must stay the element that it is.
   const kind = [whatIf.scheduler, ...sliders.map((s) => s.key)].join();

@@ -1,7 +1,7 @@
 // What stands above the lanes of the timeline: modules in modules, launches, how full the GPU is, a legend of
 // kernels, and a chosen range.
 
-import { FONT, fitted, INK, make } from "./canvas.js";
+import { FONT, fitted, INK, make } from "../canvas.js";
 import {
   deviceSlots,
   doc,
@@ -14,10 +14,10 @@ import {
   shortName,
   text,
   waves,
-} from "./data.js";
+} from "../data.js";
+import { select, state } from "../state.js";
 import { svgOf } from "./gain.js";
 import { levelsIn, moduleLevels } from "./module_levels.js";
-import { select, state } from "./state.js";
 import { endOf, kernelColour, lanesView, lastEnd, launchColour, startOf } from "./timeline.js";
 
 const AXIS = 20; // px: the axis; below it a row for each level of modules, one of launches, and one of full slots

@@ -1,6 +1,6 @@
 // The view Timeline: lanes of SMs over time, with tiles as measured or as the block scheduler would assign them.
 
-import { FONT, fitted, INK, Surface } from "./canvas.js";
+import { FONT, fitted, INK, Surface } from "../canvas.js";
 import {
   blocks,
   coordinates,
@@ -22,8 +22,9 @@ import {
   text,
   tileBase,
   timed,
-} from "./data.js";
-import { shownLinks } from "./fold.js";
+} from "../data.js";
+import { shownLinks } from "../fold.js";
+import { select, state, writeHash } from "../state.js";
 import { sayCentre, showReuse } from "./launches.js";
 import {
   drawSimulated,
@@ -34,7 +35,6 @@ import {
   simulatedLife,
   simulatedShift,
 } from "./simulated_lanes.js";
-import { select, state, writeHash } from "./state.js";
 import { tilesView } from "./tile_graph.js";
 import { drawLaneAxes } from "./timeline_axes.js";
 import {

@@ -1,6 +1,6 @@
 // The view Launches: launches as nodes, dependent pairs as edges.
 
-import { DASHES, FONT, fitted, INK, make, PALETTE, patternColour, patternMark, Surface } from "./canvas.js";
+import { DASHES, FONT, fitted, INK, make, PALETTE, patternColour, patternMark, Surface } from "../canvas.js";
 import {
   COVERAGES,
   deviceSlots,
@@ -25,12 +25,12 @@ import {
   text,
   times,
   wavesWords,
-} from "./data.js";
-import { buildDrawing, commonModule, NODE, shownEdges, shownPair } from "./fold.js";
+} from "../data.js";
+import { buildDrawing, commonModule, NODE, shownEdges, shownPair } from "../fold.js";
+import { changed, found, select, state } from "../state.js";
 import { GAP, layOut } from "./launch_layout.js";
 import { drawMap, moveByMapOf } from "./minimap.js";
 import { missesSome, overlayOf, showMatrix } from "./pairs.js";
-import { changed, found, select, state } from "./state.js";
 import { showTensor } from "./tensor.js";
 import { showTiles } from "./tile_graph.js";
 import { showLanes } from "./timeline.js";

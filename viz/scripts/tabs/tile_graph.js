@@ -1,6 +1,6 @@
 // The view Tile graph: tiles of a chain of launches as nodes, a column per launch, an edge per dependency.
 
-import { FONT, fitted, INK, make, Surface } from "./canvas.js";
+import { FONT, fitted, INK, make, Surface } from "../canvas.js";
 import {
   blocks,
   buffers,
@@ -25,12 +25,12 @@ import {
   text,
   uses,
   usesOf,
-} from "./data.js";
-import { shownLinks } from "./fold.js";
+} from "../data.js";
+import { shownLinks } from "../fold.js";
+import { select, state } from "../state.js";
 import { heaviestPair, sayCentre, showReuse } from "./launches.js";
 import { noPairs, rankedEdges } from "./pair_ranking.js";
 import { simulated, simulatedLife, simulatedShift } from "./simulated_lanes.js";
-import { select, state } from "./state.js";
 import { besideWords, kernelColour, startOf, TENTH_NS } from "./timeline.js";
 
 const MOST_NODES = 4_000;

@@ -1,9 +1,9 @@
 // The lanes of a simulated schedule: which tile runs on which SM, when, drawn below the recorded ones.
 
-import { INK, make } from "./canvas.js";
-import { deviceSlots, doc, hasLanes, keeper, launchCount, launches, tileBase } from "./data.js";
-import { ABOUT } from "./glossary.js";
-import { state } from "./state.js";
+import { INK, make } from "../canvas.js";
+import { deviceSlots, doc, hasLanes, keeper, launchCount, launches, tileBase } from "../data.js";
+import { ABOUT } from "../glossary.js";
+import { state } from "../state.js";
 import { tilesView } from "./tile_graph.js";
 import { aggregation, kernelColour, lanesView, launchColour, rowCount, startOf } from "./timeline.js";
 
@@ -184,7 +184,7 @@ export function fillBeside() {
   const ran = doc.schedules.filter(hasLanes);
   choice.parentElement.hidden = !ran.length;
   choice.replaceChildren(
-    make("option", "nothing", { value: "" }),
+    make("option", "no schedule", { value: "" }),
     ...ran.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name })),
   );
 }

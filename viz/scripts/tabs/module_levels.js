@@ -1,6 +1,6 @@
 // Modules over time: for each level of the modules' paths, the stretches of launches inside of one module.
 
-import { launchCount, launches, text } from "./data.js";
+import { launchCount, launches, text } from "../data.js";
 
 // "model.layers.3.self_attn" has the levels model, layers.3 and self_attn: a number belongs to the name before it.
 function namesOf(path) {

@@ -1,6 +1,6 @@
 // The view Pairs: the tiles of a pair, producers down and consumers across.
 
-import { FONT, fitted, INK, make, niceStep, patternMark, Surface } from "./canvas.js";
+import { FONT, fitted, INK, make, niceStep, patternMark, Surface } from "../canvas.js";
 import {
   blocks,
   coordinates,
@@ -23,12 +23,12 @@ import {
   shortKernel,
   size,
   text,
-} from "./data.js";
-import { shownEdges, shownLink } from "./fold.js";
-import { info } from "./glossary.js";
+} from "../data.js";
+import { shownEdges, shownLink } from "../fold.js";
+import { info } from "../glossary.js";
+import { select, state } from "../state.js";
 import { sayCentre } from "./launches.js";
 import { earlyTitle, earlyWords, rankPairs } from "./pair_ranking.js";
-import { select, state } from "./state.js";
 
 export const matrix = { key: "", parts: [], hidden: new Set(), order: "dispatch", awaited: null, missing: null };
 
@@ -448,7 +448,7 @@ export function describePair() {
   document.getElementById("matrix-title").textContent = `${launchName(from)} → ${launchName(to)}`;
   const says = [];
   if (matrix.coarse) says.push("aggregated: zoom shows no single tiles");
-  if (matrix.leftOut) says.push("left out: this relation did not fit in the page");
+  if (matrix.leftOut) says.push("left out: this pair did not fit in the page");
   document.getElementById("matrix-says").textContent = says.join(" · ") || "click a column to follow its tile";
   const fact = (label, value, mark = "") =>
     make("span", [document.createTextNode(`${label} `), make("b", value)], mark ? { class: mark } : {});

@@ -1,6 +1,6 @@
 // Without a pair: the pairs to look at first, copies of a layer together.
 
-import { make, patternMark } from "./canvas.js";
+import { make, patternMark } from "../canvas.js";
 import {
   doc,
   duration,
@@ -14,12 +14,12 @@ import {
   size,
   text,
   waves,
-} from "./data.js";
-import { shownEdges } from "./fold.js";
-import { info } from "./glossary.js";
+} from "../data.js";
+import { shownEdges } from "../fold.js";
+import { info } from "../glossary.js";
+import { found, select, state } from "../state.js";
 import { anyGain, drawing } from "./launches.js";
 import { missesSome, overlayOf } from "./pairs.js";
-import { found, select, state } from "./state.js";
 
 const MOST_RANKED = 100;
 
@@ -170,7 +170,7 @@ export function noPairs() {
     return launchCount ? "The trace holds one launch, which depends on nothing." : "The trace holds no launches.";
   if (!doc.summary.accesses) return "The trace holds no accesses, so dependencies between its launches are unknown.";
   if (!pairCount) return "No launch depends on another one.";
-  if (state.search) return "None of the launches found has a pair.";
+  if (state.search) return "No matching launch has a pair.";
   return "No pair is shown; patterns may be hidden in the legend.";
 }
 

@@ -1,0 +1,74 @@
+"""Tensors made of Python's numbers, lists and arrays: on a GPU such data are copied there from the host.
+
+PyTorch's dispatcher does not tell `torch.tensor(data, device=x.device)`, which copies, from `torch.tensor(data)`, whose
+tensor stays on the host until something moves it. Inside a session the functions that take data are wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from tileprof.record.model.observation.dispatch import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tileprof.record.model.session import Session
+
+_FUNCTIONS = ("tensor", "as_tensor")
+_LIBRARIES = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
+
+
+@contextmanager
+def watch(session: Session) -> Iterator[Callable[[], None]]:
+    """Tell the session of data that become tensors (`Session.from_host`); yields what ends that before the context
+    does.
+    """
+    originals = {name: getattr(torch, name) for name in _FUNCTIONS}
+    builtins: dict[int, str] = torch.jit._builtins._get_builtin_table()  # noqa: SLF001 - TorchScript knows them by id
+    wrapped = {name: _wrapped(original, session) for name, original in originals.items()}
+    for name, function in wrapped.items():
+        builtins[id(function)] = f"aten::{name}"
+        setattr(torch, name, function)
+
+    def end() -> None:
+        for name, function in wrapped.items():
+            if getattr(torch, name) is function:
+                setattr(torch, name, originals[name])
+            builtins.pop(id(function), None)
+
+    try:
+        yield end
+    finally:
+        end()
+
+
+def _wrapped(original: Callable[..., torch.Tensor], session: Session) -> Callable[..., torch.Tensor]:
+    @functools.wraps(original)
+    def make(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        tensor = original(data, *args, **kwargs)
+        foreign = isinstance(data, torch.Tensor) or (isinstance(tensor, FakeTensor) and not session.fake)
+        if session.active and not foreign and tensor.device.type == "cpu" and _is_on():
+            device = kwargs.get("device")
+            session.from_host(tensor, stays=device is None or (isinstance(device, str) and _called_by_a_library()))
+        return tensor
+
+    return make
+
+
+def _called_by_a_library() -> bool:
+    """Return whether an installed library calls: its "cpu" is the host, a program's stands for the GPU."""
+    return sys._getframe(2).f_code.co_filename.startswith(_LIBRARIES)  # noqa: SLF001 - the caller of the wrapper
+
+
+def _is_on() -> bool:
+    """Return whether this thread's operators are recorded; PyTorch makes tensors for itself, too."""
+    return any(isinstance(mode, Mode) for mode in _get_current_dispatch_mode_stack())
