@@ -73,17 +73,22 @@ def run(p: Problem, s: Successors, costs: Rings, place: I64, grade: I64) -> Ran:
     what.
     """
     tiles, slots = p.tiles, costs.workers * PLACES
-    counters = [initial_counters(p, s) for _ in range(3)]
+    parents, waits = initial_counters(p, s)
+
+    def zeros() -> I64:
+        return np.zeros(costs.workers, np.int64)
+
     z = _State(
         np.zeros(7, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf),
         np.full(tiles, -1, np.int32), np.repeat(np.arange(len(p.launch), dtype=np.int32), np.diff(p.tile_base)),
-        *(array for pair in counters for array in pair),
+        parents, waits, parents.copy(), waits.copy(), parents.copy(), waits.copy(),
         place, grade, np.argsort(place), np.zeros(tiles, np.bool_), np.zeros(tiles, np.bool_),
         np.zeros(tiles, np.bool_), np.zeros(tiles, np.bool_), np.zeros(tiles), np.empty(tiles + 1, np.int64),
         np.empty(tiles + 1, np.int64), np.empty(tiles + 1, np.int64), np.empty(5 * slots + 1),
         np.empty(5 * slots + 1, np.int64), np.full(slots, -1), np.full(slots, -1), np.zeros(slots, np.bool_),
         np.zeros(slots, np.bool_),
-        *(np.zeros(costs.workers, np.int64) for _ in range(6)), np.zeros(costs.workers, np.bool_),
+        issued=zeros(), arrived=zeros(), taken=zeros(), claimed=zeros(), outstanding=zeros(), heard_at=zeros(),
+        busy=np.zeros(costs.workers, np.bool_),
     )  # fmt: skip
     _loop(p, s, costs, z)
     return Ran(z.begin, z.end, z.worker, int(z.n[_REPLACED]), int(z.n[_LATE]), float(z.ns[1]))
