@@ -48,7 +48,7 @@ _KIND, _M, _N, _SPLIT, _POST = (RECIPE.index(name) for name in ("kind", "m", "n"
 _CLUSTER: Final = [RECIPE.index(name) for name in ("cluster_m", "cluster_n")]
 _SHAPE: Final = [_M, _N, *_CLUSTER, _SPLIT]
 _SLICED: Final = [POSTS.index(post) for post in ("reduce", "inside")]
-SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (512, 256, 64), (256, 128), (256, 96)
+SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (256, 128, 64), (384, 192), (384, 128)
 RANK: Final = 24
 """Width of what is learnt of a kernel."""
 _STEP, _JUDGE_STEP, _AT_ONCE = 8192, 4096, 4096
@@ -345,7 +345,7 @@ class Trainer:
         torch, shown = self.torch, 0
         own = [self.net[name].requires_grad_() for name in names]
         optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY)
-        if self.device != "cpu":  # features of 48 candidates are some hundred kernels, unless they are fused
+        if self.device != "cpu":  # features of all candidates are some hundred kernels, unless they are fused
             loss = torch.compile(loss, dynamic=False)
             loss(self._on(self.lesson.shown)[: min(step, len(self.lesson.shown))]).backward()
         rows = self._on(self.lesson.shown)

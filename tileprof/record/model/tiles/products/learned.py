@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.BF16: 2}
 """Types whose kernels are told apart by the same nets."""
-KEPT: Final = 48
+KEPT: Final = 32
 SCALES: Final = ("problem_mean", "problem_width", "tile_mean", "tile_width")
 """Of what nets see of problems and of candidates."""
 SIEVE: Final = ("sieve0", "sieve1", "sieve2", "sieve")
@@ -57,7 +57,7 @@ UNLIKELIEST: Final = -30.0
 """The least logarithm of a likelihood."""
 PRIOR_UNIT: Final = 4.0
 """Logarithms of likelihoods per unit that the judge sees."""
-VOTE, NO_VOTE, NEAR = 3.0, 0.2, 0.1
+VOTE, NO_VOTE, NEAR = 1.5, 0.1, 0.1
 """Worth per logarithm of the share of near entries that have a candidate, and the share of none; what is added to
 distances, which votes are weighed by."""
 _SAME: Final = 1e-4
@@ -65,7 +65,7 @@ _KIND, _POST, _THREADS, _REGISTERS, _SHARED = (
     RECIPE.index(name) for name in ("kind", "post", "threads", "registers", "shared_bytes")
 )
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
-_NAMELESS: Final = [KINDS.index(kind) for kind in sorted(NAMELESS)]
+_IS_NAMELESS: Final = np.array([kind in NAMELESS for kind in KINDS])
 _SM_THREADS, _SM_REGISTERS, _SM_BYTES, _SM_BLOCKS, _BLOCK_BYTES = 2048, 65536, 232448, 32, 1024
 """What an SM has, and what it keeps per block."""
 
@@ -120,16 +120,17 @@ def votes(key: NDArray[np.int64], near: Near, recipes: NDArray[np.int32]) -> NDA
     ``[1, 8]``; the nearer, the more they count.
     """
     weight = (near.apart + NEAR) ** -2.0
-    entries, own = (_as_launched(key, some.astype(np.int64)) for some in (near.recipes, recipes))
-    same = (entries[None] == own[:, None]).all(axis=2)
-    return np.asarray(same @ weight / weight.sum())
+    launched = _as_launched(key, np.concatenate([near.recipes, recipes]).astype(np.int64))
+    entries, own = launched[: len(weight)], launched[len(weight) :]
+    return np.asarray((entries == own[:, None]) @ weight / weight.sum())
 
 
 def _as_launched(key: NDArray[np.int64], recipes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return kind, tile, cluster and slices of k of recipes for a problem."""
+    """Return a word per recipe for its kind, tile, cluster and slices of k for a problem."""
     kind, even = recipes[:, _KIND], nameless(recipes)
     shapes = as_launched(key, recipes[None][..., _SHAPE], even[None], cuts_at_lines(kind, recipes[:, _POST])[None])
-    return np.column_stack([kind, shapes[0]])
+    m, n, cluster_m, cluster_n, split = shapes[0].T
+    return np.asarray(((((m << 16 | n) << 5 | cluster_m) << 5 | cluster_n) << 12 | split) << 4 | kind)
 
 
 def categories(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -160,7 +161,7 @@ def shapes_of(recipes: NDArray[np.int32], group: int) -> Shapes:
 
 def nameless(recipes: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Return which kernels' names tell no tile: these share a side evenly among as few blocks as cover it."""
-    return np.isin(recipes[:, _KIND], _NAMELESS)
+    return np.asarray(_IS_NAMELESS[recipes[:, _KIND]])
 
 
 def _group(nets: Table, number: int) -> _Group:

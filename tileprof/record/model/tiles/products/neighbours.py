@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 _ALIGNED: Final = {problems.FP32: 4, problems.TF32: 4, problems.FP16: 8, problems.BF16: 8, problems.FP8: 16}
 """Elements of 16 bytes, which kernels copy at once."""
 _BATCH, _M, _N, _K = 4, 5, 6, 7
-_SIZES: Final = 4
-"""Features that are sizes come first."""
+_SIZES, _M_AND_N = 4, slice(1, 3)
+"""Features that are sizes come first; m and n among them."""
+_CELL, _CELLS = 0.5, 64
+"""Sides of cells that entries lie in, in factors of two of m and of n, and how many."""
+_RADIUS, _FARTHEST = 1.0, 1000.0
+"""How far away is looked at first, and where nothing lies any more."""
 _SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.0, 0.5])
 """Weights of the batch, m, n, k."""
 _SIDES: Final = (8, 16, 32, 64, 128, 256)
@@ -53,15 +57,51 @@ _BYTES_PER_NS, _START_NS = 3.5e3, 3000.0
 
 @dataclass(frozen=True, slots=True)
 class _Likes:
-    """Entries of one operation, type and layouts: their rows, sizes ``[4, entries]`` and other features
-    ``[entries, features]``, alignments of m, n and k ``[3, entries]``, and which were timed.
+    """Entries of one operation, type and layouts: their rows, sizes ``[4, entries]``, other features ``[entries,
+    features]``, and ``cell``, the cell of alignment, m and n that each lies in, in rising order; ``alignments
+    [alignments, 3]`` are those of m, n and k that there are.
     """
 
     rows: NDArray[np.int64]
     sizes: NDArray[np.float32]
     features: NDArray[np.float32]
-    aligned: NDArray[np.int8]
-    timed: NDArray[np.int64]
+    cell: NDArray[np.int64]
+    alignments: NDArray[np.int64]
+
+    def within(
+        self, sizes: NDArray[np.float32], alignments: NDArray[np.int64], radius: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return entries, all of those among them that are at most ``radius`` away, and lower bounds of their
+        distances: sizes and alignments alone.
+        """
+        other = _OTHER_ALIGNMENT * (self.alignments != alignments).sum(axis=1)
+        kinds = np.flatnonzero(other <= radius)
+        apart = (radius - other[kinds])[:, None]
+        (low_m, high_m), (low_n, high_n) = (_cells(size + np.stack([-apart, apart])) for size in sizes[_M_AND_N])
+        m = np.arange(int(low_m.min(initial=_CELLS)), int(high_m.max(initial=0)) + 1)
+        first = (kinds[:, None] * _CELLS + m) * _CELLS
+        looked_at = (m >= low_m) & (m <= high_m)
+        ends = np.searchsorted(self.cell, np.stack([(first + low_n)[looked_at], (first + high_n + 1)[looked_at]]))
+        lengths = ends[1] - ends[0]
+        some = np.arange(int(lengths.sum())) + np.repeat(ends[0] - np.cumsum(lengths) + lengths, lengths)
+        apart = np.repeat(np.broadcast_to(other[kinds, None], looked_at.shape)[looked_at], lengths).astype(np.float32)
+        for own, size in zip(self.sizes, sizes, strict=True):
+            apart += np.abs(own[some] - size)
+        return some, apart
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Measured entries of one operation, type and layouts: rows, sizes as powers of two, alignments, tiles with
+    clusters and slices (`_TILE`), kinds of kernels, and logarithms of times in units of a roofline.
+    """
+
+    rows: NDArray[np.int64]
+    sizes: NDArray[np.float64]
+    aligned: NDArray[np.int64]
+    tiles: NDArray[np.int32]
+    kinds: NDArray[np.int32]
+    ratio: NDArray[np.float64]
 
 
 def nearest(
@@ -71,56 +111,50 @@ def nearest(
     like it. ``without`` are left out.
     """
     likes = _likes(problem, table)
-    if not len(likes.rows):
-        return likes.rows, np.zeros(0)
     own, alignments = _features(_key(problem))[0], _own_alignment(problem)[0]
-    apart = np.zeros(len(likes.rows), np.float32)
-    for sizes, size in zip(likes.sizes, own[:_SIZES], strict=True):
-        apart += np.abs(sizes - size)
-    for aligned, unit in zip(likes.aligned, alignments, strict=True):
-        apart += _OTHER_ALIGNMENT * (aligned != unit)
-    if without is not None:
-        apart[np.isin(likes.rows, without)] = np.inf
 
-    def whole(entries: NDArray[np.int64]) -> NDArray[np.float32]:
-        rest = np.abs(likes.features[entries] - own[_SIZES:]).sum(axis=1)
-        return np.asarray(apart[entries] + rest, np.float32)
+    def near(radius: float) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        some, apart = likes.within(own[:_SIZES], alignments, radius)
+        inside = np.flatnonzero(apart <= radius)
+        if without is not None:
+            inside = inside[~np.isin(likes.rows[some[inside]], without)]
+        return some[inside], apart[inside]
 
-    # Sizes and alignment alone are a lower bound of the distance: entries beyond the distance of any ``count`` entries
-    # are not among the nearest.
-    if count < len(apart):
-        close = np.argpartition(apart, count - 1)[:count]
-        near = np.flatnonzero(apart <= whole(close).max())
-    else:
-        near = np.arange(len(apart))
-    apart = whole(near)
-    some = np.argpartition(apart, count - 1)[:count] if count < len(apart) else np.arange(len(apart))
-    some = some[np.isfinite(apart[some])]
-    some = some[np.lexsort((near[some], apart[some]))]
-    return likes.rows[near[some]], apart[some].astype(np.float64)
+    def whole(some: NDArray[np.int64], apart: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray(apart + np.abs(likes.features[some] - own[_SIZES:]).sum(axis=1), np.float32)
+
+    radius = _RADIUS
+    while len((some := near(radius))[0]) < count and radius < _FARTHEST:
+        radius *= 2
+    if len(some[0]) >= count:  # beyond the distance of any ``count`` entries are none of the nearest
+        close = np.argpartition(some[1], count - 1)[:count]
+        some = near(float(whole(some[0][close], some[1][close]).max()))
+    rows, apart = likes.rows[some[0]], whole(*some)
+    if len(rows) > count:  # of entries as far away as the last one the first of the table are taken
+        inside = apart <= np.partition(apart, count - 1)[count - 1]
+        rows, apart = rows[inside], apart[inside]
+    order = np.lexsort((rows, apart))[:count]
+    return rows[order], apart[order].astype(np.float64)
 
 
 def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
     """Return the time in ns of all launches of a product with this recipe; 0 where nothing like it was measured."""
-    likes = _likes(problem, table)
-    some = likes.timed if without is None else likes.timed[likes.rows[likes.timed] != without]
-    if not len(some):
+    timed = _timed(problem, table)
+    if not len(timed.rows):
         return 0.0
-    rows = likes.rows[some]
-    keys = table.keys[rows]
-    apart = np.abs(_sizes(keys) - _sizes(_key(problem))).sum(axis=1)
-    apart += (_own_alignment(problem) != likes.aligned[:, some].T).sum(axis=1)
-    recipes = table.columns["recipes"][table.columns["recipe"][rows]]
-    apart += _OTHER_TILE * (recipes[:, _TILE] != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
-    apart += _OTHER_KIND * (recipes[:, _KIND] != KINDS.index(recipe.kind))
-    chosen = np.argpartition(apart, min(_TIMED, len(rows)) - 1)[:_TIMED]
+    key = _key(problem)
+    apart = np.abs(timed.sizes - _sizes(key)).sum(axis=1)
+    apart += (timed.aligned != _own_alignment(problem)).sum(axis=1)
+    apart += _OTHER_TILE * (timed.tiles != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
+    apart += _OTHER_KIND * (timed.kinds != KINDS.index(recipe.kind))
+    if without is not None:
+        apart[timed.rows == without] = np.inf
+    chosen = np.argpartition(apart, min(_TIMED, len(apart)) - 1)[:_TIMED]
+    chosen = chosen[np.isfinite(apart[chosen])]
+    if not len(chosen):
+        return 0.0
     weight = (apart[chosen] + _NEAR) ** -2.0
-    measured = sum(
-        np.array([time_ns(int(code)) for code in table.columns[name][rows[chosen]]])
-        for name in ("main_time", "rest_time")
-    )
-    ratio = np.log(measured / _roofline_ns(keys[chosen]))
-    return float(_roofline_ns(_key(problem))[0] * np.exp((ratio * weight).sum() / weight.sum()))
+    return float(_roofline_ns(key)[0] * np.exp((timed.ratio[chosen] * weight).sum() / weight.sum()))
 
 
 def of_vector(problem: Problem, table: Table, kind: str, *, without: int | None = None) -> Recipe | None:
@@ -129,11 +163,11 @@ def of_vector(problem: Problem, table: Table, kind: str, *, without: int | None 
 
     Left out one by one, 334 of 361 entries of an H200 are told right, 300 by the distance of `times`.
     """
-    likes = _likes(problem, table)
-    recipes = table.columns["recipes"][table.columns["recipe"][likes.rows]]
-    keys = table.keys[likes.rows]
+    rows = table.members(_group(problem))
+    recipes = table.columns["recipes"][table.columns["recipe"][rows]]
+    keys = table.keys[rows]
     same = (keys[:, _N] == 1) & (recipes[:, _KIND] == KINDS.index(kind)) & (keys[:, _M] > recipes[:, RECIPE.index("m")])
-    some = np.flatnonzero(same if without is None else same & (likes.rows != without))
+    some = np.flatnonzero(same if without is None else same & (rows != without))
     if not len(some):
         return None
     apart = _sizes(keys[some]) - _sizes(_key(problem))
@@ -145,14 +179,39 @@ def _likes(problem: Problem, table: Table) -> _Likes:
     key = ("likes", *group.values())
     if key not in table.derived:
         rows = table.members(group)
-        keys = table.keys[rows]
-        aligned = alignment(keys[:, _M:], _ALIGNED[problem.dtype])
-        timed = np.flatnonzero(table.columns["main_time"][rows])
-        features = _features(keys)
-        sizes, features = np.ascontiguousarray(features[:, :_SIZES].T), np.ascontiguousarray(features[:, _SIZES:])
-        table.derived[key] = _Likes(rows, sizes, features, aligned.T.astype(np.int8), timed)
+        features = _features(table.keys[rows])
+        aligned = alignment(table.keys[rows, _M:], _ALIGNED[problem.dtype])
+        alignments, kind = np.unique(aligned, axis=0, return_inverse=True)
+        m, n = (_cells(sizes) for sizes in features[:, _M_AND_N].T)
+        cell = (kind.reshape(-1) * _CELLS + m) * _CELLS + n
+        order = np.argsort(cell, kind="stable")
+        rows, features = rows[order], features[order]
+        sizes, others = np.ascontiguousarray(features[:, :_SIZES].T), np.ascontiguousarray(features[:, _SIZES:])
+        table.derived[key] = _Likes(rows, sizes, others, cell[order], alignments)
     likes: _Likes = table.derived[key]
     return likes
+
+
+def _cells(sizes: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Return the cells of m or n, which are given as powers of two."""
+    return np.asarray(np.clip(np.floor(sizes / _CELL), 0, _CELLS - 2), np.int64)
+
+
+def _timed(problem: Problem, table: Table) -> _Timed:
+    group = _group(problem)
+    key = ("timed", *group.values())
+    if key not in table.derived:
+        rows, columns = table.members(group), table.columns
+        rows = rows[columns["main_time"][rows] > 0]
+        keys = table.keys[rows]
+        ns = sum(
+            np.array([time_ns(code) for code in columns[name][rows].tolist()]) for name in ("main_time", "rest_time")
+        )
+        recipes, aligned = columns["recipes"][columns["recipe"][rows]], alignment(keys[:, _M:], _ALIGNED[problem.dtype])
+        ratio = np.log(ns / _roofline_ns(keys))
+        table.derived[key] = _Timed(rows, _sizes(keys), aligned, recipes[:, _TILE], recipes[:, _KIND], ratio)
+    timed: _Timed = table.derived[key]
+    return timed
 
 
 def _group(problem: Problem) -> dict[int, int]:

@@ -16,6 +16,7 @@ from tileprof.record.model.tiles.products.problem import Problem
     [
         Problem(problems.MATRIX, problems.BF16, 0, 1, 1, 1111, 4160, 4160),
         Problem(problems.BATCHES_AND_MATRIX, problems.TF32, 0, 0, 96, 77, 63, 77),
+        Problem(problems.BATCHES_AND_MATRIX, problems.BF16, 1, 0, 3, 1 << 20, 1, 3),
     ],
 )
 def test_a_lower_bound_leaves_the_nearest_entries_as_they_are(problem, count):
