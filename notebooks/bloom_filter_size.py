@@ -81,8 +81,8 @@ class Counted(DataflowBloom):
     insert_ns: float = option(0.0, "ns of a tile's time to fill its filters")
     look_up_ns: float = option(0.0, "ns of a tile's time to ask filters")
 
-    def found(self, graph, launches):
-        pairs, collisions = super().found(graph, launches)
+    def conflicts(self, graph, launches):
+        pairs, collisions = super().conflicts(graph, launches)
         counts_by_graph[self, id(graph)] = sum(count(bits) for bits in pairs.values()), collisions
         return pairs, collisions
 

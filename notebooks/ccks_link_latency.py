@@ -309,7 +309,7 @@ Markdown(
 at most {lost.max():.1f} points of gain, and they beat a CUDA graph {text(speculative[small].min())}. Without it every chain of tiles pays the
 round trip, and they beat the graph only {text(plain[small].max())}. Bypassing the CPU is worth at most {bypass:.1f} points up
 to {PCIE_US} us; the CPU's throughput matters more ({crowded.split(",")[0]} needs {thread_counts["batches of 32"]} with batches, {thread_counts["no batches"]} without).
-The MLPs have few and large kernels and beat the graph {text(speculative[large].max())}; even if the workers' {scheduler("ccks").fetch_ns:.0f} ns per tile were free,
+The MLPs have few and large kernels and beat the graph {text(speculative[large].max())}; even if the workers' 100 ns per tile were free,
 they would be {min(idle):+.1f} to {max(idle):+.1f} points from it. All figures are modelled.
 
 | program | gain of a CUDA graph | CCKS at {NVLINK_US} us | CCKS at {PCIE_US} us | beats the graph | without speculation |

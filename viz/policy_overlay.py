@@ -29,10 +29,14 @@ class PairOverlay:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """The page's view of a policy. ``reasons``: sentences on what else is unsound; ``needed``, ``missing``:
-    dependencies; ``waits``: of tiles on semaphores; ``excess``: pairs of tiles of which one awaits the other without
-    need. ``stream_ns`` and ``policy_ns``: predicted time of its launches alone, one after the other and under the
-    policy. ``refused``: why it cannot be of this trace; nothing else is known of it then.
+    """The page's view of a policy.
+
+    - ``reasons``: sentences on what else is unsound
+    - ``needed``, ``missing``: numbers of dependencies
+    - ``waits``: number of waits of tiles on semaphores
+    - ``excess``: pairs of tiles of which one awaits the other without need
+    - ``stream_ns``, ``policy_ns``: predicted time of its launches alone, one after the other and under the policy
+    - ``refused``: why the policy cannot belong to this trace; nothing else is known then
     """
 
     name: str

@@ -23,11 +23,14 @@ _TICK_NS = 64
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Times in ns. ``off``: launches whose simulated time is further than `CLOSE` from the recorded one; ``worst`` is
-    the launch furthest from it, by the share ``worst_off`` of its recorded time. ``by_construction``: launches whose
-    tiles' lives were scaled or spread so that each launch alone takes its recorded time: that they are reproduced says
-    nothing about the simulator. ``*_running_ns``: time in which a kernel ran, ``*_between_ns``: in which none did, from
-    the first begin to the last end; 0 where no begins were recorded.
+    """A simulation in stream order compared with the recording; times in ns.
+
+    - ``off``: number of launches whose simulated time is further than `CLOSE` from the recorded one
+    - ``worst``, ``worst_off``: the launch that is furthest from it, and its error as a share of its recorded time
+    - ``by_construction``: number of launches whose tiles' durations were scaled or spread so that each launch alone
+      takes its recorded time: that they are reproduced says nothing about the simulator
+    - ``*_running_ns``, ``*_between_ns``: time in which a kernel ran, and in which none did, from the first begin to the
+      last end; 0 if no begins were recorded
     """
 
     launches: int

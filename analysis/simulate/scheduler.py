@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.machine import Machine
 from tileprof.analysis.bounds.problem import Links, Problem
 from tileprof.analysis.simulate.address_ranges import range_hazards
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.plan import Draft, Plan
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ class Chooses(Protocol):
 class RunsAlone(Protocol):
     """A scheduler with an event loop of its own, since it decides while tiles run."""
 
-    def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
-        """Return what became of all tiles, and sentences about it."""
+    def alone(self, p: Problem, room: Room, plan: Plan) -> tuple[Outcome, list[str]]:
+        """Return what became of all tiles, and sentences about it; ``plan`` is that of its draft."""
         ...
 
 

@@ -176,7 +176,7 @@ class Simulator:
                     "--durations "
                     f"{self.lives.name}"
                 )
-            outcome, remarks = scheduler.alone(p, room)
+            outcome, remarks = scheduler.alone(p, room, plan)
             notes += remarks
         else:
             outcome = run(p, self._successors_of(p), plan, room, self._sharing.of(p.launch))

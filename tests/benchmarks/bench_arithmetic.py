@@ -1,5 +1,5 @@
 """Slots and arithmetic units in DeepBench's shapes: how many slots tiles fill (modelled), and which share of peak
-arithmetic an H200 reaches (measured).
+arithmetic an H200 reaches (measured), with the cycles in which tensor cores were busy (counted by Nsight Compute).
 
 python tests/benchmarks/bench_arithmetic.py          no GPU; prints the table of docs/bloom.md
 python tests/benchmarks/bench_arithmetic.py --write docs/bloom.md
@@ -75,22 +75,27 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", metavar="PAGE", type=Path)
     arguments = parser.parse_args()
-    rows = json.loads(RESULTS.read_text())["rows"]
+    result = json.loads(RESULTS.read_text())
+    rows, counted = result["rows"], result["counted"]["shapes"]
     slot_times = slots_filled()
-    if len(slot_times) != len(rows):
-        raise SystemExit(f"{len(slot_times)} launches were recorded and {len(rows)} shapes measured: they do not match")
-    lines = [
-        "| shapes | number | slots filled (modelled): quartiles | arithmetic, of peak (measured): quartiles | most |",
-        "|---|---|---|---|---|",
-    ]
+    if not len(slot_times) == len(rows) == len(counted):
+        raise SystemExit(
+            f"{len(slot_times)} launches were recorded, {len(rows)} shapes measured and {len(counted)} counted: they "
+            "do not match"
+        )
+    tensor, warps = (np.array([row[key] / 100 for row in counted]) for key in ("tensor", "warps"))
+    head = ("shapes", "number", "slots filled (modelled)", "arithmetic, of peak (measured)", "most")
+    head += ("tensor cores busy (counted)", "most", "warps resident (counted)")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for kind in dict.fromkeys(row["kind"] for row in rows):
         mine = np.array([row["kind"] == kind for row in rows])
         share = np.array([row["share"] for row in rows])[mine]
-        slots, arithmetic = (
+        slots, arithmetic, busy, resident = (
             " / ".join(f"{q:.0%}" if q >= 0.01 else f"{q:.1%}" for q in np.quantile(values, (0.25, 0.5, 0.75)))
-            for values in (slot_times[mine], share)
+            for values in (slot_times[mine], share, tensor[mine], warps[mine])
         )
-        lines.append(f"| {kind}s | {mine.sum()} | {slots} | {arithmetic} | {share.max():.0%} |")
+        cells = [f"{kind}s", str(mine.sum()), slots, arithmetic, f"{share.max():.0%}", busy]
+        lines.append(f"| {' | '.join([*cells, f'{tensor[mine].max():.0%}', resident])} |")
     text = "\n".join(lines)
     print(text)
     if arguments.write:

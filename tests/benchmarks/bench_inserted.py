@@ -9,12 +9,10 @@ bits that the recorder's patches set, and all bits where patches set all: reads 
 beside the exact one, and what the simulator makes of both.
 """
 
-import argparse
-import json
 from dataclasses import asdict
 
 import numpy as np
-from measuring import ROOT
+from measuring import ROOT, print_or_write
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import SCHEDULERS, Simulator
@@ -71,14 +69,5 @@ def rows():
             yield row
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true")
-    chosen = parser.parse_args()
-    result = list(rows())
-    if chosen.write:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    print_or_write(rows(), RESULTS)

@@ -6,14 +6,13 @@ python tests/benchmarks/bench_steps.py --write  writes results/steps.json, of wh
 Programs under the model recorder (fake tensors, device H200); times are simulated.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from measuring import ROOT
+from measuring import ROOT, print_or_write
 
 RESULTS = ROOT / "tests/benchmarks/results/steps.json"
 ADAM = """
@@ -61,14 +60,5 @@ def rows():
             yield row
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true")
-    chosen = parser.parse_args()
-    result = list(rows())
-    if chosen.write:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    print_or_write(rows(), RESULTS)

@@ -13,10 +13,9 @@ In `persistent-dynamic` a completion counts an event up, counts the waiting tile
 and is seen there; a worker draws its ticket. The link is the
 device's: half the round trip of 132 blocks each way.
 
-The co-pilot's columns are the simulator's `ccks`; those behind *rings* come from its own dealing (`dealt_plans.py`),
-which has rings for each cluster, charges a worker a read and a release per tile, and takes the round trip by the number
-of blocks. A tile's life there leaves out what a boundary of stages costs (`predict.BOUNDARY_US`, from 50 other gains),
-and a loader that waits fetches weights meanwhile.
+The co-pilot's columns are the simulator's `ccks`; those behind *rings* have a `depth`, as the co-pilot: tiles that are
+sent to a cluster stay there, a worker reads each command over the link, and the round trip is that of as many blocks as
+there are clusters. Two programs: ends, from the first end of a tile on, as the co-pilot counts them.
 
 Other rows of the table of docs/simulator-accuracy.md: chains of `tests/gpu/results/runtime.json`, predicted from the
 time of each stage alone when they were measured; steps of PyTorch programs from what a launch takes the host and the
@@ -32,12 +31,13 @@ import bench_acs_eager
 import bench_bloom
 import bench_spawn
 import numpy as np
-from dealt_plans import Dealt
 from measuring import ROOT, header, put
 
 sys.path.insert(0, str(ROOT / "tests/gpu/measuring"))  # the chains
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
 
+from measure_deadlines import ORDERS
+from measure_deadlines import cases as cases_of_deadlines
 from measure_dealers import SMS, timed_chains
 
 from tests.integration.docs import acs_results
@@ -45,10 +45,9 @@ from tests.support.synthetic_graphs import block, footprint, graph, trace
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.arrays.ragged import owners
 from tileprof.devices import get
-from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.copilot.choices import Choices, programs
 from tileprof.runtime.persistent.cost import LAUNCH_US, clusters_on, stage_us
 from tileprof.runtime.persistent.lower import plan_of
-from tileprof.runtime.persistent.predict import BOUNDARY_US
 
 RESULTS = ROOT / "tests/gpu/results/dealers.json"
 H200 = get("H200")
@@ -56,7 +55,14 @@ L2_NS = 350
 ONE_WAY_US = H200.link_one_way_ns(H200.sms) / 1e3
 DECIDE_NS = 40
 WITHIN = 0.15
-DEALT = {"ccks": Choices(), "ccks-ready": Choices(speculate=False)}
+DEALT = ("ccks", "ccks-ready")
+TWO_PROGRAMS = {
+    "deadline, depth 1": "1 tile",
+    "deadline": "2 tiles",
+    "deadline, depth 5": "5 tiles",
+    "deadline, overwrite": "2 tiles, overwritten",
+    "deadline, overwrite, depth 5": "5 tiles, overwritten",
+}
 LATENCIES_US = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5, 5.0, 7.0, 10.0, 20.0)
 """Of the link, one way, in the notebook's curves."""
 CURVES, TWINS = (ROOT / f"notebooks/data/{name}.csv" for name in ("ccks_twins", "twins"))
@@ -70,11 +76,13 @@ def main():
     header("Twins: measured on an H200 and simulated, us")
     rows, off, curves = chains_compared()
     columns = ["chain", "stages one by one", *ways(), *(f"{way}, rings" for way in DEALT)]
+    two, two_off = programs_compared()
     near = ["within 15%", "", *(f"{sum(abs(e) <= WITHIN for e in errors)} of {len(errors)}" for errors in off.values())]
     by_chain = [*markdown(columns, [*rows, near])]
-    twins = [*all_twins(off)]
+    twins = [*all_twins(off | two_off)]
     summary = [*markdown(TWIN_COLUMNS, twins)]
-    for page, name, lines in (("ccks", "twins", by_chain), ("simulator-accuracy", "all twins", summary)):
+    tables = ("ccks", "twins", by_chain), ("ccks", "two programs", two), ("simulator-accuracy", "all twins", summary)
+    for page, name, lines in tables:
         print("\n".join(lines), end="\n\n")
         if arguments.write:
             put(ROOT / f"docs/{page}.md", name, lines)
@@ -100,8 +108,12 @@ def chains_compared():
 
         for way, text in ways().items():
             compare(way, way, time_us(whole[way == "persistent"], life_factor, text))
-        for way, choices in DEALT.items():
-            compare(f"{way}, rings", way, dealt_us(whole[False], whole[True], us["persistent-stages"], choices))
+        for way in DEALT:
+            compare(
+                f"{way}, rings",
+                way,
+                time_us(whole[False], life_factor, in_rings(whole[False], Choices(speculate=way == "ccks"))),
+            )
             for latency_us in LATENCIES_US:
                 simulated = time_us(whole[False], life_factor, ccks(way, latency_us))
                 curves.append(f'"{name}",{way},{latency_us},{simulated:.2f},{us[way]:.2f}\n')
@@ -116,7 +128,11 @@ def all_twins(off):
         "persistent-dynamic": "`persistent-dynamic`, a queue on the GPU",
     }
     names |= {"ccks": "`ccks`, tiles sent ahead", "ccks-ready": "`ccks`, tiles that are ready"}
-    names |= {f"{way}, rings": f"{way}, its own dealing (`dealt_plans.py`)" for way in DEALT}
+    names |= {f"{way}, rings": f"`ccks:depth=2`, {names[way].partition(', ')[2]}" for way in DEALT}
+    workloads = dict.fromkeys(off, "chains of `measure_dealers.py`")
+    for row in ("kept", "overwritten"):
+        names[row] = f"`ccks:depth=1` to `5`, two programs, commands that are {row}"
+        workloads[row] = "ends in `measure_deadlines.py`"
     results = json.loads((ROOT / "tests/gpu/results/runtime.json").read_text())["rows"]
     for way, name in (("graph", "`graph`"), ("pdl", "`pdl`"), ("cusync", "`cusync`")):
         errors = [r["predicted_us"] / r["us"] - 1 for r in results if r["row"] == way and "predicted_us" in r]
@@ -124,7 +140,7 @@ def all_twins(off):
     errors = [r["predicted_us"] / r["us"] - 1 for r in results if r["row"] == "persistent" and "predicted_us" in r]
     yield twin("`persistent`, as `export` predicts it", "chains", errors)
     for way, errors in off.items():
-        yield twin(names[way], "chains of `measure_dealers.py`", errors)
+        yield twin(names[way], workloads[way], errors)
     steps = bench_acs_eager.simulated()
     for way, key in (("stream", "step_us"), ("graph", "graph_us")):
         errors = bench_acs_eager.errors(steps, way, key)
@@ -169,15 +185,47 @@ def markdown(columns, rows):
         yield f"| {' | '.join(row)} |"
 
 
-def dealt_us(plan, cut, stages_us, choices):
-    """A plan under the co-pilot; ``cut`` is the plan whose stages one by one took ``stages_us``."""
-    gap = H200.graph_gap_ns / 1e3
-    alone = [stage_us(stage, cut.split, min(cut.clusters, stage.tasks)) for stage in cut.stages]
-    factor = (stages_us - (gap + BOUNDARY_US) * len(alone)) / sum(alone)
-    link = {"read": H200.link_read_ns / 1e3, "release": H200.link_release_ns / 1e3, "decide": DECIDE_NS / 1e3}
-    trip = 2 * H200.link_one_way_ns(plan.clusters) / 1e3
-    lives = [factor * us for us in lives_us(plan)]
-    return Dealt(plan, lives, choices, trip=trip, **link).run() + BOUNDARY_US + gap
+def programs_compared():
+    """Lines of the table of two programs that share the GPU, and errors of their ends, by whether commands are
+    overwritten.
+    """
+    off, rows = {}, []
+    names = list(TWO_PROGRAMS)
+    chains = cases_of_deadlines()
+    for row in json.loads(RESULTS.read_text())["deadlines"]:
+        if not row.keys() >= TWO_PROGRAMS.keys():
+            continue  # measured before commands could be overwritten
+        chain = chains[row["program"]]
+        policy = chain.policy()
+        whole = {cuts: plan_of(policy, chain, clusters=clusters_on(SMS), cuts=cuts) for cuts in (True, False)}
+        cells = [row["program"]]
+        factor = calibrated(whole[True], row["stages one by one"]["whole_us"])
+        for name in names:
+            simulated_us = ends_us(whole[False], factor, ORDERS[name])
+            kind = "overwritten" if ORDERS[name].overwrite else "kept"
+            pairs = [*zip(row[name]["ends_us"], simulated_us, strict=True)]
+            off.setdefault(kind, []).extend(simulated / measured - 1 for measured, simulated in pairs)
+            cells.append(", ".join(f"{measured:.0f} / {simulated:.0f}" for measured, simulated in pairs))
+        rows.append(cells)
+    return [*markdown(["large program", *TWO_PROGRAMS.values()], rows)], off
+
+
+def ends_us(plan, factor, choices):
+    """When each of two programs ends, the second of which is urgent, from the first end of a tile on."""
+    program_of = programs(plan)
+    text = in_rings(plan, choices) + f",urgent={int(program_of.argmax())}"
+    end_ns = simulated(plan, factor, text).end_ns
+    tiles = np.repeat(program_of, np.bincount(plan.tasks[:, 0], minlength=len(plan.stages)))
+    return [(end_ns[tiles == number].max() - end_ns.min()) / 1e3 for number in (0, 1)]
+
+
+def in_rings(plan, choices):
+    """The simulator's `ccks` with a depth, over the link of as many blocks as there are clusters."""
+    one_way_ns, read_ns = H200.link_one_way_ns(plan.clusters), H200.link_read_ns
+    return (
+        f"ccks:depth={choices.depth},overwrite={int(choices.overwrite)},speculate={int(choices.speculate)},"
+        f"up={one_way_ns}ns,down={one_way_ns - read_ns}ns,decide={DECIDE_NS}ns"
+    )
 
 
 def ways():
@@ -219,7 +267,12 @@ def lives_us(plan):
 
 
 def time_us(plan, factor, text):
-    """The plan on a machine whose SMs are the plan's clusters, under a scheduler, with one launch's costs."""
+    """The plan's time under a scheduler, with one launch's costs."""
+    return simulated(plan, factor, text).time_ns / 1e3 + LAUNCH_US + H200.graph_gap_ns / 1e3
+
+
+def simulated(plan, factor, text):
+    """The plan on a machine whose SMs are the plan's clusters, under a scheduler."""
     g = tile_graph(plan)
     lives = [1e3 * factor * us for us in lives_us(plan)]
     launches = [
@@ -228,7 +281,7 @@ def time_us(plan, factor, text):
     ]
     feet = {n: footprint(stage.tasks, duration_ns=lives[n]) for n, stage in enumerate(plan.stages)}
     g.recording = trace(launches, feet, device=replace(H200, sms=plan.clusters, blocks_per_sm=1))
-    return Simulator(g).run(scheduler(text)).time_ns / 1e3 + LAUNCH_US + H200.graph_gap_ns / 1e3
+    return Simulator(g).run(scheduler(text))
 
 
 def tile_graph(plan):

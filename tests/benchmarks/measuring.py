@@ -1,5 +1,7 @@
 """What the measurements share: the machine's description, children with their cost, and tables."""
 
+import argparse
+import json
 import os
 import platform
 import subprocess
@@ -32,6 +34,16 @@ def table(names, rows):
     for row in [names, ["-" * w for w in widths], *rows]:
         print("| " + " | ".join(str(cell).ljust(w) for cell, w in zip(row, widths, strict=True)) + " |")
     print(flush=True)
+
+
+def print_or_write(rows, path):
+    """Collect rows, which print themselves; with --write, write them to a results file as JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--write", action="store_true", help=f"write {path.name}")
+    options = parser.parse_args()
+    collected = list(rows)
+    if options.write:
+        path.write_text(json.dumps(collected, indent=1) + "\n")
 
 
 def put(page, name, lines):

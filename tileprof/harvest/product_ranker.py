@@ -345,7 +345,7 @@ class Trainer:
         torch, shown = self.torch, 0
         own = [self.net[name].requires_grad_() for name in names]
         optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY)
-        if self.device != "cpu":  # features of 48 candidates are some hundred kernels, unless they are fused
+        if self.device != "cpu":  # features of all candidates are some hundred kernels, unless they are fused
             loss = torch.compile(loss, dynamic=False)
             loss(self._on(self.lesson.shown)[: min(step, len(self.lesson.shown))]).backward()
         rows = self._on(self.lesson.shown)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The verdict on a policy, and modelled times in microseconds: of the launches in stream order, under the policy
-    (None: it cannot run to its end), and with one wait per dependency. ``corrected``: for an unsound policy, one that
-    is sound for the same launches, if there is one. ``remarks``: sentences on how the policy's guard differs from the
-    trace.
+    """The verdict on a policy, with modelled times in microseconds.
+
+    The times are those of the launches in stream order, under the policy (None: it cannot run to its end), and with
+    one wait per dependency. ``corrected``: for an unsound policy, a sound one for the same launches, if there is one.
+    ``remarks``: sentences on how the policy's guard differs from the trace.
     """
 
     policy: Policy

@@ -89,7 +89,7 @@ FALLBACKS: Final = {
 """The scheduler that takes the place of one whose kernel cannot run the chain."""
 
 
-def right() -> list[str]:
+def correct_names() -> list[str]:
     """Return names of the schedulers that compute right results."""
     return [s.name for s in SCHEDULERS.values() if s.correct]
 
@@ -97,7 +97,7 @@ def right() -> list[str]:
 def scheduler(name: str) -> Scheduler:
     """Return the scheduler of a name; raises `UserError`."""
     if name not in SCHEDULERS:
-        raise UserError(f"there is no scheduler {name!r}; known: auto, {', '.join(right())}")
+        raise UserError(f"there is no scheduler {name!r}; known: auto, {', '.join(correct_names())}")
     return SCHEDULERS[name]
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from tileprof.analysis.bounds.problem import successors
 from tileprof.analysis.simulate.engine import Outcome, Room
 from tileprof.analysis.simulate.inlining import PRINTED, Inlining, run
-from tileprof.analysis.simulate.plan import READY, Draft
+from tileprof.analysis.simulate.plan import READY, Draft, Plan
 from tileprof.analysis.simulate.scheduler import Options, Program, option
-from tileprof.errors import UserError
+from tileprof.analysis.simulate.workers import first_begins, workers
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds.problem import Problem
@@ -48,33 +48,13 @@ class Inline(Options):
     def draft(self, program: Program) -> Draft:
         return Draft(program.count, gate=[READY] * program.count, one_kernel=True)
 
-    def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
+    def alone(self, p: Problem, room: Room, _plan: Plan) -> tuple[Outcome, list[str]]:
         """Return every tile's times, and a sentence about how many ran inline."""
         costs = Inlining(workers(p, room), self.policy, self.spawn_ns, self.fetch_ns, self.reload_ns)
         outcome = run(p, successors(p), costs)
-        first = np.zeros(len(p.launch))
-        filled = np.flatnonzero(np.diff(p.tile_base))
-        first[filled] = np.minimum.reduceat(outcome.begin_ns, p.tile_base[filled]) if len(filled) else 0.0
+        first = first_begins(p, outcome.begin_ns)
         inline = f"{int(outcome.inline.sum()):,} of {p.tiles:,} tiles run inline"
         sentence = f"{inline}, by the worker of their last parent; {costs.workers:,} workers."
         fetching_ns = self.fetch_ns * float((~outcome.inline).sum())
         sm = (outcome.worker % room.sms).astype(np.int32)
         return Outcome(outcome.begin_ns, outcome.end_ns, sm, first, p.tiles, fetching_ns, 0), [sentence]
-
-
-def workers(p: Problem, room: Room) -> int:
-    """Return tiles that fit on the machine at once; none where there are no tiles. The blocks of a cluster may lie on
-    several SMs, as the engine places them.
-
-    Raises UserError where not one tile fits.
-    """
-    filled = np.flatnonzero(np.diff(p.tile_base))
-    if not len(filled):
-        return 0
-    blocks = room.sms * (room.capacity // np.maximum(room.demand[filled], 1)).min(axis=1)
-    fits = blocks // room.cluster[filled]
-    if fits.min() < 1:
-        raise UserError(
-            f"inline: a worker as large as a tile of launch {p.launch[filled[fits.argmin()]]} does not fit on the GPU"
-        )
-    return int(fits.min())

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled, internal
 from tileprof.analysis.heaps import pop
+from tileprof.analysis.simulate.spawning.launches import completes, ends, later, schedule
 from tileprof.analysis.simulate.spawning.rules import count_end, tick, tiles_of
 from tileprof.analysis.simulate.spawning.state import (
     ACTIVE,
@@ -14,43 +15,54 @@ from tileprof.analysis.simulate.spawning.state import (
     BEGUN,
     BUSY,
     CHILDREN,
+    COMES,
+    COMPLETED,
     CURRENT,
+    DECIDES,
     ENDED,
     ENTERED,
     FRONT,
+    GOES_ON,
     HELD,
     KEEPING,
+    KEEPS,
     LIVED,
     OWN_ITEMS,
     OWN_NS,
     PARENT,
+    PENDING,
     QUEUED,
     REACHES,
+    READS,
     ROOM,
     RUNNING,
+    SAMPLES,
+    SHOWS,
     SINCE,
     SIZE,
+    STANDING,
+    UPDATES,
+    VISIBLE,
     Costs,
     State,
     Work,
 )
 from tileprof.analysis.simulate.spawning.tiles import (
     begins_keeping,
-    comes_to_site,
     ends_keeping,
     next_end,
-    schedule,
     warp_decides,
 )
+from tileprof.analysis.simulate.spawning.walks import comes_to_end, comes_to_sites
+from tileprof.analysis.simulate.spawning.words import looks, reads, samples, shows, updates
 
 
 @compiled
 def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> float:
     """Run event by event. Of n threads, in the order in which events of one instant happen: the tile of slot s ends
     (s); the threads of the warp that begins with thread t have done the items without sites that they keep (slots + t);
-    grid g arrives (slots + n + g); the next round or parent tile may begin (slots + 2 n); the warp of thread t decides
-    (slots + 2 n + 1 + t); thread t comes to a site among its items, or to their end (slots + 3 n + 1 + t); the warp of
-    thread t begins with the items that it keeps (slots + 4 n + 1 + t).
+    grid g arrives (slots + n + g); the next round or parent tile may begin (slots + 2 n); then the kinds of
+    `launches.later`, each with its threads.
     """
     c, n = z.c, len(w.items)
     now = 0.0
@@ -71,10 +83,14 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
                 schedule(z, z.ns[REACHES], o.slots + 2 * n)
         while c[HELD] > 0 and c[PARENT] == stop and c[FRONT] < c[ENTERED] and c[ROOM] >= o.child:
             _start_child(z, o, w, now)
-        if c[RUNNING] == 0 and c[QUEUED] == 0 and c[PARENT] == stop:
-            c[CURRENT] += 1
+        if c[RUNNING] == 0 and c[PENDING] == 0 and c[PARENT] == stop:
+            settle_ns = o.settle_ns if c[COMPLETED] > 0 else 0.0
+            c[CURRENT], c[COMPLETED] = c[CURRENT] + 1, 0
             if c[CURRENT] + 1 < len(round_at):
-                schedule(z, now + o.gap_ns, o.slots + 2 * n)
+                schedule(z, now + settle_ns + o.gap_ns, o.slots + 2 * n)
+            else:
+                now += settle_ns
+                break
         if c[SIZE] == 0 and c[KEEPING] == 0:
             break
         if c[KEEPING] > 0 and (c[SIZE] == 0 or next_end(z, o) < z.keys[0]):
@@ -93,37 +109,59 @@ def _happens(z: State, o: Costs, w: Work, now: float) -> None:
     pop(z.keys, z.events, z.c[SIZE])
     z.c[SIZE] -= 1
     if item < o.slots:
-        _tile_ends(z, o, item, now)
+        _tile_ends(z, o, w, item, now)
         return
     item -= o.slots
     if item < n:
         z.ns[OWN_ITEMS] += z.own_items[item]
         z.ns[OWN_NS] += z.own_ns[item]
-        _part_ends(z, o, item, now)
+        _part_ends(z, o, w, item, now)
     elif item < 2 * n:
         z.arrived[z.c[ARRIVED]] = item - n
         z.c[ARRIVED] += 1
-    elif 2 * n < item <= 3 * n:
-        warp_decides(w, o, z, now, item - 2 * n - 1)
-    elif item > 4 * n:
-        begins_keeping(z, o, now, item - 4 * n - 1)
-    elif item > 3 * n and not comes_to_site(w, o, z, now, item - 3 * n - 1):
-        z.deep[z.warp[item - 3 * n - 1]] -= 1
-        _part_ends(z, o, z.warp[item - 3 * n - 1], now)
+    elif item > 2 * n:
+        _happens_to(z, o, w, now, (item - 2 * n - 1) // n, (item - 2 * n - 1) % n)
 
 
 @internal
-def _part_ends(z: State, o: Costs, first: int, now: float) -> None:
+def _happens_to(z: State, o: Costs, w: Work, now: float, kind: int, t: int) -> None:
+    if kind == DECIDES:
+        if looks(w, o, z, now, t):
+            warp_decides(w, o, z, now, t)
+    elif kind == COMES:
+        if z.site[t] < 0:
+            comes_to_end(z, t)
+            _part_ends(z, o, w, t, now)
+        elif looks(w, o, z, now, t):
+            comes_to_sites(w, o, z, now, t)
+    elif kind == KEEPS:
+        begins_keeping(z, o, now, t)
+    elif kind == READS:
+        reads(w, o, z, now, t)
+    elif kind == SAMPLES:
+        samples(w, o, z, now, t)
+    elif kind == UPDATES:
+        updates(w, o, z, now, t)
+    elif kind == SHOWS:
+        shows(z, t)
+    elif kind == GOES_ON:
+        z.c[STANDING] -= 1
+    else:
+        completes(w, o, z, t, now)
+
+
+@internal
+def _part_ends(z: State, o: Costs, w: Work, first: int, now: float) -> None:
     z.parts[first] -= 1
     if z.parts[first] == 0:
         slot = z.slot[first]
         z.warps[slot] -= 1
         if z.warps[slot] == 0:
-            _tile_ends(z, o, slot, now)
+            _tile_ends(z, o, w, slot, now)
 
 
 @internal
-def _tile_ends(z: State, o: Costs, slot: int, now: float) -> None:
+def _tile_ends(z: State, o: Costs, w: Work, slot: int, now: float) -> None:
     z.free[z.c[HELD]] = slot
     z.c[HELD] += 1
     grid = z.runs[slot]
@@ -133,6 +171,7 @@ def _tile_ends(z: State, o: Costs, slot: int, now: float) -> None:
         return
     z.c[ROOM] += o.child
     z.c[QUEUED] -= 1
+    z.c[VISIBLE] -= 1
     z.c[ENDED] += 1
     life = now - z.began[slot]
     z.ns[LIVED] += life
@@ -146,6 +185,7 @@ def _tile_ends(z: State, o: Costs, slot: int, now: float) -> None:
     if z.to_end[grid] == 0:
         z.c[ACTIVE] -= 1
         z.took[grid] = now - z.asked[grid]
+        ends(w, o, z, grid, now)
 
 
 @internal
@@ -171,7 +211,8 @@ def _begin_warps(w: Work, z: State, o: Costs, slot: int, first: int, last: int, 
             if w.items[u] > 0:
                 to_site = max(to_site, w.own_ns[u])
         z.others_end[t] = begin + longest
-        schedule(z, begin + (to_site if to_site > 0 else longest), o.slots + 2 * len(w.items) + 1 + t)
+        late = _drawn(o.seed, t) * o.jitter_ns if o.jitter_ns > 0 else 0.0
+        later(w, o, z, DECIDES, t, begin + (to_site if to_site > 0 else longest) + late)
 
 
 @internal
@@ -193,3 +234,12 @@ def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
         _begin_warps(w, z, o, slot, w.first_child[grid] + first, w.first_child[grid] + last, now + w.child_ns)
     else:
         schedule(z, now + w.child_ns + w.longest_ns[grid], slot)
+
+
+@internal
+def _drawn(seed: int, t: int) -> float:
+    """Return a number from 0 to 1 for a thread, by splitmix64."""
+    word = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(t) * np.uint64(0xD1B54A32D192ED03)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return float((word ^ (word >> np.uint64(31))) >> np.uint64(11)) / 2.0**53

@@ -15,8 +15,8 @@ class Spawning:
     The defaults are a K20c, whose launches were measured for GPGPU-Sim (``-cdp_latency``: 20,000 cycles for a warp that
     launches and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs
     of at most 16 blocks and 2,048 threads. Parents of 256 and children of 32 threads are those of dragon_li, the
-    benchmarks of Wang and Yalamanchili (IISWC 2014). ``gap_ns`` is assumed. Of an H200: ``launch_ns`` 45,000,
-    ``another_ns`` 400 and ``serve_ns`` 400 were measured (docs/spawn.md), with 4,224 slots and 270,336 threads.
+    benchmarks of Wang and Yalamanchili (IISWC 2014). ``gap_ns`` is assumed. An H200's were measured (docs/spawn.md;
+    `H200` in tests/benchmarks/bench_spawn.py).
     """
 
     slots: int = field(default=13 * 16, metadata={"meaning": "blocks that the GPU holds", "least": 1})
@@ -32,6 +32,30 @@ class Spawning:
     )
     serve_ns: float = field(
         default=0.0, metadata={"meaning": "for each launch of the whole GPU, one after the other", "least": 0}
+    )
+    crowd_ns: float = field(
+        default=0.0, metadata={"meaning": "more for each launch by each other warp that launches", "least": 0}
+    )
+    crowded_ns: float = field(
+        default=0.0, metadata={"meaning": "the most that a launch takes by others that launch", "least": 0}
+    )
+    submit_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "of the whole GPU for each launch, while the warps that launch stand still", "least": 0},
+    )
+    complete_ns: float = field(
+        default=0.0,
+        metadata={
+            "meaning": "of the whole GPU for each child grid that has ended, until its parent may end",
+            "least": 0,
+        },
+    )
+    first_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "more for each of the first grids of a round, one for each queue up to 32", "least": 0},
+    )
+    settle_ns: float = field(
+        default=0.0, metadata={"meaning": "of a round with launches after its last grid has ended", "least": 0}
     )
     window_ns: float = field(
         default=0.0, metadata={"meaning": "of time over which children are counted, 0: all of it", "least": 0}
@@ -62,14 +86,41 @@ class Spawning:
         default=0,
         metadata={"meaning": "1: child tiles start before parent tiles that wait", "least": 0, "most": 1},
     )
-    lag_ns: float = field(
+    read_ns: float = field(
         default=0.0,
-        metadata={"meaning": "between two looks of the rules at the children in the queue", "least": 0},
+        metadata={
+            "meaning": "for a warp that decides to read one of the controller's words, 0: it knows all",
+            "least": 0,
+        },
+    )
+    think_ns: float = field(
+        default=0.0, metadata={"meaning": "for the rule warp to decide when it has read, with read", "least": 0}
+    )
+    word_ns: float = field(
+        default=0.0, metadata={"meaning": "of the controller's words for each read of the whole GPU", "least": 0}
+    )
+    update_ns: float = field(
+        default=0.0, metadata={"meaning": "of the controller's words for each update by a warp", "least": 0}
+    )
+    lane_ns: float = field(
+        default=0.0, metadata={"meaning": "more for each thread whose launch is an update", "least": 0}
+    )
+    near: int = field(
+        default=0,
+        metadata={"meaning": "SMs of 132 that do not wait for reads of other SMs", "least": 0, "most": 132},
     )
     stagger_ns: float = field(
         default=0.0,
         metadata={"meaning": "between two parent tiles whose threads reach their launch sites", "least": 0},
     )
+    jitter_ns: float = field(
+        default=0.0,
+        metadata={
+            "meaning": "the most by which a warp comes late to its launch sites, drawn evenly with seed",
+            "least": 0,
+        },
+    )
+    seed: int = field(default=0, metadata={"meaning": "of jitter", "least": 0})
     guess_ns: float = field(
         default=0.0,
         metadata={"meaning": "of an item for the rule warp until one was done inline; 0: items' own times", "least": 0},

@@ -11,16 +11,11 @@ from numpy.typing import NDArray
 from tileprof.analysis.simulate.spawning.loop import run_events
 from tileprof.analysis.simulate.spawning.options import Spawning
 from tileprof.analysis.simulate.spawning.state import (
-    CLOSES,
-    HELD,
-    LOOKED,
     POLICIES,
-    ROOM,
     THRESHOLD,
-    WINDOWS,
     Costs,
-    State,
     Work,
+    fresh_state,
 )
 from tileprof.analysis.simulate.spawning.work import Spawns, depth_of, own_times
 from tileprof.errors import UserError
@@ -99,27 +94,12 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     o, n = options, len(work.items)
     first_child = np.full(n, -1, np.int64) if work.first_child is None else work.first_child
     depth_of(work, first_child)
-    costs = Costs(
-        int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp), float(o.launch_ns),
-        float(o.told_ns or o.launch_ns), float(o.another_ns), float(o.told_another_ns or o.another_ns),
-        float(o.serve_ns), float(o.window_ns), int(o.ended), int(o.queues), float(o.gap_ns), int(o.prior),
-        int(o.untried), int(o.children), float(o.lag_ns), float(o.stagger_ns), float(o.guess_ns), float(o.issue_ns),
-    )  # fmt: skip
-    events = o.slots + 4 * n + 2
-    z = State(
-        np.zeros(15, np.int64), np.zeros(16), np.empty(events), np.empty(events, np.int64),
-        np.empty(o.slots, np.int64), np.zeros(o.slots), np.zeros(o.slots, np.int64), np.arange(o.slots),
-        np.empty(n + 1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, np.nan),
-        np.full(n, np.nan), np.full(n, np.nan), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64),
-        np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64),
-        np.empty(n, np.int64), np.empty(n), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64), np.zeros(n),
-        np.zeros(n, np.int64), np.zeros(n), np.zeros(n), np.empty(n), np.empty(n, np.int64),
-        np.zeros(o.warp, np.bool_),
-        np.empty(o.warp, np.int64), np.zeros(o.warp), np.full(WINDOWS, -1), np.zeros(WINDOWS, np.int64),
-        np.zeros(WINDOWS),
-    )  # fmt: skip
-    z.c[HELD], z.c[ROOM] = o.slots, o.resident
-    z.ns[CLOSES], z.ns[LOOKED] = o.window_ns, -np.inf
+    values: dict[str, Any] = {key: (float if key.endswith("_ns") else int)(getattr(o, key)) for key in Costs._fields}
+    costs = Costs(**values)
+    costs = costs._replace(
+        told_ns=costs.told_ns or costs.launch_ns, told_another_ns=costs.told_another_ns or costs.another_ns
+    )
+    z = fresh_state(n, costs)
     program = Work(
         work.items,
         work.item_ns,

@@ -14,7 +14,6 @@ from tileprof.analysis.simulate.spawning.state import (
     CLOSES,
     ENDED,
     LIVED,
-    LOOKED,
     MEAN,
     OWN_ITEMS,
     OWN_NS,
@@ -23,6 +22,7 @@ from tileprof.analysis.simulate.spawning.state import (
     SINCE,
     THRESHOLD,
     TICKED,
+    WARP,
     WINDOWS,
     Costs,
     State,
@@ -42,48 +42,59 @@ def launches_by_rule(w: Work, o: Costs, z: State, t: int, before: int, now: floa
     if w.policy == THRESHOLD:
         return True
     if o.prior == 0 and z.c[ENDED] == 0:
-        return bool(queued(z, o, now) + tiles_of(o, w.items[t]) <= o.untried)
+        return bool(queued(z, o) + tiles_of(o, w.items[t]) <= o.untried)
     each, warp_ns = pace(w, o, z, t, now)
-    expected = o.told_ns + (before + 1) * o.told_another_ns + (queued(z, o, now) + tiles_of(o, w.items[t])) * each
+    expected = o.told_ns + (before + 1) * o.told_another_ns + (queued(z, o) + tiles_of(o, w.items[t])) * each
     return not expected >= w.items[t] * warp_ns
 
 
 @internal
-def queued(z: State, o: Costs, now: float) -> int:
-    """Child tiles launched and not ended, as a rule sees them, which looks again after ``lag_ns``."""
-    if o.lag_ns <= 0 or now > z.ns[LOOKED] + o.lag_ns:
-        z.c[SEEN], z.ns[LOOKED] = z.c[QUEUED], now
-    return int(z.c[SEEN])
+def queued(z: State, o: Costs) -> int:
+    """Child tiles launched and not ended, as a rule sees them."""
+    return int(z.c[SEEN] if o.read_ns > 0 else z.c[QUEUED])
 
 
 @internal
-def choose(w: Work, o: Costs, z: State, first: int, last: int, now: float) -> None:
+def decide(w: Work, o: Costs, z: State, count: int, now: float) -> None:
+    """Let the first ``count`` of ``z.lanes``, threads of a warp that are asked together, decide whether they launch."""
+    z.chosen[:] = False
+    if w.policy == WARP:
+        _choose(w, o, z, count, now)
+        return
+    before = 0
+    for i in range(count):
+        t = z.lanes[i]
+        z.chosen[i] = w.items[t] > 0 and launches_by_rule(w, o, z, t, before, now)
+        before += w.items[t] >= w.threshold
+
+
+@internal
+def _choose(w: Work, o: Costs, z: State, count: int, now: float) -> None:
     """Choose the sites of a warp to launch: the largest, as many as make the later of warp and children end first, of
     these the ones with enough items.
     """
-    z.chosen[:] = False
     best_ns, best, tiles = 0.0, 0, 0
-    for launches in range(last - first + 1):
+    for launches in range(count + 1):
         largest, longest = -1, 0.0
-        for t in range(first, last):
-            took = w.items[t] * _item_ns(w, o, z, t)
-            if not z.chosen[t - first] and took > longest:
-                largest, longest = t, took
+        for i in range(count):
+            took = w.items[z.lanes[i]] * _item_ns(w, o, z, z.lanes[i])
+            if not z.chosen[i] and took > longest:
+                largest, longest = i, took
         ends_ns = longest
         if launches > 0:
             warp_ns = o.told_ns + launches * o.told_another_ns
-            each, _ = pace(w, o, z, first, now)
-            queued_ns = (queued(z, o, now) + tiles) * (o.told_another_ns if np.isnan(each) else each)
+            each, _ = pace(w, o, z, z.lanes[0], now)
+            queued_ns = (queued(z, o) + tiles) * (o.told_another_ns if np.isnan(each) else each)
             ends_ns = warp_ns + max(longest, queued_ns)
         if launches == 0 or ends_ns < best_ns:
             best_ns, best = ends_ns, launches
         if largest < 0:
             break
-        z.chosen[largest - first] = True
-        z.picked[launches] = largest - first
-        tiles += tiles_of(o, w.items[largest])
+        z.chosen[largest] = True
+        z.picked[launches] = largest
+        tiles += tiles_of(o, w.items[z.lanes[largest]])
     for launch in range(z.chosen.sum()):
-        if launch >= best or w.items[first + z.picked[launch]] < w.threshold:
+        if launch >= best or w.items[z.lanes[z.picked[launch]]] < w.threshold:
             z.chosen[z.picked[launch]] = False
 
 

@@ -12,28 +12,41 @@ POLICIES = ("flat", "always", "threshold", "spawn", "warp")
 
 (
     PARENT, CURRENT, RUNNING, HELD, ROOM, QUEUED, CHILDREN, ENDED, ACTIVE, ENTERED, ARRIVED, FRONT, SIZE,
-    SEEN, KEEPING,
-) = range(15)  # fmt: skip
+    SEEN, KEEPING, VISIBLE, STANDING, PENDING, COMPLETED,
+) = range(19)  # fmt: skip
 """Counters: next parent thread, round, parent tiles that run, free slots, free threads, child tiles launched and not
 ended, of these running, child tiles ended, grids in execution, grids that have entered execution, grids arrived, first
-grid with tiles to start, events, child tiles in the queue when a rule last looked, and warps that do items inline, by
-the progress at which they end.
+grid with tiles to start, events, child tiles in the queue as the warp that decides has read it, warps that do items
+inline, by the progress at which they end, child tiles in the queue as anyone can read it, warps that launch, grids that
+are not complete, and grids of the round that are.
 """
 
 (
-    BUSY, SINCE, LIVED, SERVED, AREA, TICKED, CLOSES, MEAN, LOOKED, REACHES, OWN_ITEMS, OWN_NS, BEGUN,
+    BUSY, SINCE, LIVED, SERVED, AREA, TICKED, CLOSES, MEAN, LINE, DONE, REACHES, OWN_ITEMS, OWN_NS, BEGUN,
     PROGRESS, UNTIL, DEMAND,
-) = range(16)  # fmt: skip
+) = range(17)  # fmt: skip
 """Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch
 has been served. Of the window: child tiles times time so far, until when, when it ends, and how many ran at a time in
-the one before. When a rule looked at the queue; when the next parent tile may start; items done inline by tiles that
+the one before. When the last read or update of the controller's words is done, and the last grid that has ended is
+complete; when the next parent tile may start; items done inline by tiles that
 have ended, and their time. When the first child tile started. How far a warp has come that has done items inline
 since the beginning, as far as it would alone, until when this is counted, and items per time that such warps would do
 alone.
 """
 
+DECIDES, COMES, KEEPS, READS, SAMPLES, UPDATES, SHOWS, GOES_ON, COMPLETES = range(9)
+"""Events of a thread: its warp decides, comes to sites among its items or to their end, or begins with the items
+without sites that it keeps; its read comes to the controller's words, or is the last one; what it has launched comes
+to these words, or can be read; it has launched; its grid is complete.
+"""
+
 TOP, UNTIMED = -1, -2
-"""No owner above; and the time of the thread's items is not measured, since another thread of its warp measures."""
+"""No owner above; and the time of the owner's items is not measured, since another thread of its warp measures."""
+
+SMS = 132
+"""SMs over which tiles are dealt."""
+FIRST = 32
+"""Queues whose first grid takes longer."""
 
 WINDOWS = 8
 """That are kept, of which the last six whole ones are read (spawn.cuh)."""
@@ -65,24 +78,25 @@ class State(NamedTuple):
     """
     stop: NDArray[np.int64]
     parts: NDArray[np.int64]
-    warp: NDArray[np.int64]
-    """``[threads]`` first thread of the warp of a thread that does items with sites inline."""
     at: NDArray[np.int64]
-    """``[threads]`` of such a thread, the owner of the items that it does now, and the site that it reaches next, or -1
-    for its end.
+    """``[threads]`` by the first thread of a warp that does items with sites inline, the first of the owners whose
+    items it does now, and of the threads whose sites it reaches next, or -1 for its end.
     """
     site: NDArray[np.int64]
+    peer: NDArray[np.int64]
+    """``[threads]`` the next thread of the same warp that is at its site, too, or whose items the warp does; -1: none.
+    """
     up: NDArray[np.int64]
-    """``[threads]`` of an owner, the owner whose item it is (`TOP` or `UNTIMED` for none), the next of its own items,
-    and when these began.
+    """``[threads]`` of the first of such owners, the first of those whose items these are (`TOP` or `UNTIMED` for
+    none), the next of their own items, and when these began.
     """
     next: NDArray[np.int64]
     since: NDArray[np.float64]
     due_items: NDArray[np.int64]
-    """``[threads]`` items that such a thread has done inline since it came to a site, and their time."""
+    """``[threads]`` by the first thread of a warp, items that its first owners have done inline since it came to a
+    site, and their time.
+    """
     due_ns: NDArray[np.float64]
-    deep: NDArray[np.int64]
-    """``[threads]`` by the first thread of a warp, its threads that do items with sites inline."""
     others_end: NDArray[np.float64]
     """``[threads]`` by the first thread of a warp, when its threads without sites have ended."""
     own_items: NDArray[np.int64]
@@ -95,8 +109,22 @@ class State(NamedTuple):
     progress: NDArray[np.float64]
     """Progress at which warps that do items inline end, and their first threads: a heap."""
     keeping: NDArray[np.int64]
+    words: NDArray[np.int64]
+    """``[threads]`` by the first thread of a warp that decides, words of the controller that it has yet to read, -1
+    when it has; child tiles in the queue when it read their number; and tiles that it has launched since, which cannot
+    be read yet, of how many grids.
+    """
+    looked: NDArray[np.int64]
+    adds: NDArray[np.int64]
+    lanes_of: NDArray[np.int64]
+    over: NDArray[np.int64]
+    """``[threads]`` of a launched grid, that whose thread launched it, -1 for a parent tile's; and what keeps it from
+    being complete: its own tiles, as one, and grids that these have launched.
+    """
+    open: NDArray[np.int64]
+    lanes: NDArray[np.int64]
+    """``[warp]`` threads of a warp that decide together, and which of these launch."""
     chosen: NDArray[np.bool_]
-    """``[warp]`` which threads of a warp launch."""
     picked: NDArray[np.int64]
     """``[warp]`` those, the largest first."""
     kept: NDArray[np.float64]
@@ -137,7 +165,44 @@ class Costs(NamedTuple):
     prior: int
     untried: int
     children: int
-    lag_ns: float
+    read_ns: float
+    think_ns: float
+    word_ns: float
+    update_ns: float
+    lane_ns: float
+    near: int
+    crowd_ns: float
+    crowded_ns: float
+    submit_ns: float
+    complete_ns: float
+    first_ns: float
+    settle_ns: float
+    jitter_ns: float
+    seed: int
     stagger_ns: float
     guess_ns: float
     issue_ns: float
+
+
+def fresh_state(threads: int, o: Costs) -> State:
+    """Return the state before the first event."""
+    n, events = threads, o.slots + 7 * threads + 1
+
+    def numbers(count: int) -> NDArray[np.int64]:
+        return np.zeros(count, np.int64)
+
+    z = State(
+        c=numbers(19), ns=np.zeros(17), keys=np.empty(events), events=numbers(events), runs=numbers(o.slots),
+        began=np.zeros(o.slots), warps=numbers(o.slots), free=np.arange(o.slots), arrived=numbers(n + 1),
+        to_start=numbers(n), to_end=numbers(n), asked=np.full(n, np.nan), took=np.full(n, np.nan),
+        estimate=np.full(n, np.nan), slot=numbers(n), stop=numbers(n), parts=numbers(n), at=numbers(n),
+        site=numbers(n), peer=numbers(n), up=numbers(n), next=numbers(n), since=np.zeros(n), due_items=numbers(n),
+        due_ns=np.zeros(n), others_end=np.zeros(n), own_items=numbers(n), own_ns=np.zeros(n), demand=np.zeros(n),
+        progress=np.zeros(n), keeping=numbers(n), words=numbers(n), looked=numbers(n), adds=numbers(n),
+        lanes_of=numbers(n), over=numbers(n), open=numbers(n), lanes=numbers(o.warp), chosen=np.zeros(o.warp, np.bool_),
+        picked=numbers(o.warp), kept=np.zeros(o.warp), window=np.full(WINDOWS, -1), window_ended=numbers(WINDOWS),
+        window_lived=np.zeros(WINDOWS),
+    )  # fmt: skip
+    z.c[HELD], z.c[ROOM] = o.slots, o.resident
+    z.ns[CLOSES] = o.window_ns
+    return z

@@ -145,6 +145,7 @@ def run_once():
 
 def counts(seconds, write):
     """Percent of peak by counter, per shape, and what counted; or what each of CUPTI and Nsight Compute answered."""
+    torch.zeros(1, device="cuda")  # the profiler needs a context
     try:
         counters = HardwareCounters(METRICS.values())
         result = {"by": "CUPTI", "device": torch.cuda.get_device_name(), "counters": METRICS, "shapes": []}

@@ -271,8 +271,13 @@ def link_ways() -> list[str]:
 
 def deadlines() -> list[str]:
     """Return when two programs that share the GPU end, by order."""
-    orders = {"stages": "order of stages", "critical": "critical path", "deadline": "deadline"}
-    orders["deadline, depth 1"] = "deadline, one tile per cluster"
+    orders = {
+        "critical": "critical path",
+        "deadline, depth 1": "1 tile",
+        "deadline": "2 tiles",
+        "deadline, depth 5": "5",
+    }
+    orders |= {"deadline, overwrite": "2, overwritten", "deadline, overwrite, depth 5": "5, overwritten"}
     rows = []
     for row in results("dealers")["deadlines"]:
         cells = [" / ".join(f"{us:.0f}" for us in (*row[order]["ends_us"], row[order]["whole_us"])) for order in orders]

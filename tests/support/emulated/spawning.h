@@ -136,7 +136,6 @@ T seen(const T& word) {
 inline int turn_in_warp() { return int(threadIdx.x % 32); }
 struct Place;
 inline unsigned threads_together() { return 1; }
-inline void meet(unsigned) {}
 template <class Place = Place>
 Place place_in_warp(unsigned, int) {  // a warp of one
     return {0, 0, true};

@@ -23,6 +23,6 @@ def devices_and_schedulers() -> str:
 def schedulers_of_run() -> str:
     """Return the schedulers that `tileprof run --scheduler` knows."""
     from tileprof.cli.running.run_acs import SCHEDULERS  # noqa: PLC0415 - not needed for other verbs
-    from tileprof.runtime.schedulers import right  # noqa: PLC0415 - as above
+    from tileprof.runtime.schedulers import correct_names  # noqa: PLC0415 - as above
 
-    return f"Schedulers of a policy: auto, {', '.join(right())}. Of a program: {', '.join(SCHEDULERS)}."
+    return f"Schedulers of a policy: auto, {', '.join(correct_names())}. Of a program: {', '.join(SCHEDULERS)}."

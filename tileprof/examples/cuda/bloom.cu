@@ -17,13 +17,13 @@
 
 using namespace tileprof::bloom;
 
-#ifndef BLOOM_LAUNCH  // a harness may run blocks by itself
+#ifndef BLOOM_LAUNCH  // a harness may run blocks itself
 #define BLOOM_LAUNCH(kernel, blocks, threads, ...) kernel<<<blocks, threads>>>(__VA_ARGS__)
 #define BLOOM_SHARED __shared__
 #define BLOOM_BLOCK static_cast<int>(blockIdx.x)
 #define BLOOM_GRID static_cast<int>(gridDim.x)
 #endif
-#ifndef BLOOM_HOLD  // a harness may hold up threads at random
+#ifndef BLOOM_HOLD  // a harness may delay threads at random
 #define BLOOM_HOLD()
 #endif
 #ifndef BLOOM_BITS
@@ -51,16 +51,16 @@ enum Mode { KERNELS, EXACT, FILTERS };
 
 struct Work {
     int kernel, reads, from[OPERANDS], to;  // pages
-    int rounds;                             // of arithmetic, so that blocks last differently long
+    int rounds;                             // steps of arithmetic, so that blocks have different durations
 };
 
 struct Tables {
     const Work* works;
-    const Range* ranges;         // OPERANDS + 1 for each block
+    const Range* ranges;         // OPERANDS + 1 per block
     const int *parent_at, *parents;
     const int* kernel_begin;     // the first block of a block's kernel
     u32* memory;
-    int *order, *clock;          // when each block began and ended, by one count
+    int *order, *clock;          // when each block began and ended, by a common counter
 };
 
 TILEPROF_DEVICE u32 stirred(u32 x, u32 with) { return (x ^ x >> 15 ^ with) * 0x2C1B3C6Du + 0x9E3779B9u; }
@@ -103,8 +103,8 @@ __global__ void run(Mode mode, Scheduler<TheFilter> scheduler, Tables tables) {
     }
 }
 
-// All pairs of blocks within a window: those that filters find, those that conflict, and those of these that filters
-// miss.
+// Counts all pairs of blocks within a window: those that filters report, those that conflict, and conflicts that
+// filters miss.
 __global__ void survey(Footprint<TheFilter>* all, Tables tables, int blocks, int step, u64* three) {
     for (int block = BLOOM_BLOCK; step == 0 && block < blocks; block += BLOOM_GRID) {
         const Range* ranges = tables.ranges + (OPERANDS + 1) * block;
@@ -123,8 +123,8 @@ __global__ void survey(Footprint<TheFilter>* all, Tables tables, int blocks, int
     add_count(three, hits), add_count(three + 1, exact), add_count(three + 2, missed);
 }
 
-// What an insertion and a look-up take each block that runs, with a ring of `size` filters that they share. Writes
-// 2 + BLOOM_THREADS numbers for each block.
+// The time of an insertion and of a look-up in each running block, with a shared ring of `size` filters. Writes 2 +
+// BLOOM_THREADS numbers per block.
 __global__ void price(Footprint<TheFilter>* ring, int size, const Range* ranges, u64* all) {
     constexpr int TIMES = 200;
     u64* out = all + (2 + BLOOM_THREADS) * BLOOM_BLOCK;
@@ -151,7 +151,7 @@ struct Dice {
     int below(int most) { return static_cast<int>(mixed(++state, 77) % most); }
 };
 
-// Kernels of several shapes, one after the other, over buffers that are used again and again.
+// Kernels of several shapes, one after the other, over buffers that are reused.
 std::vector<Work> program_of(u64 seed, int kernels, int blocks) {
     Dice dice = {seed << 32};
     const int buffers = 5;
@@ -297,7 +297,7 @@ int main(int count, char** arguments) {
     std::printf("{\"found_pairs\": %llu, \"exact_pairs\": %llu, \"missed_pairs\": %llu}\n",
                 static_cast<unsigned long long>(pairs[0]), static_cast<unsigned long long>(pairs[1]),
                 static_cast<unsigned long long>(pairs[2]));
-    // What single operations cost: of one block with few filters, and of all workers with the window's.
+    // The cost of single operations: in one block with few filters, and in all workers with the filters of a window.
     const auto priced = [&](int priced_blocks, int size) {
         auto* ring = on_device(std::vector<Footprint<TheFilter>>(size));
         auto* out = on_device(std::vector<u64>(std::size_t(2 + BLOOM_THREADS) * priced_blocks));

@@ -17,7 +17,7 @@ inline void check(cudaError_t error) {
     std::exit(2);
 }
 
-// Numbers between -1 and 1 that are no zeros, scaled.
+// Nonzero numbers between -1 and 1, scaled.
 inline half* random_halves(size_t count, float scale, uint32_t seed) {
     std::vector<half> numbers(count);
     for (half& number : numbers) {
@@ -30,14 +30,14 @@ inline half* random_halves(size_t count, float scale, uint32_t seed) {
     return copy;
 }
 
-// What the two stages of a chain write.
+// The results of the two stages of a chain.
 struct Chain {
     half *between, *out;
     size_t between_count, out_count;
 };
 
-// Captures one round; replays it with other delays each time; counts the replays whose result is not `expected` to the
-// bit.
+// Captures one round, replays it with different delays each time, and counts the replays whose bits differ from
+// `expected`.
 template <typename Round>
 int wrong_replays(const Chain& chain, const std::vector<half>& expected, int replays, uint32_t longest_ns,
                   Round round) {
@@ -99,13 +99,13 @@ float microseconds(Round round) {
     return times[times.size() / 2];
 }
 
-// Does not wait: what the waits are worth, and a wrong result under delays.
+// Does not wait: shows the cost of the waits, and a wrong result under delays.
 struct NoWait {
     template <typename Stage>
     __device__ void operator()(Stage&, dim3) const {}
 };
 
-// A stage's product: `k` deep, `columns` wide, in `grid` tiles, of what `load` gives and of weights.
+// A stage's product: `k` deep, `columns` wide, in `grid` tiles, of the values that `load` returns and of weights.
 template <typename Loader>
 struct Product {
     Loader load;
@@ -145,7 +145,7 @@ auto one_stream(First& first, Second& second, const W& work, Wait wait, bool ove
     };
 }
 
-// A stream per stage and a wait kernel, as cuSync does it; the next round begins when both have ended.
+// A stream per stage and a wait kernel, as in cuSync; the next round begins when both have ended.
 template <typename First, typename Second, typename W, typename Wait>
 auto two_streams(First& first, Second& second, const W& work, Wait wait) {
     cudaEvent_t begun, ended;
@@ -162,7 +162,7 @@ auto two_streams(First& first, Second& second, const W& work, Wait wait) {
     };
 }
 
-// One row of the table: time, and replays with a wrong result. Returns those.
+// Prints one row of the table (time, and replays with a wrong result) and returns the number of wrong replays.
 template <typename First, typename Second, typename Round>
 int row(const char* name, First& first, Second& second, const Chain& chain, const std::vector<half>& expected,
         int replays, Round round) {
@@ -174,8 +174,8 @@ int row(const char* name, First& first, Second& second, const Chain& chain, cons
     return wrong_count;
 }
 
-// The whole comparison for the structs of a header. Returns the exit code: 1 if a synchronised schedule was wrong once,
-// or if leaving out the waits was never noticed.
+// The whole comparison for the structs of a header. Returns the exit code: 1 if a synchronised schedule was wrong at
+// least once, or if leaving out the waits was never noticed.
 template <typename FirstOrder, typename FirstPosts, typename SecondOrder, typename SecondWaits, typename W,
           typename Wait>
 int compare(const W& work, Wait wait, int replays) {
@@ -195,7 +195,7 @@ int compare(const W& work, Wait wait, int replays) {
     auto unwaited = pair(std::integral_constant<int, ReorderTileLoads | AvoidWaitKernel>());
     auto all = pair(std::integral_constant<int, kAll>());
 
-    // What is right: one stage after the other, without waits.
+    // The expected result: one stage after the other, without waits.
     std::vector<half> expected(work.chain.out_count);
     one_stream(all.first, all.second, work, NoWait(), false)(nullptr, nullptr, Delay{nullptr, 0});
     check(cudaMemcpy(expected.data(), work.chain.out, expected.size() * sizeof(half), cudaMemcpyDeviceToHost));

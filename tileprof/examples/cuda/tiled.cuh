@@ -1,5 +1,6 @@
-// A tiled product in fp16 on tensor cores, whose first factor comes through a loader: rows of a matrix, or pixels under
-// a filter. Each block takes its tile from a stage, loads what depends on nothing, waits, multiplies, and posts.
+// A tiled product in fp16 on tensor cores, whose first factor comes through a loader: rows of a matrix, or pixels
+// under a filter. Each block takes its tile from a stage, loads data that depend on no other stage, waits,
+// multiplies, and posts.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -9,7 +10,7 @@
 
 constexpr int kTile = 64, kDepth = 32, kThreads = 128, kPad = 8;
 
-// The block of (tile, seed) begins up to `longest_ns` late: what a busy machine does now and then, for every block.
+// The block of (tile, seed) begins up to `longest_ns` late, like any block of a busy machine.
 struct Delay {
     const uint32_t* seed;
     uint32_t longest_ns;

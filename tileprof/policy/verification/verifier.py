@@ -38,11 +38,14 @@ _MISSING = ["producer", "producer_tile", "consumer", "consumer_tile", "hazard", 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The verdict. ``missing`` and ``renamable``: one row per dependency not covered (stages and tile numbers);
-    ``renamable`` are those that exist only because memory was recycled, and vanish where the runtime gives stages
-    memory of their own. ``excess``: one row per edge of the policy, with the waits that guarantee nothing the consumer
-    needs. ``never``: sentences on waits that cannot end. ``needed`` counts dependencies between stages, ``covered``
-    those guaranteed.
+    """The verdict on a policy.
+
+    - ``missing``: one row per dependency that is not covered (stages and tile numbers)
+    - ``renamable``: the same for dependencies that exist only because memory was recycled, and that do not exist if the
+      runtime gives each stage its own memory
+    - ``excess``: one row per edge of the policy, with the waits that guarantee nothing that the consumer needs
+    - ``never``: sentences on waits that cannot end
+    - ``needed``, ``covered``: numbers of dependencies between stages, and of those that are guaranteed
     """
 
     missing: pd.DataFrame

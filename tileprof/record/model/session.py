@@ -31,7 +31,7 @@ from tileprof.record.model.calls.overload_facts import HOST_READS, Operator, des
 from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
-from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers
+from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers, on_host, only_aliases
 from tileprof.record.model.observation import attention_choice, fake, host_data, unfused
 from tileprof.record.model.observation.dispatch import Mode, each_thread
 from tileprof.record.model.observation.launch_selection import Window
@@ -297,15 +297,15 @@ class Session:
         places = buffers.places(tensors, len(tensors) if lifted else inputs)
         self._move(path)
         if operator.name in HOST_READS:
-            if reads_a_step() or _on_host(places):
+            if reads_a_step() or on_host(places):
                 return
             self._host_reads += not self.window.closed
         elif operator.silent:
             return
-        if operator.name == _TO_COPY and _on_host(places) and arguments[_DEVICE] is not None:
+        if operator.name == _TO_COPY and on_host(places) and arguments[_DEVICE] is not None:
             self._copy_in(tensors[-1], path)
             return
-        if not operator.mutates and (_aliases(places, inputs) or (operator.foreign and len(places) == inputs)):
+        if not operator.mutates and (only_aliases(places, inputs) or (operator.foreign and len(places) == inputs)):
             if not operator.foreign:
                 return
             # It returns what it was given, or nothing, and says that it writes nothing: then it did nothing, or it
@@ -592,23 +592,5 @@ def tf32_allowed() -> bool:
     return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")  # noqa: SLF001 - the public way is slow
 
 
-def _on_host(places: list[Buffer | None]) -> bool:
-    """Return whether the first tensor is the host's."""
-    return bool(places) and places[0] is not None and places[0].on_host
-
-
 def _any_fake(values: Iterable[Any]) -> bool:
     return any(isinstance(value, FakeTensor) for value in values)
-
-
-def _aliases(places: list[Buffer | None], inputs: int) -> bool:
-    """Return whether every output lies in an input's memory: a view, whatever its schema says."""
-    if len(places) <= inputs:
-        return False
-    for output in places[inputs:]:
-        for n in range(inputs):
-            if output is places[n] and output is not None:
-                break
-        else:
-            return False
-    return True

@@ -18,13 +18,19 @@ CONFIGURATION: Final = "TILEPROF_ACS"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of the library. ``lanes``: streams, the program's own among them; ``threads``: 1 for a thread that
-    decides and issues, 0 for the program's own; ``workers``: threads that each launch a kernel and wait for its end, as
-    in the paper (0: events order kernels on the GPU); ``window``: launches that a new one is compared with;
-    ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a segment is checked;
-    ``rest``: launches per judgement whether the GPU is idle when they come, so that those over streams stay in stream
-    order (0: never); ``delay_us``: how much later a launch that is placed begins in the mean, at random, which tests
-    the order: the GPU sleeps for up to twice that.
+    """The settings of the library.
+
+    - ``lanes``: number of streams, the program's own among them
+    - ``threads``: 1: a separate thread decides and issues; 0: the program's own thread does
+    - ``workers``: number of threads that each launch a kernel and wait for its end, as in the paper; 0: events order
+      kernels on the GPU
+    - ``window``: number of launches that a new one is compared with
+    - ``segment``: maximum number of launches in a captured or checked segment
+    - ``orders``: number of orders in which a segment is checked
+    - ``rest``: number of launches between two decisions whether the GPU is idle when launches arrive, so that launches
+      over streams stay in stream order; 0: never
+    - ``delay_us``: mean random delay before each placed launch, which tests the order: the GPU sleeps for up to twice
+      this time
     """
 
     mode: Mode

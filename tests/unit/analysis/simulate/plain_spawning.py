@@ -1,4 +1,6 @@
-"""Child grids in plain Python, meant to be read: what `tileprof.analysis.simulate.spawning.run` must equal."""
+"""Child grids in plain Python, meant to be read: what `tileprof.analysis.simulate.spawning.run` must equal where rules
+know all at once and launches do not hold each other up.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from tileprof.analysis.simulate.spawning import ALWAYS, FLAT, SPAWN, WARP, Ran, 
 
 Event = tuple[float, int, int, Callable[[], None]]
 """When, which kind and number decide who is first, what happens. Kinds: a child tile without sites ends, a warp has
-done the items without sites that it keeps, a grid arrives, a parent tile may start, a warp decides, a thread comes to a
-site among its items or to their end, a warp begins with the items that it keeps.
+done the items without sites that it keeps, a grid arrives, a parent tile may start, a warp decides, a warp comes to
+sites among its items or to their end, a warp begins with the items that it keeps.
 """
 CHILD_ENDS, PART_ENDS, ARRIVES, MAY_START, DECIDES, COMES, KEEPS = range(7)
 
@@ -27,12 +29,13 @@ class Tile:
 
 
 class Warp:
-    """Its tile, parts that have not ended, when its threads without sites have ended, and how many of its threads do
-    items with sites inline.
+    """Its tile, parts that have not ended, when its threads without sites have ended, and items that it has done
+    inline since it came to a site, with their time.
     """
 
     def __init__(self, tile: Tile, others_end: float) -> None:
-        self.tile, self.parts, self.others_end, self.deep = tile, 1, others_end, 0
+        self.tile, self.parts, self.others_end = tile, 1, others_end
+        self.due: list[tuple[int, float]] = []
 
 
 class Plain:
@@ -63,11 +66,9 @@ class Plain:
         self.free, self.room = options.slots, options.resident
         self.children = self.ended = 0
         self.busy_ns = self.since = self.lived_ns = self.now = self.served = 0.0
-        self.seen, self.looked, self.reaches, self.number = 0, -np.inf, 0.0, 0
+        self.reaches, self.number = 0.0, 0
         self.done = [0, 0.0]
         """Items done inline, and their time."""
-        self.due: dict[int, list[tuple[int, float]]] = {}
-        """The same of a thread since it came to a site."""
         self.ran: list[tuple[float, int]] = [(0.0, 0)]
         """From when on this number of child tiles ran."""
         self.keeping: list[tuple[float, int, float, float, float, Callable[[float], None]]] = []
@@ -177,26 +178,10 @@ class Plain:
     def decides(self, threads: range, warp: Warp) -> None:
         """Its threads decide one after the other, launch together, and do the rest together."""
         o = self.options
-        chosen = self.chosen(threads) if self.policy == WARP else set()
-        launching: list[int] = []
-        for t in threads:
-            before = sum(int(self.work.items[u]) >= self.threshold for u in threads if u < t)
-            if self.work.items[t] and (t in chosen if self.policy == WARP else self.launches(t, before)):
-                self.launch(t, len(launching))
-                launching.append(t)
-        begin = self.now + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
-        for t in launching:
-            self.arrives(t, begin)
+        begin, launching = self.launched(list(threads))
         kept = [t for t in threads if self.work.items[t] and t not in launching]
         plain = [t for t in kept if not self.threads_of(t)]
-        longest = max(
-            (
-                self.alone(t)
-                + sum(self.work.together * min(self.alone(t), self.alone(other)) for other in plain if other != t)
-                for t in plain
-            ),
-            default=0.0,
-        )
+        longest = self.longest(plain)
 
         def ends(took: float = longest) -> None:
             if kept and kept[0] in plain:
@@ -211,15 +196,45 @@ class Plain:
             heapq.heappush(self.keeping, entry)
             self.demand += items_per_ns
 
-        warp.deep = len(kept) - len(plain)
-        for t in kept:
-            if t not in plain:
-                warp.parts += 1
-                self.goes_on(t, self.inline(t, t == kept[0], warp), begin, warp)
+        deep = [t for t in kept if t not in plain]
+        if deep:
+            warp.parts += 1
+            self.goes_on(threads[0], self.in_step(deep, deep[0] == kept[0], warp), begin, warp)
         if o.issue_ns and longest:
             self.later(begin, KEEPS, threads[0], keeps)
         else:
             self.later(max(begin + longest, warp.others_end), PART_ENDS, threads[0], ends)
+
+    def launched(self, threads: list[int]) -> tuple[float, list[int]]:
+        """Threads of a warp decide at a time and launch together; when they have, and which did."""
+        o = self.options
+        some = [t for t in threads if self.work.items[t]]
+        before = [sum(int(self.work.items[u]) >= self.threshold for u in some[:i]) for i in range(len(some))]
+        chosen = (
+            self.chosen(threads)
+            if self.policy == WARP
+            else {t for t, turn in zip(some, before, strict=True) if self.launches(t, turn)}
+        )
+        launching = [t for t in threads if t in chosen]
+        for turn, t in enumerate(launching):
+            self.launch(t, turn)
+        begin = self.now + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
+        for t in launching:
+            self.arrives(t, begin)
+        return begin, launching
+
+    def longest(self, plain: list[int], in_step: int = 0) -> float:
+        """When the last of a warp's threads has done its items without sites, of which so many are done in step."""
+        alone = {t: self.work.items[t] * self.stepped(t, in_step) for t in plain}
+        beside = self.work.together
+        return max(
+            (alone[t] + sum(beside * min(alone[t], alone[u]) for u in plain if u != t) for t in plain), default=0.0
+        )
+
+    def stepped(self, t: int, threads: int) -> float:
+        """An item's time where so many threads do theirs in step: the longest of a child tile, or next to none."""
+        mean, longest = float(self.work.item_ns[t]), self.longest_ns[t]
+        return mean if threads == 0 or longest <= mean else longest * (1 - (1 - mean / longest) ** threads)
 
     def slowness(self) -> float:
         """How many times as long all items inline take as alone."""
@@ -238,44 +253,41 @@ class Plain:
     def count(self, items: int, took: float) -> None:
         self.done = [self.done[0] + items, self.done[1] + took]
 
-    def inline(self, t: int, timed: bool, warp: Warp) -> Iterator[tuple[float, int]]:
-        """What a thread does that keeps items which have sites: for each step how long it takes, and the site behind
-        it, -1 for none. Threads of a warp slow each other.
+    def in_step(self, owners: list[int], timed: bool, warp: Warp) -> Iterator[tuple[float, list[int]]]:
+        """What a warp does whose threads keep items that have sites: for each step how long it takes, as long as the
+        longest of its threads, and the sites behind it.
         """
+        begin = yield 0.0, []
+        for step in range(max(int(self.work.items[t]) for t in owners)):
+            some = [t for t in owners if step < self.work.items[t]]
+            items = [u[step] for t in some if (u := self.threads_of(t))]
+            yield (
+                max([self.work.item_ns[t] for t in some if not self.threads_of(t)] + [self.own_ns[u] for u in items]),
+                [],
+            )
+            sites = [u for u in items if self.work.items[u]]
+            if not sites:
+                continue
+            yield 0.0, sites
+            ready, launching = self.launched(sites)
+            kept = [u for u in sites if u not in launching]
+            yield ready - self.now, []
+            if any(self.threads_of(u) for u in kept):
+                yield from self.in_step(kept, True, warp)
+            elif kept:
+                took = self.longest(kept, len(kept))
+                warp.due.append((int(self.work.items[kept[0]]), took))
+                yield took, []
+        end = yield 0.0, []
+        if timed:
+            warp.due.append((int(self.work.items[owners[0]]), end - begin))
 
-        def slowed(took: float) -> float:
-            return took * (1 + self.work.together * (warp.deep - 1))
-
-        def descend(owner: int, timed: bool) -> Iterator[tuple[float, int]]:
-            begin = yield 0.0, -1
-            for u in self.threads_of(owner):
-                yield slowed(self.own_ns[u]), -1
-                if not self.work.items[u]:
-                    continue
-                yield 0.0, u
-                if u in self.chosen(range(u, u + 1)) if self.policy == WARP else self.launches(u, 0):
-                    self.launch(u, 0)
-                    overhead = self.options.launch_ns + self.options.another_ns
-                    self.arrives(u, self.now + overhead)
-                    yield overhead, -1
-                elif self.threads_of(u):
-                    yield from descend(u, True)
-                else:
-                    took = slowed(self.alone(u))
-                    self.due.setdefault(t, []).append((int(self.work.items[u]), took))
-                    yield took, -1
-            end = yield 0.0, -1
-            if timed:
-                self.due.setdefault(t, []).append((int(self.work.items[owner]), end - begin))
-
-        return descend(t, timed)
-
-    def goes_on(self, t: int, steps: Iterator[tuple[float, int]], when: float, warp: Warp) -> None:
-        """A thread does items from a time on until one has a site."""
-        site, step = -1, next(steps, None)
+    def goes_on(self, first: int, steps: Iterator[tuple[float, list[int]]], when: float, warp: Warp) -> None:
+        """A warp does items from a time on until some have sites."""
+        sites, step = [], next(steps, None)
         while step is not None:
-            took, site = step
-            if site >= 0:
+            took, sites = step
+            if sites:
                 break
             when += took
             try:
@@ -284,15 +296,15 @@ class Plain:
                 step = None
 
         def comes() -> None:
-            for items, took in self.due.pop(t, []):
+            for items, took in warp.due:
                 self.count(items, took)
-            if site < 0:
-                warp.deep -= 1
-                self.part_ends(warp)
+            warp.due = []
+            if sites:
+                self.goes_on(first, steps, self.now, warp)
             else:
-                self.goes_on(t, steps, self.now, warp)
+                self.part_ends(warp)
 
-        self.later(when, COMES, t, comes)
+        self.later(when, COMES, first, comes)
 
     def alone(self, t: int) -> float:
         return float(self.work.items[t] * self.work.item_ns[t])
@@ -332,10 +344,8 @@ class Plain:
         return (self.now - self.begun) / self.ended, self.lived_ns / self.ended
 
     def queued(self) -> int:
-        """Child tiles in the system, as a rule sees them."""
-        if not self.options.lag_ns or self.now > self.looked + self.options.lag_ns:
-            self.seen, self.looked = sum(self.left.values()), self.now
-        return self.seen
+        """Child tiles in the system."""
+        return sum(self.left.values())
 
     def expected(self, t: int, turn: int) -> float:
         """The time of thread t's items as a grid; not a number while nothing is known."""
@@ -344,7 +354,7 @@ class Plain:
         each, _ = self.pace(t)
         return float(self.told_ns + (turn + 1) * self.told_another_ns + (sum(self.left.values()) + own) * each)
 
-    def chosen(self, warp: range) -> set[int]:
+    def chosen(self, warp: list[int]) -> set[int]:
         """The largest sites of a warp, as many as make the later of the warp and its children end first, of these the
         ones with enough items.
         """

@@ -10,9 +10,11 @@ from tests.unit.analysis.simulate.plain_inlining import Plain
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate.engine import Room
 from tileprof.analysis.simulate.inlining import INLINE, PRINTED, RULE, SPAWN, Inlining, run
+from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.schedulers import scheduler
 from tileprof.errors import UserError
 
+PLAN = Draft(0).plan()
 costs = st.sampled_from([0.0, 0.0, 1.0, 2.5])
 inlinings = st.builds(Inlining, st.integers(1, 4), st.integers(0, PRINTED), costs, costs, costs)
 
@@ -87,13 +89,13 @@ def test_a_tile_is_run_by_the_worker_of_its_last_parent():
 def test_there_are_as_many_workers_as_blocks_reside_of_the_largest_tile():
     p = problem(CHAIN, durations([[10.0, 10.0], [5.0, 5.0]]), reuse=True)
     room = Room(2, np.array([[1, 64], [1, 100]]), np.ones(2, np.int64), np.array([8, 256]), np.full(2, 9))
-    actual, message = scheduler("inline:policy=1").alone(p, room)
+    actual, message = scheduler("inline:policy=1").alone(p, room, PLAN)
     assert "0 of 4 tiles run inline" in message[0]
     assert "4 workers" in message[0]
     assert actual.ended == 4
     assert actual.open_ns.tolist() == [100.0, 100 + 10.0 + 700 + 100]
     assert actual.deciding_ns == 4 * 100
-    assert scheduler("inline").alone(p, room)[0].end_ns.max() < actual.end_ns.max()
+    assert scheduler("inline").alone(p, room, PLAN)[0].end_ns.max() < actual.end_ns.max()
 
 
 def test_options_out_of_range_are_refused():
@@ -107,15 +109,15 @@ def test_a_worker_holds_a_whole_cluster():
     p = problem(CHAIN, durations([[10.0, 10.0], [5.0, 5.0]]), reuse=True)
     room = Room(3, np.ones((2, 1), np.int64), np.array([1, 4]), np.array([2]), np.full(2, 9))
     # Six blocks fit on the GPU, on three SMs: one cluster of four.
-    actual, message = scheduler("inline").alone(p, room)
+    actual, message = scheduler("inline").alone(p, room, PLAN)
     assert "1 workers" in message[0]
     assert actual.end_ns.max() >= 30
     with pytest.raises(UserError, match="as large as a tile of launch 1 does not fit"):
-        scheduler("inline").alone(p, room._replace(sms=1))
+        scheduler("inline").alone(p, room._replace(sms=1), PLAN)
 
 
 def test_nothing_runs_in_no_time():
     p = problem(graph([], []), durations([]), reuse=True)
     none = np.zeros(0, np.int64)
-    actual, _ = scheduler("inline").alone(p, Room(2, np.zeros((0, 1), np.int64), none, np.array([2]), none))
+    actual, _ = scheduler("inline").alone(p, Room(2, np.zeros((0, 1), np.int64), none, np.array([2]), none), PLAN)
     assert actual.ended == 0

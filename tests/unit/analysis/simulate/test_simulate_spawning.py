@@ -52,7 +52,6 @@ options = st.builds(
     prior=st.integers(0, 1),
     untried=st.sampled_from([0, 1, 3, 100]),
     children=st.integers(0, 1),
-    lag_ns=st.sampled_from([0.0, 1.5, 20.0]),
     stagger_ns=st.sampled_from([0.0, 0.75, 6.0]),
     guess_ns=st.sampled_from([0.0, 2.0]),
     issue_ns=st.sampled_from([0.0, 0.3, 2.0]),
@@ -258,13 +257,63 @@ def test_a_warp_launches_no_site_beside_which_another_keeps_as_much():
     assert outcome.time_ns == 1 + 20 + 2 * 6 + 10
 
 
-def test_tiles_that_start_at_a_time_decide_by_one_view_of_the_queue():
-    work = spawns("many", [np.full(8, 4)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+def test_a_warp_sees_what_others_launched_when_that_has_come_to_the_words():
+    # Two warps read 6 + 2 words in 8 ns each, and 1 ns at the words: the last read of the first is there at 69 ns. It
+    # decides 4 ns later, and what it has launched comes to the words 8 ns after that: who reads before sees none.
+    work = spawns("two", [np.full(4, 4)], item_ns=1000.0, base_ns=1.0, child_ns=0.0)
     options = Spawning(
-        slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0, prior=0, untried=3
-    )
-    launch_flags = [np.isfinite(run(work, replace(options, lag_ns=ns), SPAWN).took_ns).sum() for ns in (0.0, 1.0)]
-    assert launch_flags == [3, 8]
+        slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0, gap_ns=0.0, prior=0, untried=2,
+        window_ns=1000.0, ended=1, read_ns=8.0, word_ns=1.0,
+    )  # fmt: skip
+    launched = [np.isfinite(run(work, replace(options, stagger_ns=ns), SPAWN).took_ns).sum() for ns in (10.0, 30.0)]
+    assert launched == [4, 2]
+    # An update of 50 ns and 3 for each thread comes after 69 + 4 + 8: the second's last read waits for it, unless its
+    # SM is near.
+    slow = replace(options, stagger_ns=30.0, update_ns=50.0, lane_ns=3.0)
+    assert [np.isfinite(run(work, replace(slow, near=n), SPAWN).took_ns).sum() for n in (0, 132)] == [2, 4]
+    # What is known at once, the second sees.
+    assert np.isfinite(run(work, replace(options, read_ns=0.0, stagger_ns=10.0), SPAWN).took_ns).sum() == 2
+
+
+def test_warps_that_launch_at_a_time_hold_each_other_up():
+    work = spawns("four", [np.full(4, 1)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(slots=8, resident=64, parent=4, child=4, warp=2, launch_ns=20.0, another_ns=3.0, gap_ns=0.0)
+    assert run(work, options, ALWAYS).time_ns == 1 + 26 + 10
+    # The second warp takes 7 ns more for each of its two launches, at most 4 with ``crowded``.
+    assert run(work, replace(options, crowd_ns=7.0, crowded_ns=50.0), ALWAYS).time_ns == 1 + 26 + 14 + 10
+    assert run(work, replace(options, crowd_ns=7.0, crowded_ns=4.0), ALWAYS).time_ns == 1 + 26 + 8 + 10
+    assert run(work, replace(options, submit_ns=30.0), ALWAYS).time_ns == 1 + 20 + 2 * 2 * 30 + 10
+
+
+def test_a_round_ends_when_its_grids_are_complete_one_after_the_other():
+    work = spawns("two", [np.full(2, 1), np.full(2, 1)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=20.0, another_ns=0.0, gap_ns=5.0)
+    assert run(work, options, ALWAYS).time_ns == 2 * (1 + 20 + 10) + 5
+    slow = replace(options, complete_ns=4.0, settle_ns=7.0)
+    assert run(work, slow, ALWAYS).time_ns == 2 * (1 + 20 + 10 + 2 * 4 + 7) + 5
+    assert run(work, replace(slow, first_ns=6.0), ALWAYS).time_ns == 2 * (1 + 20 + 10 + 2 * 10 + 7) + 5
+    assert run(work, slow, FLAT).time_ns == 2 * (1 + 10) + 5
+    # A grid is complete after those that its threads have launched: 1 + 20, 10 + 20, then three of 5 ns.
+    nested = spawns("nested", [np.array([1])], [10.0, 5.0, 0.0, 0.0, 0.0], base_ns=1.0, child_ns=0.0,
+                    below=[np.array([3]), np.zeros(3, np.int64)])  # fmt: skip
+    assert run(nested, slow, ALWAYS).time_ns == 1 + 20 + 10 + 20 + 5 + 4 + 4 + 7
+
+
+def test_threads_of_a_warp_do_items_with_sites_in_step():
+    # Two threads keep items of 10 and 30 ns, the second of which has a site with two of 5 ns, of 9 in a child tile.
+    work = spawns("step", [np.array([2, 1])], 5.0, base_ns=1.0, child_ns=0.0, threshold=3,
+                  below=[np.array([0, 0, 2]), np.zeros(2, np.int64)])  # fmt: skip
+    work = work._replace(own_ns=np.array([1.0, 1.0, 10.0, 10.0, 30.0, 5.0, 5.0]))
+    options = Spawning(slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=20.0, another_ns=0.0, gap_ns=0.0)
+    assert run(work, options, FLAT).time_ns == 1 + 30 + (5 + 5) + 10
+
+
+def test_warps_come_late_by_a_seed():
+    work = spawns("two", [np.full(4, 4)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=5.0, another_ns=0.0)
+    times = [run(work, replace(options, jitter_ns=100.0, seed=seed), FLAT).time_ns for seed in (0, 0, 1)]
+    assert times[0] == times[1] != times[2]
+    assert all(41 <= ns <= 141 for ns in times)
 
 
 def test_a_thread_decides_about_a_site_when_it_comes_there():

@@ -16,7 +16,7 @@ struct Asked {
 };
 
 // Of a warp: kind 0 is an access of `bytes` per lane, 1 a bulk copy, 2 a load through a tensor map; a block enters (3),
-// lanes exit (4) at an address.
+// lanes exit (4) at an address; the place of the fact of an address's window has another launch's (5).
 struct Access {
     uint64_t kind, block, mode, bytes, lanes, address[32];
 };
@@ -63,10 +63,15 @@ int main() {
         warp::run(static_cast<uint32_t>(access.lanes), [&](uint32_t lane) {
             if (access.kind == 1) return bulk(&h, access.address[0], bytes, mode, 0);
             if (access.kind == 2 && elected()) return fill_filter_of_reads(&h);
+            if (access.kind == 5) {
+                uint64_t window = access.address[lane] >> (h.granule_shift + 5);
+                store_fact(h.facts + fact_slot(h.launch, blockIdx.x, window),
+                           {0, blockIdx.x, h.launch - 1, fact_above(window, 0)});
+            }
             if (access.kind == 3 && lane == 0) return enter_block(&h, access.address[0]);
             if (access.kind == 4 && elected())
                 return exit_block(&h, access.address[0], __builtin_popcount(warp::lanes));
-            if (access.kind == 0) touch(&h, hot_fields(&h), access.address[lane], bytes, mode);
+            if (access.kind == 0) touch(&h, access.address[lane], bytes, mode);
         });
     }
     uint64_t entries = 0;

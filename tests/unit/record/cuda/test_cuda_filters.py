@@ -112,6 +112,8 @@ def touched_granules(rows: list[list[int]]) -> set[tuple[int, int, int]]:
     """The same by brute force: every byte of every lane."""
     out = set()
     for kind, block, mode, size, lanes, *address in rows:
+        if kind == 5:
+            continue
         starts = [address[i] for i in range(32) if lanes >> i & 1] if kind == 0 else address[:1]
         granules = {at >> SHIFT for start in starts for at in range(start, start + size)}
         out |= {(block, mode, granule) for granule in granules}
@@ -157,12 +159,30 @@ def test_patches_record_the_granules_that_a_block_touches_and_no_others(patched,
     assert len(keys) < 1.3 * len(np.unique(keys)), "most windows of a block have one entry"
 
 
+def with_facts(rows: list[list[int]]) -> list[list[int]]:
+    """The same, and before some: another launch's facts in the places of its windows."""
+    rng, out = np.random.default_rng(9), []
+    for kind, block, mode, size, lanes, *address in rows:
+        if kind == 0 and rng.integers(0, 2):
+            out.append([5, block, 0, 0, int(rng.integers(1, 1 << 32)), *address])
+        out.append([kind, block, mode, size, lanes, *address])
+    return out
+
+
+@needs_compiler
+def test_a_fact_that_says_nothing_of_a_window_loses_none_of_its_granules(patched):
+    rows = with_facts(warps(np.random.default_rng(8), 300))
+    entries, _ = run(patched, HOW[0], rows, capacity=100_000, hashes=0)
+    assert recorded(entries) == touched_granules(rows)
+
+
 FAULTS_OF_ENTRIES = [
+    ("cuda/native/patches/accesses.cuh", "fact.launch != launch || fact.above", "fact.above"),
     ("cuda/native/patches/accesses.cuh", " || fact.above != fact_above(window, 0)) return", ") return"),
     (
         "cuda/native/patches/accesses.cuh",
-        "last = (address + bytes - 1) >> shift;",
-        "last = address >> shift;",
+        "end >> fields.granule_shift) & 31);",
+        "address >> fields.granule_shift) & 31);",
     ),
     ("cuda/native/patches/accesses.cuh", "bits_of(first & 31, last >> 5", "bits_of(0, last >> 5"),
     ("cuda/native/patches/share.h", "bytes * (behind + 1)", "bytes * (behind + 2)"),
@@ -172,7 +192,7 @@ FAULTS_OF_ENTRIES = [
 @needs_compiler
 @pytest.mark.parametrize("fault", FAULTS_OF_ENTRIES)
 def test_a_granule_that_patches_lose_or_invent_is_seen(tmp_path, fault):
-    program, rows = compiled(tmp_path, fault), warps(np.random.default_rng(8), 1500)
+    program, rows = compiled(tmp_path, fault), with_facts(warps(np.random.default_rng(8), 1500))
     entries, _ = run(program, HOW[0], rows, capacity=100_000, hashes=0)
     assert recorded(entries) != touched_granules(rows)
 
@@ -210,8 +230,8 @@ def test_a_load_through_a_tensor_map_may_read_anything_and_so_does_a_copy_of_mor
 FAULTS = [
     (
         "cuda/native/patches/accesses.cuh",
-        "if (hot.filter_hashes != 0) insert_into_filter(h, address, bytes, mode);",
-        "",
+        "insert_into_filter(h, address, bytes, mode);\n    if (h->filters_only) return;\n    touch_granules",
+        "if (h->filters_only) return;\n    touch_granules",
     ),
     ("cuda/native/patches/filters.cuh", "(address + bytes - 1) >> h->", "address >> h->"),
     ("cuda/native/patches/filters.cuh", "mode == kRead ? 0 : 1", "mode != kWrite ? 0 : 1"),

@@ -16,6 +16,8 @@ import pytest
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
 from tests.support.runtime.planted import Patch, gate_third, replaced, without_effect
 from tests.unit.runtime.persistent.kernel_cases import CASES, plan_for, wrong_runs
+from tileprof.policy.format import Policy
+from tileprof.policy.format.expression import parse
 from tileprof.runtime.copilot import build as pilot_build
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
@@ -50,10 +52,16 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
     numbers = count()
 
     def make(
-        name: str, choices: Choices | None = None, patch: Patch | None = None, flight: Patch | None = None
+        name: str,
+        choices: Choices | None = None,
+        patch: Patch | None = None,
+        flight: Patch | None = None,
+        policy: Policy | None = None,
     ) -> HostKernel:
-        """Return a case's kernel; with ``choices`` a co-pilot deals. ``patch`` and ``flight`` change their sources."""
-        plan: Plan = plan_for(name)
+        """Return a case's kernel; with ``choices`` a co-pilot deals. ``patch`` and ``flight`` change their sources,
+        ``policy`` stands for the case's own.
+        """
+        plan: Plan = plan_for(name, policy)
         dealer = Dealer.QUEUE if choices is None else Dealer.PILOT
         with mock.patch.object(source, "SHARED_BYTES", 1024 * CASES[name][4]):
             claims = choices is not None and choices.overwrite
@@ -255,6 +263,15 @@ def test_a_copilot_that_has_ended_ends_the_kernel_and_a_new_one_begins_anew(make
     assert "a wait gave up" in kernel.run(1)
     kernel.begin_anew()
     assert kernel.run(2) is None
+
+
+@pytest.mark.parametrize("choices", [None, PLAIN, Choices()], ids=["a queue on the GPU", "ready", "ahead"])
+def test_a_task_that_never_becomes_ready_is_given_up(make, choices) -> None:
+    chain = CASES["products"][0]
+    policy = chain.policy()
+    strong = replace(policy, edges=tuple(replace(e, value=parse("1000", ("x", "y", "z"))) for e in policy.edges))
+    kernel = make("products", choices, policy=strong)
+    assert any("a wait gave up" in message for message in wrong_runs(kernel, chain, 2))
 
 
 def test_a_copilot_that_does_not_answer_is_given_up(make) -> None:

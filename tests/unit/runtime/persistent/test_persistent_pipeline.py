@@ -119,6 +119,7 @@ def test_what_the_kernel_refuses_runs_under_another_scheduler_and_says_why() -> 
     policy = copy_pair(8).policy()
     for schedule, other in (
         ("persistent", "cusync"),
+        ("ccks-overwrite", "cusync"),
         ("persistent-stages", "graph"),
         ("persistent-pdl", "pdl"),
         ("persistent-unsynchronised", "unsynchronised"),

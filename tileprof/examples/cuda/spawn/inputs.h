@@ -1,4 +1,4 @@
-// Generated inputs: the same for the same seed, whatever the machine.
+// Generated inputs, which depend only on the seed, not on the machine.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ struct Dice {
     double unit() { return next() / 4294967296.0; }
 };
 
-// Undirected, both directions stored, without loops and doubles; edges of vertex v are target[first[v] : first[v + 1]].
+// Undirected, with both directions stored, without loops and duplicates; the edges of vertex v are target[first[v] :
+// first[v + 1]].
 struct Graph {
     std::vector<int> first, target, weight;
 
@@ -49,7 +50,7 @@ inline Graph graph_of(int vertices, std::vector<std::pair<int, int>> edges, Dice
     return graph;
 }
 
-// Kronecker, with Graph500's parameters: few vertices have very many edges.
+// A Kronecker graph with Graph500's parameters: few vertices have very many edges.
 inline Graph kronecker(int scale, int per_vertex, std::uint64_t seed) {
     Dice dice(seed);
     std::vector<std::pair<int, int>> edges;
@@ -65,7 +66,7 @@ inline Graph kronecker(int scale, int per_vertex, std::uint64_t seed) {
     return graph_of(1 << scale, std::move(edges), dice);
 }
 
-// Each vertex cites some earlier ones, as often those that are cited much: a milder tail.
+// Each vertex cites some earlier ones, with a probability that grows with their citations: the tail is shorter.
 inline Graph citation(int scale, int cites, std::uint64_t seed) {
     Dice dice(seed);
     std::vector<std::pair<int, int>> edges;

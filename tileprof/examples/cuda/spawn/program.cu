@@ -41,8 +41,8 @@ double median_of(std::vector<double> all) {
     return all[all.size() / 2];
 }
 
-// The first child's price, and each further one's where many threads launch: medians of repeats that take turns, after
-// some that are not counted.
+// The cost of the first child, and of each further one if many threads launch: medians of repeats that take turns,
+// after some that are not counted.
 spawn::Costs measured_costs() {
     constexpr int FIRST_REPEATS = 5, REPEATS = 25;
     const auto once = [](spawn::Rule rule, int blocks, int threads) {
@@ -59,7 +59,7 @@ spawn::Costs measured_costs() {
             static_cast<float>(1000 * std::max(0.0, many - one) / 2047)};
 }
 
-// Whether children start while parent blocks wait: how many of the parent's blocks began after the first child.
+// Whether children start while parent blocks wait: counts the parent's blocks that began after the first child.
 struct Order {
     u64 child_ns, parents_after;
 };
@@ -80,7 +80,8 @@ __global__ void waves(Control* control, Order* order) {
     }
 }
 
-// Number of blocks of full width, which are many waves. Measured is the share that began after the first child.
+// Number of blocks of full width, which are many waves. The measured value is the share that began after the first
+// child.
 constexpr int ORDER_BLOCKS = 132 * 8 * 8;
 
 double measured_order() {
@@ -91,7 +92,7 @@ double measured_order() {
     return static_cast<double>(order.get()[0].parents_after) / ORDER_BLOCKS;
 }
 
-// A round of a program that has nothing to do: memory filled, a launch, a number read.
+// A round of a program without work: memory is filled, a kernel launched, a number read.
 double measured_round_us() {
     Buffer<Control> control(std::vector<Control>{control_of(spawn::FLAT, 1, 1, {0, 0}, 16)});
     Buffer<int> size(1);
@@ -122,7 +123,7 @@ struct Trial {
     std::vector<u32> launched = {};
     Control control = {};
     std::vector<u64> result = {};
-    u32 differing = 0;  // runs, that of the round which is not counted, too
+    u32 differing = 0;  // runs, including the one of the round that is not counted
 
     double median_us() const { return median_of(us); }
     u32 median_launched() const {
@@ -139,7 +140,7 @@ void run_once(const Work& work, Trial& trial, bool counted) {
     if (counted) trial.us.push_back(us), trial.launched.push_back(trial.control.launched);
 }
 
-// Runs of which some result is not the first of flat, which a second algorithm confirms.
+// Number of runs with a result that differs from the first result of flat, which a second algorithm confirms.
 std::string differences(const std::vector<Trial>& trials) {
     std::string problems;
     for (const Trial& trial : trials)
@@ -204,7 +205,7 @@ int main(int count, char** arguments) {
     const int repeats = number(0, 5), scale = number(1, 16), window_log2 = number(2, 16), least = number(3, 32),
               untried = number(4, 1024);
     CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, MOST_PENDING));
-    CHECK(cudaDeviceSetLimit(cudaLimitStackSize, STACK_BYTES));  // the nested programs call themselves
+    CHECK(cudaDeviceSetLimit(cudaLimitStackSize, STACK_BYTES));  // the nested programs launch themselves
     const spawn::Costs measured = measured_costs();
     if (costs.first_ns == 0) costs = measured;
     std::printf(

@@ -1,4 +1,4 @@
-// The programs on the host: their inputs, rounds of launches, and what is right.
+// The programs on the host: their inputs, rounds of launches, and checks of their results.
 #pragma once
 
 #include <cmath>
@@ -53,11 +53,11 @@ struct Buffer {
 
 int blocks_for(int threads) { return (threads + PARENT_THREADS - 1) / PARENT_THREADS; }
 
-// A program: begin() makes its memory new, run() computes, result() is what no rule may change; "" or what is wrong
-// with a result.
+// A program: begin() initialises its memory, run() computes, result() is what no rule may change. Checks return "" or
+// the error in a result.
 struct Work {
     std::string name;
-    int threshold;  // of the program as written
+    int threshold;  // threshold of the program as written
     std::function<void()> begin;
     std::function<void(Control*)> run;
     std::function<std::vector<u64>()> result;
@@ -172,7 +172,7 @@ struct Join {
     Buffer<int> key, first, rows, place, out;
     int count;
 
-    // `spread`: of a normal distribution over the keys, in shares of them; 0 for all alike.
+    // `spread`: standard deviation of a normal distribution over the keys, as a share of them; 0 for uniform keys.
     static Join* of(int scale, int matches, double spread) {
         inputs::Dice dice(7);
         const int count = 1 << scale, keys = std::max(1, count / matches);
@@ -262,7 +262,7 @@ struct Refinement {
         works::Cell *from = here.at, *to = next.at;
         for (int level = 0; level < levels && count > 0 && size >= parts; ++level, size /= parts) {
             if (static_cast<std::size_t>(count) * parts * parts > most) {
-                cells = 0;  // more than there is room for, which is not a result
+                cells = 0;  // more results than there is room for
                 return;
             }
             created.fill(0);
@@ -369,7 +369,7 @@ struct Bezier {
     }
 };
 
-// `amr` in one launch, whose result it must have.
+// `amr` in one launch; the results must be equal.
 struct DeepRefinement {
     Refinement& rounds;
     Buffer<works::Cell> coarse;
@@ -406,13 +406,13 @@ struct MarianiSilver : Mandelbrot {
 struct Matching {
     static constexpr const char* PATTERN =
         "GET /[a-z]+|POST /[a-z0-9]+|[0-9]+\\.[0-9]+\\.[0-9]+\\.[0-9]+|(ab|ba)+c|\\.?[a-z]+@[a-z]+\\.(com|org)";
-    std::vector<int> lines;  // where each begins, and the last ends
+    std::vector<int> lines;  // where each line begins, and the end of the last one
     std::string text;
     Buffer<works::Automaton> automaton;
     Buffer<unsigned char> letters;
     Buffer<int> line, matches, longest;
 
-    // Lines as long as requests in a log: most short, few of many thousand characters.
+    // Lines with the lengths of requests in a log: most are short, few have many thousand characters.
     static std::string written(int count, std::vector<int>& lines) {
         static const char* const pieces[] = {"GET /index", "POST /form7", "192.168.10.25", "abbaabc", "user@mail.org"};
         inputs::Dice dice(13);

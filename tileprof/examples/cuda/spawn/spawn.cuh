@@ -146,7 +146,6 @@ __device__ inline Place place_in_warp(u32 mask, int items) {
 }
 
 __device__ inline u32 threads_together() { return __activemask(); }
-__device__ inline void meet(u32 mask) { __syncwarp(mask); }
 __device__ inline u32 least_in_warp(u32 mask, u32 word) { return __reduce_min_sync(mask, word); }
 #endif
 
@@ -212,17 +211,12 @@ __global__ void child(Control* control, Item item, int items) {
     if (first) count_end(*control, begin);
 }
 
-// A launch site: item(0), item(1), ... of a parent thread, by a child grid or by itself. Threads of a warp that come to
-// it together launch together: an H200 whose threads launched apart from each other, inside of items, hung in the
-// runtime's launch once in some hundred runs.
+// A launch site: item(0), item(1), ... of a parent thread, by a child grid or by itself.
 template <class Item>
 __device__ void each(Control* control, int items, Item item) {
     if (items <= 0) return;
-    const u32 together = threads_together();
     SPAWN_SITE(site, items);
-    const bool by_child = launches(*control, items);
-    meet(together);
-    if (by_child) {
+    if (launches(*control, items)) {
         const int blocks = blocks_of(items);
         atomicAdd(&control->waiting, blocks);
         SPAWN_CHILD(child<Item>, blocks, CHILD_THREADS, control, item, items);

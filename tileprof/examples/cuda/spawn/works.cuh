@@ -1,5 +1,5 @@
-// The programs: parent kernels whose threads have items of work, and what an item is. Results are whole numbers that no
-// order changes.
+// The programs: parent kernels whose threads have items of work, and the work of an item. Results are integers that
+// do not depend on the order.
 #pragma once
 
 #include "spawn.cuh"
@@ -12,8 +12,7 @@ constexpr int FAR = 0x3FFFFFFF;
 
 __device__ inline int thread_number() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
 
-// Breadth-first search and shortest paths: a round for each frontier, a thread for each of its vertices, an item for
-// each edge.
+// Breadth-first search and shortest paths: one round per frontier, one thread per vertex of it, one item per edge.
 struct Edges {
     const int *first, *target, *weight;
 };
@@ -51,8 +50,8 @@ __global__ void search(Control* control, Edges edges, const int* frontier, int c
     spawn::each(control, edges.first[v + 1] - begin, relax);
 }
 
-// Colouring after Jones and Plassmann: who has the highest priority of its neighbours without a colour takes the lowest
-// colour that none of them has.
+// Colouring after Jones and Plassmann: a vertex with the highest priority among its neighbours without a colour takes
+// the lowest colour that no neighbour has.
 struct Beaten {
     const int *target, *colour;
     int* wins;  // of the vertex
@@ -107,7 +106,7 @@ __global__ void settle(int vertices, int* colour, int* wins, const unsigned* mas
     }
 }
 
-// Mandelbrot: a thread for each tile of pixels looks at the tile's edge; where it is not of one colour, the pixels
+// Mandelbrot: a thread per tile of pixels computes the tile's border; if the border has several colours, the pixels
 // inside are its items.
 #ifndef SPAWN_MOST_STEPS  // a harness may shorten them
 #define SPAWN_MOST_STEPS 512
@@ -165,8 +164,8 @@ __global__ void mandelbrot(Control* control, Plane plane, int* image) {
     }
 }
 
-// After Mariani and Silver, in one launch: squares whose border is not of one colour are divided, children of children;
-// the pixels of the smallest are items, too.
+// After Mariani and Silver, in one launch: squares whose border has several colours are divided by children of
+// children; the pixels of the smallest squares are also items.
 struct Divide {
     Control* control;
     Plane plane;
@@ -215,8 +214,8 @@ __global__ void mariani_silver(Control* control, Plane plane, int* image) {
         Divide{control, plane, number % across * plane.tile, number / across * plane.tile, plane.tile, image}.visit();
 }
 
-// Regular expressions: a thread for each line of text, an item for each character, from which a match may begin. The
-// automaton is Glushkov's: a bit for each character of the pattern.
+// Regular expressions: one thread per line of text, one item per character, at which a match may begin. The automaton
+// is Glushkov's: one bit per character of the pattern.
 struct Automaton {
     unsigned long long first, last, follow[64], of[256];  // positions: at the beginning, at the end, next, of a byte
 };
@@ -256,8 +255,8 @@ __global__ void match(Control* control, const Automaton* automaton, const unsign
     spawn::each(control, length, MatchFrom{automaton, text + begin, length, matches + number, longest + number});
 }
 
-// A join: a thread for each row that probes, an item for each row that matches. A pair's place in the result is known
-// beforehand.
+// A join: one thread per probing row, one item per matching row. The position of a pair in the result is known
+// before.
 struct Match {
     const int* rows;
     int* out;
@@ -274,8 +273,8 @@ __global__ void join(Control* control, const int* key, int count, const int* fir
     spawn::each(control, first[key[number] + 1] - begin, Match{rows + begin, out + place[number], number});
 }
 
-// Adaptive refinement: a thread for each cell of a level; where the field is steep the cell is divided, and its parts,
-// the items, are computed and belong to the next level.
+// Adaptive refinement: one thread per cell of a level; if the field is steep, the cell is divided, and its parts, the
+// items, are computed and belong to the next level.
 struct Cell {
     int x, y;
 };
@@ -331,7 +330,7 @@ __global__ void refine(Control* control, Field field, const Cell* cells, int cou
     spawn::each(control, parts * parts, Refine{field, cell, parts, size / parts, next + place, sum});
 }
 
-// The same in one launch: parts that are steep refine themselves, children of children.
+// The same in one launch: steep parts refine themselves, in children of children.
 struct Deepen {
     Control* control;
     Field field;
@@ -358,7 +357,7 @@ __global__ void deepen(Control* control, Field field, const Cell* coarse, int co
                     Deepen{control, field, coarse[number], parts, size / parts, steep, levels, cells, sum});
 }
 
-// Quick sort, round by round: a thread for each segment, an item for each key that goes below or above the pivot.
+// Quick sort, round by round: one thread per segment, one item per key that is moved below or above the pivot.
 struct Segment {
     int begin, end;
 };
@@ -391,7 +390,8 @@ __global__ void partition(Control* control, const Segment* segments, int count, 
                 Partition{from + segment.begin, to, low + number, high + number, segment.begin, segment.end, pivot});
 }
 
-// Puts what lies in its place: keys equal to the pivot, and small sides; larger sides are the next round's segments.
+// Puts keys into their final places: keys equal to the pivot, and small sides; larger sides are the segments of the
+// next round.
 __global__ void divide(const Segment* segments, int count, const int* to, const int* pivots, const int* low,
                        const int* high, Segment* next, int* created, int* sorted) {
     const int number = thread_number();
@@ -412,8 +412,8 @@ __global__ void divide(const Segment* segments, int count, const int* to, const 
     }
 }
 
-// Quadratic Bezier lines: a thread for each line decides by its curvature how many points it takes, an item for each.
-// Coordinates are whole numbers, and so are points: exact up to a rounding that is the same everywhere.
+// Quadratic Bezier lines: one thread per line chooses the number of points by the curvature, one item per point.
+// Coordinates and points are integers: exact up to a rounding that is the same everywhere.
 constexpr int LEAST_POINTS = 4, MOST_POINTS = 2048;
 
 struct Line {

@@ -490,3 +490,21 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
     return (tensor.values(),) if tensor.is_nested else ()
+
+
+def on_host(places: list[Buffer | None]) -> bool:
+    """Return whether the first tensor is the host's."""
+    return bool(places) and places[0] is not None and places[0].on_host
+
+
+def only_aliases(places: list[Buffer | None], inputs: int) -> bool:
+    """Return whether every output lies in an input's memory: a view, whatever its schema says."""
+    if len(places) <= inputs:
+        return False
+    for output in places[inputs:]:
+        for n in range(inputs):
+            if output is places[n] and output is not None:
+                break
+        else:
+            return False
+    return True

@@ -98,12 +98,6 @@ T atomicExch(T* at, T value) {
     *at = value;
     return before;
 }
-template <typename T>
-T atomicMax(T* at, T value) {
-    T before = *at;
-    if (value > before) *at = value;
-    return before;
-}
 inline uint32_t atomicCAS(uint32_t* at, uint32_t expected, uint32_t value) {
     uint32_t before = *at;
     if (before == expected) *at = value;
@@ -129,5 +123,9 @@ inline void store_v4(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 }
 inline void store_relaxed_gpu(uint32_t* to, uint32_t value) { *to = value; }
 inline void red_or(uint32_t* to, uint32_t bits) { *to |= bits; }
+inline void red_max(uint32_t* to, uint64_t value) {
+    auto* at = reinterpret_cast<uint64_t*>(to);
+    if (value > *at) *at = value;
+}
 
 }  // namespace tileprof

@@ -22,11 +22,11 @@ __device__ __forceinline__ bool touch_known(Header* h, uint64_t window, uint32_t
 }
 
 // The same outside of graphs, for a window of addresses that fit into keys.
-__device__ __forceinline__ bool touch_known(const HotFields& hot, uint64_t window, uint32_t bits, uint32_t mode) {
+__device__ __forceinline__ bool touch_known(Header* h, uint32_t launch, uint64_t window, uint32_t bits, uint32_t mode) {
     uint32_t block = linear_block();
-    Fact fact = load_fact(hot.facts + fact_slot(hot.launch, block, window));
-    if (fact.block != block || fact.launch != hot.launch || fact.above != fact_above(window, 0)) return false;
-    red_or(&hot.arena[fact.entry].payload[mode], bits);
+    Fact fact = load_fact(h->facts + fact_slot(launch, block, window));
+    if (fact.block != block || fact.launch != launch || fact.above != fact_above(window, 0)) return false;
+    red_or(&h->arena[fact.entry].payload[mode], bits);
     return true;
 }
 
@@ -68,21 +68,31 @@ __device__ __noinline__ void touch_granules(Header* h, uint64_t first, uint64_t 
     }
 }
 
-// Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes.
-__device__ __forceinline__ void touch(Header* h, const HotFields& hot, uint64_t address, uint32_t bytes,
-                                      uint32_t mode) {
-    uint32_t shift = hot.granule_shift, lanes = __activemask(), lane = lane_id();
+// Any access, of lanes that have parted.
+__device__ __noinline__ void touch_slowly(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
+    if (h->filter_hashes != 0) insert_into_filter(h, address, bytes, mode);
+    if (h->filters_only) return;
+    touch_granules(h, address >> h->granule_shift, (address + bytes - 1) >> h->granule_shift, mode);
+}
+
+// Record that this thread touches [address, address + bytes): accesses are naturally aligned and at most 16 bytes. Most
+// are of one window, outside of graphs. That way has few values at once, for what has no register goes to memory for
+// each of 32 lanes, and a call, which would need more, is the last thing that a lane does.
+__device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
+    EveryAccess fields = every_access(h);
+    if (fields.launch == kKeepAll) return;
+    uint32_t lanes = __activemask(), lane = lane_id();
     uint64_t before = __shfl_up_sync(lanes, address, 1);
     uint32_t on = __ballot_sync(lanes, goes_on(lanes, lane, address, before, bytes));
-    bytes = share(lanes, lane, on, shift, address, before, bytes);
+    bytes = share(lanes, lane, on, fields.granule_shift, address, before, bytes);
     if (bytes == 0) return;
-    if (hot.filter_hashes != 0) insert_into_filter(h, address, bytes, mode);
-    if (hot.filters_only) return;
-    uint64_t first = address >> shift, last = (address + bytes - 1) >> shift;
-    if (first >> 5 != last >> 5 || address >> kGenerationShift != 0 || hot.in_graph)
-        return touch_granules(h, first, last, mode);
-    uint32_t bits = bits_of(first & 31, last & 31);
-    if (!touch_known(hot, first >> 5, bits, mode)) touch_unknown(h, first >> 5, bits, mode);
+    uint64_t end = address + bytes - 1;
+    if (fields.slow || (address ^ end) >> (fields.granule_shift + 5) != 0 || address >> kGenerationShift != 0)
+        return touch_slowly(h, address, bytes, mode);
+    uint32_t first = static_cast<uint32_t>(address >> fields.granule_shift) & 31;
+    uint32_t bits = bits_of(first, static_cast<uint32_t>(end >> fields.granule_shift) & 31);
+    uint64_t window = address >> (fields.granule_shift + 5);
+    if (!touch_known(h, fields.launch, window, bits, mode)) touch_unknown(h, window, bits, mode);
 }
 
 __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes, uint32_t mode, uint32_t mask) {

@@ -28,10 +28,14 @@ __device__ __forceinline__ void enter_block(Header* h, uint64_t pc) {
     uint64_t key = key_of(h, kBlock, pc >> 4 << kSmBits | sm_id());
     write_entry(h, at, key, block, static_cast<uint32_t>(now), static_cast<uint32_t>(now >> 32), 0, 0);
     store_relaxed_gpu(h->table + slot_of(h, key_of(h, kBlock, 0), block), slot_value(h, at));
+    if (!h->in_graph)
+        store_fact(h->facts + fact_slot(h->launch, block, kBlockWindow), known_block(at, block, h->launch));
 }
 
-// The entry of this block that the index leads to; kFull where it leads elsewhere.
+// The entry of this block that a fact or the index leads to; kFull where they lead elsewhere.
 __device__ __forceinline__ uint64_t entry_of_block(const Header* h, uint32_t block) {
+    Fact fact = load_fact(h->facts + fact_slot(h->launch, block, kBlockWindow));
+    if (is_same(fact, known_block(fact.entry, block, h->launch)) && !h->in_graph) return fact.entry;
     uint64_t key = key_of(h, kBlock, 0);
     const uint32_t* slot = h->table + slot_of(h, key, block);
     auto entered = [&](const uint4& is) {
@@ -53,8 +57,7 @@ __device__ __forceinline__ void exit_block(Header* h, uint64_t pc, uint32_t leav
     uint32_t block = linear_block();
     uint64_t entry = h->keeps_exits ? kFull : entry_of_block(h, block);
     if (entry != kFull) {
-        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[entry].payload[2]),
-                  static_cast<unsigned long long>(now));
+        red_max(&h->arena[entry].payload[2], now);
     } else {
         uint64_t to = append_one(h);
         if (to != kFull)

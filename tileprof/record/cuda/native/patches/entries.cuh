@@ -28,6 +28,17 @@ __device__ __forceinline__ HotFields hot_fields(const Header* h) {
             b.w};
 }
 
+// What an access asks first, in one load.
+struct EveryAccess {
+    uint32_t launch, granule_shift;
+    bool slow;  // in a graph, or with filters
+};
+
+__device__ __forceinline__ EveryAccess every_access(const Header* h) {
+    uint4 v = load_weak_v4(reinterpret_cast<const char*>(h) + 16);
+    return {v.x, v.y & 0xff, ((v.z & 0xffff) | v.y >> 24) != 0};
+}
+
 constexpr uint64_t kFull = ~0ull;
 
 // Allocates n adjacent entries; kFull if there is no room.

@@ -48,23 +48,19 @@ __device__ __noinline__ SanitizerPatchResult tileprof_access(void* data, uint64_
                                                              uint32_t flags, const void*) {
     Header* h = static_cast<Header*>(data);
     if (h == nullptr || (flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH) != 0) return SANITIZER_PATCH_SUCCESS;
-    HotFields hot = hot_fields(h);
-    if (hot.launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
     constexpr uint32_t kBoth = SANITIZER_MEMORY_DEVICE_FLAG_READ | SANITIZER_MEMORY_DEVICE_FLAG_WRITE;
     constexpr uint32_t kUpdate = SANITIZER_MEMORY_DEVICE_FLAG_ATOMSYS | SANITIZER_MEMORY_DEVICE_FLAG_ATOMIC_WRITE_ONLY;
     uint32_t mode = (flags & kBoth) == kBoth || (flags & kUpdate) != 0  ? kAtomic
                     : (flags & SANITIZER_MEMORY_DEVICE_FLAG_WRITE) != 0 ? kWrite
                                                                         : kRead;
-    touch(h, hot, reinterpret_cast<uint64_t>(address), bytes, mode);
+    touch(h, reinterpret_cast<uint64_t>(address), bytes, mode);
     return SANITIZER_PATCH_SUCCESS;
 }
 
 __device__ __noinline__ SanitizerPatchResult tileprof_copy_async(void* data, uint64_t, void* from, uint32_t,
                                                                  uint32_t bytes) {
     Header* h = static_cast<Header*>(data);
-    if (h == nullptr || from == nullptr) return SANITIZER_PATCH_SUCCESS;
-    HotFields hot = hot_fields(h);
-    if (hot.launch != kKeepAll) touch(h, hot, reinterpret_cast<uint64_t>(from), bytes, kRead);
+    if (h != nullptr && from != nullptr) touch(h, reinterpret_cast<uint64_t>(from), bytes, kRead);
     return SANITIZER_PATCH_SUCCESS;
 }
 

@@ -88,6 +88,10 @@ __device__ __forceinline__ void red_or(uint32_t* to, uint32_t bits) {
     asm volatile("red.global.or.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
 }
 
+__device__ __forceinline__ void red_max(uint32_t* to, uint64_t value) {
+    asm volatile("red.global.max.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
 __device__ __forceinline__ uint32_t linear_block() {
     return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
 }

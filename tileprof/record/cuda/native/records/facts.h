@@ -47,7 +47,8 @@ TILEPROF_HOST_DEVICE uint32_t fact_above(uint64_t window, uint32_t generation) {
 }
 
 // Further kinds of facts, for launches outside of graphs, where `above` of no window reaches these bits.
-constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30, kGranuleBit = 1u << 29, kFullBit = 1u << 28;
+constexpr uint32_t kRoomBit = 1u << 31, kMapBit = 1u << 30, kGranuleBit = 1u << 29, kFullBit = 1u << 28,
+                   kBlockBit = 1u << 27;
 
 // "Thread `thread` of the block may append `left` entries from number `entry` on."
 constexpr uint32_t kRoom = 32, kLeftBits = 8, kLeftMask = (1u << kLeftBits) - 1;
@@ -94,6 +95,13 @@ TILEPROF_HOST_DEVICE GranuleFact full_filter(uint32_t side, uint32_t block, uint
     GranuleFact full = inserted_granule(0, side, block, launch);
     full.fact.above = kFullBit | side;
     return full;
+}
+
+// "The entry of the block itself is number `entry`."
+constexpr uint64_t kBlockWindow = 0x37a51;
+
+TILEPROF_HOST_DEVICE Fact known_block(uint64_t entry, uint32_t block, uint32_t launch) {
+    return {static_cast<uint32_t>(entry), block, launch, kBlockBit};
 }
 
 TILEPROF_HOST_DEVICE bool is_same(const Fact& a, const Fact& b) {

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.BF16: 2}
 """Types whose kernels are told apart by the same nets."""
-KEPT: Final = 48
+KEPT: Final = 32
 SCALES: Final = ("problem_mean", "problem_width", "tile_mean", "tile_width")
 """Of what nets see of problems and of candidates."""
 SIEVE: Final = ("sieve0", "sieve1", "sieve2", "sieve")
@@ -57,7 +57,7 @@ UNLIKELIEST: Final = -30.0
 """The least logarithm of a likelihood."""
 PRIOR_UNIT: Final = 4.0
 """Logarithms of likelihoods per unit that the judge sees."""
-VOTE, NO_VOTE, NEAR = 1.0, 0.2, 0.1
+VOTE, NO_VOTE, NEAR = 1.5, 0.1, 0.1
 """Worth per logarithm of the share of near entries that have a candidate, and the share of none; what is added to
 distances, which votes are weighed by."""
 _SAME: Final = 1e-4

@@ -1,0 +1,111 @@
+"""What a launch does to the queue, and times of threads beside each other."""
+
+from __future__ import annotations
+
+from tileprof.analysis.bounds.compiled import internal
+from tileprof.analysis.heaps import push
+from tileprof.analysis.simulate.spawning.rules import pace, tiles_of
+from tileprof.analysis.simulate.spawning.state import (
+    COMPLETED,
+    COMPLETES,
+    DONE,
+    FIRST,
+    GOES_ON,
+    PENDING,
+    QUEUED,
+    SERVED,
+    SIZE,
+    STANDING,
+    Costs,
+    State,
+    Work,
+)
+
+
+@internal
+def beside(w: Work, z: State, count: int) -> float:
+    """Return when the first ``count`` threads of a warp have done what they keep without sites, ``z.kept`` by itself:
+    threads slow each other while they are busy.
+    """
+    longest = 0.0
+    for t in range(count):
+        took = z.kept[t]
+        if w.together > 0 and took > 0:
+            for other in range(count):
+                if other != t:
+                    took += w.together * min(z.kept[other], z.kept[t])
+        longest = max(longest, took)
+    return float(longest)
+
+
+@internal
+def launch(w: Work, o: Costs, z: State, first: int, t: int, launches: int, now: float) -> int:
+    """Count a launch of thread t of the warp of thread ``first``, its number ``launches``; return its tiles."""
+    tiles = tiles_of(o, w.items[t])
+    each, _ = pace(w, o, z, t, now)
+    z.asked[t] = now
+    z.estimate[t] = o.told_ns + (launches + 1) * o.told_another_ns + (z.c[QUEUED] + tiles) * each
+    z.to_end[t] = z.to_start[t] = tiles
+    z.c[QUEUED] += tiles
+    z.c[PENDING] += 1
+    z.over[t], z.open[t] = z.runs[z.slot[first]], 1
+    if z.over[t] >= 0:
+        z.open[z.over[t]] += 1
+    return int(tiles)
+
+
+@internal
+def stands(w: Work, o: Costs, z: State, first: int, launches: int, now: float) -> float:
+    """Return when a warp goes on that launches: each launch takes longer beside other warps that launch."""
+    if launches == 0:
+        return now
+    others = z.c[STANDING]
+    each = o.another_ns + min(o.crowd_ns * others, o.crowded_ns)
+    until = now + o.launch_ns + launches * max(each, o.submit_ns * (others + 1))
+    z.c[STANDING] += 1
+    later(w, o, z, GOES_ON, first, until)
+    return float(until)
+
+
+@internal
+def arrive(w: Work, o: Costs, z: State, t: int, when: float) -> None:
+    """Let a launch be served, after those before it."""
+    z.ns[SERVED] = max(when, z.ns[SERVED] + o.serve_ns)
+    schedule(z, z.ns[SERVED] if o.serve_ns > 0 else when, o.slots + len(w.items) + t)
+
+
+@internal
+def ends(w: Work, o: Costs, z: State, grid: int, now: float) -> None:
+    """Something that keeps a grid from being complete has ended. Grids become complete one after the other."""
+    while grid >= 0:
+        z.open[grid] -= 1
+        if z.open[grid] > 0:
+            return
+        took = o.complete_ns + (o.first_ns if z.c[COMPLETED] < FIRST else 0.0)
+        z.c[COMPLETED] += 1
+        if took > 0:
+            z.ns[DONE] = max(z.ns[DONE], now) + took
+            later(w, o, z, COMPLETES, grid, z.ns[DONE])
+            return
+        z.c[PENDING] -= 1
+        grid = z.over[grid]
+
+
+@internal
+def completes(w: Work, o: Costs, z: State, grid: int, now: float) -> None:
+    """A grid is complete, and maybe that which has launched it."""
+    z.c[PENDING] -= 1
+    ends(w, o, z, z.over[grid], now)
+
+
+@internal
+def later(w: Work, o: Costs, z: State, kind: int, t: int, when: float) -> None:
+    """Let an event of a thread happen, which comes after those of `loop.run_events` that have no kind."""
+    schedule(z, when, o.slots + (2 + kind) * len(w.items) + 1 + t)
+
+
+@internal
+def schedule(z: State, when: float, item: int) -> None:
+    """Let an event happen."""
+    push(z.keys, z.events, z.c[SIZE], when, item)
+    z.c[SIZE] += 1

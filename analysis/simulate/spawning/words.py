@@ -1,0 +1,106 @@
+"""The controller's words in memory: when warps that decide read them, and when others see what a warp has launched."""
+
+from __future__ import annotations
+
+from tileprof.analysis.bounds.compiled import internal
+from tileprof.analysis.simulate.spawning.launches import later
+from tileprof.analysis.simulate.spawning.state import (
+    COMES,
+    DECIDES,
+    LINE,
+    OWN_ITEMS,
+    QUEUED,
+    READS,
+    SAMPLES,
+    SEEN,
+    SHOWS,
+    SMS,
+    SPAWN,
+    UPDATES,
+    VISIBLE,
+    WARP,
+    WINDOWS,
+    Costs,
+    State,
+    Work,
+)
+
+
+@internal
+def looks(w: Work, o: Costs, z: State, now: float, first: int) -> bool:
+    """Return whether the warp of thread ``first`` has read the controller's words and may decide; else let it read."""
+    if z.words[first] < 0:
+        z.words[first] = 0
+        z.c[SEEN] = z.looked[first]
+        return True
+    z.words[first] = _words(w, o, z, now)
+    if z.words[first] == 0:
+        z.c[SEEN] = z.c[QUEUED]
+        return True
+    later(w, o, z, READS, first, now + o.read_ns / 2)
+    return False
+
+
+@internal
+def _words(w: Work, o: Costs, z: State, now: float) -> int:
+    """Return how many words a rule reads one after the other, as spawn.cuh does: the windows from the last one on until
+    one has ended children, what it holds, or all of time's, and how many children wait; before, of the rule for warps,
+    what items take.
+    """
+    if w.policy < SPAWN or o.read_ns <= 0:
+        return 0
+    words = 1
+    current = int(now // o.window_ns) if o.ended > 0 else 0
+    while words < WINDOWS - 2 and not (current >= words and z.window[(current - words) % WINDOWS] == current - words):
+        words += 1
+    return words + 2 + (0 if w.policy == SPAWN else 1 if z.ns[OWN_ITEMS] == 0 else 2)
+
+
+@internal
+def reads(w: Work, o: Costs, z: State, now: float, first: int) -> None:
+    """A warp's read comes to the controller's words, which serve one at a time, those of near SMs first."""
+    wait = max(0.0, z.ns[LINE] - now)
+    z.ns[LINE] = now + wait + o.word_ns
+    if z.slot[first] % SMS < o.near:
+        wait = 0.0
+    z.words[first] -= 1
+    if z.words[first] > 0:
+        later(w, o, z, READS, first, now + wait + o.word_ns + o.read_ns)
+    else:
+        later(w, o, z, SAMPLES, first, now + wait + o.word_ns)
+
+
+@internal
+def samples(w: Work, o: Costs, z: State, now: float, first: int) -> None:
+    """A warp has read how many children wait, and will decide."""
+    z.looked[first], z.words[first] = z.c[VISIBLE], -1
+    think_ns = o.think_ns if w.policy == WARP else 0.0
+    later(w, o, z, DECIDES if z.parts[first] == 0 else COMES, first, now + o.read_ns / 2 + think_ns)
+
+
+@internal
+def will_update(w: Work, o: Costs, z: State, now: float, first: int, launches: int, tiles: int) -> None:
+    """Let others read what a warp has launched, when that has come to the controller's words."""
+    if o.read_ns <= 0 or w.policy < SPAWN:
+        z.c[VISIBLE] += tiles
+        return
+    z.adds[first] += tiles
+    if launches > 0:
+        z.lanes_of[first] = launches
+        later(w, o, z, UPDATES, first, now + o.read_ns)
+    else:
+        z.ns[LINE] = max(z.ns[LINE], now + o.read_ns / 2) + o.update_ns
+
+
+@internal
+def updates(w: Work, o: Costs, z: State, now: float, first: int) -> None:
+    """What a warp has launched comes to the controller's words, which serve it after what came before."""
+    z.ns[LINE] = max(z.ns[LINE], now) + o.update_ns + z.lanes_of[first] * o.lane_ns
+    later(w, o, z, SHOWS, first, z.ns[LINE])
+
+
+@internal
+def shows(z: State, first: int) -> None:
+    """What a warp has launched can be read from now on."""
+    z.c[VISIBLE] += z.adds[first]
+    z.adds[first] = 0
