@@ -44,8 +44,8 @@ arXiv:2402.13499).
 
 AMONG_OTHERS: Final = 1.07
 """How much longer a launch takes in a program than in the harvest, where the same kernel ran again and again with its
-instructions in the SMs' caches: the median of 2,374 launches of the programs in `tests/golden/clients.py`, alike in ten
-of the eleven with more than ten launches (1.05 to 1.13; the compiled one 0.91).
+instructions in the SMs' caches: the median of 2,404 launches of the programs in `tests/golden/clients.py`, alike in ten
+of the eleven with more than ten launches (1.05 to 1.12; the compiled one 0.90).
 """
 
 IDLE_NS: Final = 1.0
