@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 1e6bd77887444f5dad8b9020d90493fa6ae144d6099837b985deacf68aa15b09
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 69387f4be39ea0479427b40f369821ce6a854ad11d5e7bb03cfd86a736a843ac
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -496,7 +496,7 @@ var WORDS = {
   "list schedule": ABOUT.list,
   "poll (poll_ns)": "time from a tile's post to the tile that polls for it",
   "post (post_ns)": "time that a tile needs to post that it has ended, and to check its first semaphore",
-  inside: "where a tile waits for its parents: 0: at its entry for all; 1: for each where its bytes are needed; 2: the faster of both"
+  inside: "where a tile waits for its parents: 0: at its entry; 1: where their bytes are needed; 2: the faster of both"
 };
 var SETS = {
   accesses: ["exact", "inferred", "conservative"],

@@ -40,8 +40,7 @@ const WORDS = {
   "list schedule": ABOUT.list,
   "poll (poll_ns)": "time from a tile's post to the tile that polls for it",
   "post (post_ns)": "time that a tile needs to post that it has ended, and to check its first semaphore",
-  inside:
-    "where a tile waits for its parents: 0: at its entry for all; 1: for each where its bytes are needed; 2: the faster of both",
+  inside: "where a tile waits for its parents: 0: at its entry; 1: where their bytes are needed; 2: the faster of both",
 };
 
 const SETS = {

@@ -83,7 +83,7 @@ def test_options_of_the_model_choose_it_and_otherwise_the_choice_is_said(monkeyp
     parser = argparse.ArgumentParser()
     record_verb.prepare(parser)
     for option in ("--fake", "--device=L4", "--tile=gemm=64x64x64"):
-        assert record_verb._chosen(parser.parse_args([option, "x.py"])) == "model"
+        assert record_verb._chosen_recorder(parser.parse_args([option, "x.py"])) == "model"
     assert capsys.readouterr().err == ""
-    assert record_verb._chosen(parser.parse_args(["--passes=time", "x.py"])) == "cuda"
+    assert record_verb._chosen_recorder(parser.parse_args(["--passes=time", "x.py"])) == "cuda"
     assert capsys.readouterr().err == "tileprof: --recorder cuda, as this machine has it all\n"
