@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tileprof.analysis.dependencies.graph import TileGraph
 
 _MOST_NAMED = 4
+_HOST_COPIES = ("memcpy<device to host>", "memcpy<host to device>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,15 @@ def chains(graph: TileGraph, gap_ns: float) -> list[Chain]:
     launches = graph.launches
     fusible, foreign = _pairs(graph)
     stream = launches["stream"].to_numpy(np.int64)
-    guessed = (launches["coverage"] == "conservative").to_numpy(bool)
+    # Dependencies that are supersets prove nothing, and no kernel copies between host and device.
+    copied = launches["kernel"].astype(str).isin(_HOST_COPIES)
+    alone = ((launches["coverage"] == "conservative") | copied).to_numpy(bool)
     spans: list[tuple[int, int]] = []
     at = 0
     while at < len(launches):
         end = at
-        while end + 1 < len(launches) and not guessed[at] and _joins(end + 1, at, fusible, foreign):
-            if guessed[end + 1] or stream[end + 1] != stream[at]:
+        while end + 1 < len(launches) and not alone[at] and _joins(end + 1, at, fusible, foreign):
+            if alone[end + 1] or stream[end + 1] != stream[at]:
                 break
             end += 1
         if end > at:

@@ -83,6 +83,12 @@ def test_chains_are_fused_where_each_tile_needs_the_same_tile_and_nothing_else()
     assert [(c.first, c.last) for c in chains(apart, 50.0)] == [(1, 2)]
 
 
+def test_a_copy_to_the_host_is_not_fused():
+    one_program = program()
+    one_program.launches.loc[2, "kernel"] = "memcpy<device to host>"
+    assert [(c.first, c.last) for c in chains(one_program, 50.0)] == [(0, 1)]
+
+
 def test_chains_that_a_compiler_fuses_at_once_are_one_action():
     tiles = 2
     links = [(0, 1, one_to_one(tiles)), (1, 2, all_to_all(tiles, tiles)), (2, 3, one_to_one(tiles)),
