@@ -151,6 +151,40 @@ def _first_that_fits(queue: _Ready, free: int, tiles: int) -> int:
     return size
 
 
+@internal
+def completed(
+    p: Problem,
+    s: Successors,
+    launch: int,
+    tile: int,
+    parents: NDArray[np.int32],
+    waits: NDArray[np.int32],
+    out: NDArray[np.int64],
+) -> int:
+    """Count a tile's end in what `initial_counters` made. Write the tiles that wait for nothing else into ``out``, and
+    return their number.
+    """
+    met = 0
+    for x in range(s.out_at[launch], s.out_at[launch + 1]):
+        link = s.out[x]
+        r, c = p.relation[link], p.consumer[link]
+        at = s.parent_at[r] + tile - p.tile_base[launch]
+        if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
+            continue  # a last tile without children
+        for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
+            k = s.parent_set[p.entry_at[r] + e]
+            parents[s.state_at[link] + k] -= 1
+            if parents[s.state_at[link] + k] > 0:
+                continue
+            for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
+                child = p.tile_base[c] + s.member[s.member_at[r] + m]
+                waits[child] -= 1
+                if waits[child] == 0:
+                    out[met] = child
+                    met += 1
+    return met
+
+
 @inlined
 def _tell_children(
     p: Problem,

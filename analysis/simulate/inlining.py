@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import internal, without_allocation
-from tileprof.analysis.bounds.list_schedule import initial_counters
+from tileprof.analysis.bounds.list_schedule import completed, initial_counters
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
@@ -215,22 +215,7 @@ def _expected(o: Inlining, z: _State, now: float, life: float) -> float:
 @internal
 def _made_ready(p: Problem, s: Successors, z: _State, tile: int) -> int:
     """Put the tiles that waited for nothing but this one into ``ready``. Return how many they are."""
-    i, ready_count = z.launch_of[tile], 0
-    for x in range(s.out_at[i], s.out_at[i + 1]):
-        link = s.out[x]
-        r, c = p.relation[link], p.consumer[link]
-        at = s.parent_at[r] + tile - p.tile_base[i]
-        if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
-            continue  # a last tile without children
-        for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
-            k = s.parent_set[p.entry_at[r] + e]
-            z.parents[s.state_at[link] + k] -= 1
-            if z.parents[s.state_at[link] + k] > 0:
-                continue
-            for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
-                child = p.tile_base[c] + s.member[s.member_at[r] + m]
-                z.waits[child] -= 1
-                if z.waits[child] == 0:
-                    push_tile(z.ready, ready_count, child)
-                    ready_count += 1
+    ready_count = completed(p, s, z.launch_of[tile], tile, z.parents, z.waits, z.ready)
+    for x in range(ready_count):
+        push_tile(z.ready, x, z.ready[x])
     return ready_count

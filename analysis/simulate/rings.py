@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import internal, without_allocation
-from tileprof.analysis.bounds.list_schedule import initial_counters
+from tileprof.analysis.bounds.list_schedule import completed, initial_counters
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 from tileprof.arrays import F64, I64
@@ -164,7 +164,7 @@ def _loop(p: Problem, s: Successors, o: Rings, z: _State) -> None:
         elif kind == _ENDS:
             z.busy[z.worker[at]] = False
             _event(z, now + o.up_ns, _HEARD, at)
-            for x in range(_count(p, s, z, z.parents, z.waits, at)):
+            for x in range(completed(p, s, z.launch_of[at], at, z.parents, z.waits, z.out)):
                 child = z.out[x]
                 z.known[child] = now + o.local_ns
                 if z.held[child]:
@@ -247,7 +247,7 @@ def _hear(p: Problem, s: Successors, z: _State, tile: int) -> None:
     z.outstanding[worker] -= 1
     z.n[_COMPLETED] += 1
     z.heard_at[worker] = z.n[_COMPLETED]
-    for x in range(_count(p, s, z, z.heard_parents, z.heard_waits, tile)):
+    for x in range(completed(p, s, z.launch_of[tile], tile, z.heard_parents, z.heard_waits, z.out)):
         if not z.sent[z.out[x]]:
             _offer(z.ready, z.in_ready, z, _READY, z.out[x])
 
@@ -291,7 +291,9 @@ def _send(p: Problem, s: Successors, o: Rings, z: _State, worker: int, tile: int
 
 @internal
 def _count_sent(p: Problem, s: Successors, o: Rings, z: _State, tile: int) -> None:
-    for x in range(_count(p, s, z, z.sent_parents, z.sent_waits, tile) if o.ahead else 0):
+    if not o.ahead:
+        return
+    for x in range(completed(p, s, z.launch_of[tile], tile, z.sent_parents, z.sent_waits, z.out)):
         if not z.sent[z.out[x]]:
             _offer(z.ahead, z.in_ahead, z, _AHEAD, z.out[x])
 
@@ -365,36 +367,8 @@ def _settle(p: Problem, s: Successors, o: Rings, z: _State, at: int) -> None:
 
 
 @internal
-def _count(
-    p: Problem, s: Successors, z: _State, parents: NDArray[np.int32], waits: NDArray[np.int32], tile: int
-) -> int:
-    """Count a tile as ended, heard of or sent. Puts tiles that wait for nothing else into ``out``, and returns their
-    number.
-    """
-    i, met = z.launch_of[tile], 0
-    for x in range(s.out_at[i], s.out_at[i + 1]):
-        link = s.out[x]
-        r, c = p.relation[link], p.consumer[link]
-        at = s.parent_at[r] + tile - p.tile_base[i]
-        if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
-            continue  # a last tile without children
-        for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
-            k = s.parent_set[p.entry_at[r] + e]
-            parents[s.state_at[link] + k] -= 1
-            if parents[s.state_at[link] + k] > 0:
-                continue
-            for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
-                child = p.tile_base[c] + s.member[s.member_at[r] + m]
-                waits[child] -= 1
-                if waits[child] == 0:
-                    z.out[met] = child
-                    met += 1
-    return met
-
-
-@internal
 def _uncount(p: Problem, s: Successors, z: _State, tile: int) -> None:
-    """Undo `_count` of a tile that was sent."""
+    """Undo `completed` of a tile that was sent."""
     i = z.launch_of[tile]
     for x in range(s.out_at[i], s.out_at[i + 1]):
         link = s.out[x]
