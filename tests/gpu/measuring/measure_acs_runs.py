@@ -142,54 +142,93 @@ class Pools:
     told: Callable[[dict[str, Any]], None] = lambda row: None
 
 
-def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Pools) -> dict[str, Any]:
-    """The row of a program."""
-    place = folder / name.replace(" --", "-").replace(" ", "+")
-    place.mkdir(parents=True, exist_ok=True)
-    row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads}
-    kept = place / "row.json"
-    before = json.loads(kept.read_text()) if kept.exists() else {}
-    if all(before.get(key) == value for key, value in row.items()):
-        row = before
-    begin, spent, held = time.time(), row.get("s", 0.0), Lock()
+class _Program:
+    """What is done of one program: its row is kept in a file after each stage, and goes on from there."""
 
-    def keep(**values: Any) -> None:
-        with held:
-            row.update(values, s=spent + time.time() - begin)
-            if row.get("delayed", [-1])[0] == 0 and row.get("plain", [-1])[0] == 0:
-                row["same"] = row["delayed"] == row["plain"]
-            write_whole(kept, json.dumps(row))
-            pools.told(dict(row))
+    def __init__(self, name: str, folder: Path, library: Path, limits: Limits, pools: Pools) -> None:
+        self._name, self._folder, self._library, self._limits, self._pools = name, folder, library, limits, pools
+        self._place = folder / name.replace(" --", "-").replace(" ", "+")
+        self._place.mkdir(parents=True, exist_ok=True)
+        self._table = self._place / "table"
+        self._digest = () if name == "islands" else ("--digest",)
+        self.row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads}
+        kept = self._place / "row.json"
+        before = json.loads(kept.read_text()) if kept.exists() else {}
+        if all(before.get(key) == value for key, value in self.row.items()):
+            self.row = before
+        self.row.pop("error", None)
+        self._begin, self._spent, self._held = time.time(), self.row.get("s", 0.0), Lock()
 
-    row.pop("error", None)
-    digest = () if name == "islands" else ("--digest",)
-    table = place / "table"
+    def work(self) -> None:
+        """Do all that is not done, side by side where it can be."""
+        runs = self._pools.runs
+        try:
+            self._compile()
+            running = [runs.submit(self._run_plain)] if not self._ended("plain") else []
+            self._record()
+            if not self._ended("delayed"):
+                running.append(runs.submit(self._run_delayed))
+            if self.row.get("differing", -1) < 0:
+                running.append(runs.submit(self._run_check))
+            for number in range(len(self.row.setdefault("broken", [])), BROKEN):
+                if not runs.submit(self._run_broken, number).result():
+                    break
+            for job in running:
+                job.result()
+        except Exception:
+            self._keep(error=traceback.format_exc()[-1200:])
 
-    def under(mode: acs.Mode, steps: int, table: Path, label: str, **more: Any) -> tuple[int, str, dict[str, Any]]:
-        own = place / label
+    def _ended(self, stage: str) -> bool:
+        return bool(self.row.get(stage, [-1])[0] == 0)
+
+    def _keep(self, **values: Any) -> None:
+        with self._held:
+            self.row.update(values, s=self._spent + time.time() - self._begin)
+            if self._ended("delayed") and self._ended("plain"):
+                self.row["same"] = self.row["delayed"] == self.row["plain"]
+            write_whole(self._place / "row.json", json.dumps(self.row))
+            self._pools.told(dict(self.row))
+
+    def _under(
+        self, mode: acs.Mode, steps: int, table: Path, label: str, **more: Any
+    ) -> tuple[int, str, dict[str, Any]]:
+        own = self._place / label
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir()
-        settings = acs.Settings(mode, own, table, rest=0, threads=limits.threads, **more)
-        words = command(name, steps, folder) + (digest if mode == "streams" else ())
-        code, output = ran(words, acs.environment(library, settings), limits.ends)
+        settings = acs.Settings(mode, own, table, rest=0, threads=self._limits.threads, **more)
+        words = command(self._name, steps, self._folder) + (self._digest if mode == "streams" else ())
+        code, output = ran(words, acs.environment(self._library, settings), self._limits.ends)
         counts = acs.results(own)
         return code, output, counts[0] if counts else {}
 
-    def run_plain() -> None:
-        began = time.time()
-        code, output = ran(command(name, limits.steps, folder) + digest, {}, limits.ends)
-        keep(plain=[code, output], plain_s=time.time() - began)
+    def _compile(self) -> None:
+        program = self._place / "program"
+        if self._name == "islands" and not program.exists():
+            subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", ISLANDS, "-o", program], check=True)
 
-    def run_delayed() -> None:
+    def _record(self) -> None:
+        if self._table.exists():
+            return
+        began, words = time.time(), command(self._name, 3, self._folder) + self._digest
+        self._pools.recordings.submit(recorded, words, self._place, self._library).result()
+        self._keep(table_s=time.time() - began)
+
+    def _run_plain(self) -> None:
         began = time.time()
-        code, output, counts = under("streams", limits.steps, table, "delayed", delay_us=DELAY_US)
+        words = command(self._name, self._limits.steps, self._folder) + self._digest
+        code, output = ran(words, {}, self._limits.ends)
+        self._keep(plain=[code, output], plain_s=time.time() - began)
+
+    def _run_delayed(self) -> None:
+        began = time.time()
+        code, output, counts = self._under("streams", self._limits.steps, self._table, "delayed", delay_us=DELAY_US)
         numbers = {key: counts.get(key, 0) for key in ("launches", "spread", "unknown")}
-        keep(delayed=[code, output], delayed_s=time.time() - began, **numbers)
+        self._keep(delayed=[code, output], delayed_s=time.time() - began, **numbers)
 
-    def run_check() -> None:
+    def _run_check(self) -> None:
         began = time.time()
-        code, output, counts = under("check", CHECKED_STEPS, table, "check")
-        keep(
+        code, output, counts = self._under("check", CHECKED_STEPS, self._table, "check")
+        self._keep(
             checked=counts.get("checked", 0),
             unchecked=counts.get("unchecked", 0),
             differing=counts.get("differing", -1),
@@ -200,39 +239,26 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Po
             **({} if counts else {"check_said": output}),
         )
 
-    def run_broken(number: int) -> bool:
+    def _run_broken(self, number: int) -> bool:
         """Whether another kernel is to be tried."""
-        kernel = lacking(table, number, place / f"lacking-{number}")
-        if not kernel or row.get("noticed") or limits.ends - time.time() < 1:
+        table = self._place / f"lacking-{number}"
+        kernel = lacking(self._table, number, table)
+        if not kernel or self.row.get("noticed") or self._limits.ends - time.time() < 1:
             return False
-        _, _, counts = under("check", CHECKED_STEPS, place / f"lacking-{number}", f"broken-{number}", orders=6)
-        (place / f"lacking-{number}").unlink()
+        _, _, counts = self._under("check", CHECKED_STEPS, table, f"broken-{number}", orders=6)
+        table.unlink()
         if not counts:  # cut
             return False
         noticed = counts.get("differing", 0)
-        keep(noticed=noticed, deleted=kernel[:120], broken=[*row["broken"], noticed])
+        self._keep(noticed=noticed, deleted=kernel[:120], broken=[*self.row["broken"], noticed])
         return True
 
-    try:
-        if name == "islands" and not (place / "program").exists():
-            subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", ISLANDS, "-o", place / "program"], check=True)
-        running = [pools.runs.submit(run_plain)] if row.get("plain", [-1])[0] != 0 else []
-        if not table.exists():
-            began = time.time()
-            pools.recordings.submit(recorded, command(name, 3, folder) + digest, place, library).result()
-            keep(table_s=time.time() - began)
-        if row.get("delayed", [-1])[0] != 0:
-            running.append(pools.runs.submit(run_delayed))
-        if row.get("differing", -1) < 0:
-            running.append(pools.runs.submit(run_check))
-        for number in range(len(row.setdefault("broken", [])), BROKEN):
-            if not pools.runs.submit(run_broken, number).result():
-                break
-        for job in running:
-            job.result()
-    except Exception:
-        keep(error=traceback.format_exc()[-1200:])
-    return row
+
+def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Pools) -> dict[str, Any]:
+    """The row of a program."""
+    program = _Program(name, folder, library, limits, pools)
+    program.work()
+    return program.row
 
 
 def is_complete(row: dict[str, Any]) -> bool:
