@@ -145,10 +145,8 @@ def _below_the_bound(schedules: list[Schedule], bounds: Bounds) -> list[str]:
     if not below:
         return []
     sentence = f"Simulated faster than the {bounds.binding} bound: {', '.join(map(plain, below))}."
-    return [
-        f"{sentence} Tiles with recorded durations do not share bandwidth and arithmetic; with --durations "
-        "shared-roofline they do."
-    ]
+    remedy = "Recorded durations do not model shared bandwidth and arithmetic; --durations shared-roofline does."
+    return [f"{sentence} {remedy}"]
 
 
 def _without_flops(simulator: Simulator) -> list[str]:
@@ -193,7 +191,8 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
     )
     error = signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)
     lines.append(
-        f"The program took {duration(recorded)} as recorded, {duration(stream.time_ns)} as simulated ({error}){held_up}."
+        f"The program took {duration(recorded)} as recorded, {duration(stream.time_ns)} as simulated "
+        f"({error}){held_up}."
     )
     if agrees.recorded_between_ns > 1.1 * agrees.simulated_between_ns:
         lines.append(
@@ -210,8 +209,8 @@ def _reproduced(agrees: Agreement) -> str:
         return (
             f"Stream order as simulated is more than 5% off the recorded time of {agrees.off:,} of "
             f"{counted(agrees.launches, 'launch')}, the most for "
-            f"launch {agrees.worst} ({agrees.worst_off:.0%}). The simulator dispatches tiles in another order or beside "
-            "other tiles than the GPU did."
+            f"launch {agrees.worst} ({agrees.worst_off:.0%}). The simulator dispatches its tiles in another order or "
+            "beside other tiles than the GPU did."
         )
     fitted = (
         f"{counted(constructed, 'launch')} by construction (tile durations are scaled so that each launch alone takes "
