@@ -54,7 +54,7 @@ def modelled(name, script, folder):
     path = Path(folder) / f"{name}.tileprof"
     options = ("--recorder", "model", "--device", "H200", "--force", "-o", str(path))
     program = (sys.executable, str(GOLDEN / script), name, "cpu")
-    command = (sys.executable, "-m", "tileprof.cli", "record", *options, "--", *program)
+    command = (sys.executable, "-P", "-m", "tileprof.cli", "record", *options, "--", *program)
     process = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if process.returncode:
         sys.stderr.write(f"{name} was not modelled: {process.stderr[-600:]}\n")
