@@ -123,6 +123,7 @@ void set_up(u32 number_of_blocks) {
         pollers.clear(), holders.clear();
     now = nullptr, time_ns = 0, progress = true, failed = false, failure.clear();
     grid_size = {number_of_blocks};
+    fibers.reserve(number_of_blocks * THREADS), warps.reserve(number_of_blocks * WARPS);
     cluster_meetings.resize(number_of_blocks / split);
     for (u32 b = 0; b < number_of_blocks; ++b) {
         blocks.emplace_back().memory.assign(SHARED_END, 0xFF);  // not a number, in every type

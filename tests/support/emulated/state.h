@@ -31,7 +31,7 @@ namespace {
 
 constexpr u32 THREADS = 384, WARPS = THREADS / 32;
 constexpr u32 SHARED_END = 228 * 1024;
-constexpr u64 STACK_BYTES = 64 * 1024;
+constexpr u64 STACK_BYTES = 64 * 1024 + 9 * 64;  // stacks whose ends differ in their low bits share a cache better
 constexpr u32 MOST_REPEATS = 256;  // of one word by one thread, of which more are taken for polling
 constexpr int MOST_IDLE = 64;  // times in a row that all who poll may find nothing new
 
@@ -93,6 +93,9 @@ struct Warp {
     std::deque<std::unique_ptr<Group>> groups;
     bool starved = false;
     u64 priority;
+
+    Warp() = default;
+    Warp(Warp&&) = default;
 };
 
 struct Barrier {
@@ -130,8 +133,8 @@ struct Poller {
 
 std::mt19937_64 dice;
 Options options;
-std::deque<Fiber> fibers;
-std::deque<Warp> warps;
+std::vector<Fiber> fibers;  // these two have room for all before the first is made
+std::vector<Warp> warps;
 std::deque<Block> blocks;
 std::vector<std::vector<Fiber*>> cluster_meetings;
 std::vector<u32> ready;  // warps of which a lane is
