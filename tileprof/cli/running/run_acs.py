@@ -200,8 +200,8 @@ def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
         )
         if stream_order_launches:
             _say(
-                f"{stream_order_launches:,} launches stayed in stream order: the GPU was idle when they came, so the host "
-                "bounds the program, and no order of kernels makes it faster (a CUDA graph does)"
+                f"{stream_order_launches:,} launches stayed in stream order: the GPU was idle when they came, so the "
+                "host bounds the program, and no order of kernels makes it faster (a CUDA graph does)"
             )
         if counts["queued"]:
             awaited_ns = counts["awaited_ns"]
