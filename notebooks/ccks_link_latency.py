@@ -234,7 +234,7 @@ curves(
 # The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that assigns tiles to a persistent
 # kernel over PCIe. Its link was measured separately and is part of the device description (`link_trip_ns`). Ten
 # chains were measured on an H200. The curves are simulated with the same tiles and use only the measured time of the
-# stages one by one (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their
+# stages one by one (`tests/benchmarks/simulator/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their
 # inputs, *ccks-ready* does not.
 
 # %%
@@ -283,7 +283,7 @@ there.assign(difference=lambda t: t["simulated_us"] / t["measured_us"] - 1)[
 
 # %% [markdown]
 # The table has every simulated scheduler that also runs on a GPU, measured and simulated
-# (`tests/benchmarks/bench_twins.py`):
+# (`tests/benchmarks/simulator/bench_twins.py`):
 
 # %%
 pd.read_csv(clone / "notebooks" / "data" / "twins.csv").set_index("scheduler")

@@ -2,9 +2,9 @@
 
 Each is recorded by a process of its own, several at once. OUT gets, per program, ``NAME.launches.parquet``,
 ``NAME.pairs.parquet`` and the trace ``NAME.tileprof``. ``--join OUT FOLDER TIMES`` puts the tables of OUT into those of
-`tests/golden/clients`, which `tests/benchmarks/bench_clients.py` compares with the model recorder. With ``--times`` the
-programs run one after the other in one process under PyTorch's profiler, alone on the GPU: ``NAME.times.json`` has the
-kernels of each with their grids and the median of their durations over `REPEATS` runs.
+`tests/golden/clients`, which `tests/benchmarks/model_recorder/bench_clients.py` compares with the model recorder. With
+``--times`` the programs run one after the other in one process under PyTorch's profiler, alone on the GPU:
+``NAME.times.json`` has the kernels of each with their grids and the median of their durations over `REPEATS` runs.
 """
 
 import json

@@ -6,7 +6,7 @@ among other kernels for others.
 *Kernels* are those of the nearest entry. The distance sums factors of two of m, n, k and the batch, and how many waves
 tiles of several shapes fill and how full the last one is, which decides between tiles. *Times* are those of the four
 nearest measured entries, in units of a roofline, weighed by 1 / distance squared; another tile is a distance, too.
-`tests/benchmarks/bench_products_held_out.py --leave-one-out` tests both.
+`tests/benchmarks/model_recorder/bench_products_held_out.py --leave-one-out` tests both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What each scheduler's deviations from its source are worth: simulated times under the source's rule beside ours.
 
-python tests/benchmarks/bench_worth.py
+python tests/benchmarks/simulator/bench_worth.py
 
 Writes `RESULTS`; a test compares the table of docs/simulator-accuracy.md and the docstrings of the schedulers with it.
 Times are simulated.
@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from measuring import ROOT, tileprof
-
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.analysis.simulate.schedulers.wireframe import Wireframe
@@ -22,7 +20,11 @@ from tileprof.analysis.simulate.spawning import Spawning, spawn
 from tileprof.analysis.workloads import SPAWNS
 from tileprof.trace import load
 
-RESULTS = Path(__file__).parent / "results" / "worth.json"
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, tileprof
+
+RESULTS = Path(__file__).parents[1] / "results" / "worth.json"
 
 PROGRAMS = {
     "GPT-2": "tests/golden/gpt2.tileprof",

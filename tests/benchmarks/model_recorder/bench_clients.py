@@ -23,9 +23,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from bench_model_against_recorded import GOLDEN, Side, compare, counterparts, side
-from measuring import header, table
 
 from tileprof.trace import load
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import header, table
 
 RECORDED = GOLDEN / "clients"
 GRANULE = 32
@@ -36,7 +39,7 @@ LISTS = {"first": "held_out.json", "second": "held_out_second.json"}
 SETS = {"clients": "used for rules", "held_out": "held out", "held_out_second": "of a second draw"}
 """Results files, and what the page calls their programs."""
 LIMIT_S = 900
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 PAGE = GOLDEN.parents[1] / "docs" / "model-recorder.md"
 BEGIN, END = "<!-- programs of users -->\n", "<!-- end of programs of users -->\n"
 

@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import ROOT, header, table
 
 sys.path.insert(0, str(ROOT / "notebooks"))
@@ -17,7 +20,7 @@ sys.path.insert(0, str(ROOT / "notebooks"))
 from studies import cusync_gains as cusync
 from studies.cusync_pairs import Interference
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 CONTEXT = ("streamk", "torch")
 
 

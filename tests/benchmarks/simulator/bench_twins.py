@@ -1,7 +1,7 @@
 """Schedulers of the runtime and their twins in the simulator: measured and simulated times of the same plans.
 
-python tests/benchmarks/bench_twins.py          no GPU; prints the tables of docs/ccks.md and docs/simulator-accuracy.md
-python tests/benchmarks/bench_twins.py --write          puts them there, and in notebooks/data
+python tests/benchmarks/simulator/bench_twins.py          no GPU; prints tables of docs/ccks.md, simulator-accuracy.md
+python tests/benchmarks/simulator/bench_twins.py --write          puts them there, and in notebooks/data
 
 Measured: `tests/gpu/results/dealers.json`, made by `tests/gpu/measuring/schedulers/measure_dealers.py` on an H200. The
 tile graph of each chain is read off the plan that the runtime made: one task per tile, edges from the tasks that post a
@@ -27,11 +27,12 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
-import bench_acs_eager
-import bench_bloom
-import bench_spawn
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import ROOT, header, put
 
 sys.path.insert(0, str(ROOT / "tests/gpu/measuring/schedulers"))  # the chains
@@ -41,6 +42,9 @@ from measure_deadlines import ORDERS
 from measure_deadlines import cases as cases_of_deadlines
 from measure_dealers import SMS, timed_chains
 
+from tests.benchmarks.acs import bench_acs_eager
+from tests.benchmarks.filters import bench_bloom
+from tests.benchmarks.spawn import bench_spawn
 from tests.integration.docs import acs_results
 from tests.support.synthetic_graphs import block, footprint, graph, trace
 from tileprof.analysis.simulate import Simulator, scheduler

@@ -1,7 +1,7 @@
 """Dependencies by Bloom filter in the simulator and on an H200: the same blocks, the same filters.
 
-python tests/benchmarks/bench_bloom.py          no GPU, g++; prints the table of docs/bloom.md
-python tests/benchmarks/bench_bloom.py --write  puts it there
+python tests/benchmarks/filters/bench_bloom.py          no GPU, g++; prints the table of docs/bloom.md
+python tests/benchmarks/filters/bench_bloom.py --write  puts it there
 
 Measured: `tests/gpu/results/bloom.json`, made by `tileprof/examples/cuda/bloom.cu`, two workers for each SM. Its blocks
 come from the same source on the CPU (`bloom_blocks.cpp`). *Calibrates*: the time kernel after kernel of each program,
@@ -23,6 +23,9 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import ROOT, put
 
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
@@ -57,7 +60,7 @@ def blocks_of(seed):
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "blocks")
         flags = ["-std=c++17", "-w", "-pthread", "-include", EMULATED, f"-I{INCLUDE}", f"-I{SOURCE}", "-x", "c++"]
-        subprocess.run(["g++", *flags, ROOT / "tests/benchmarks/bloom_blocks.cpp", "-o", program], check=True)
+        subprocess.run(["g++", *flags, ROOT / "tests/benchmarks/filters/bloom_blocks.cpp", "-o", program], check=True)
         result = subprocess.run([program, str(seed)], check=True, capture_output=True, text=True)
     return [json.loads(line) for line in result.stdout.splitlines()]
 

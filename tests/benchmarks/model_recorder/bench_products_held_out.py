@@ -3,12 +3,15 @@
 The held-out products (`tests/gpu/harvest/held_out_products.csv`) were drawn before anything was harvested, from models
 that are in no other list, and run once on the GPU (`tests/gpu/harvest/held_out_products_h200.csv`); no table has them.
 
-    python tests/benchmarks/bench_products_held_out.py                     as installed
-    python tests/benchmarks/bench_products_held_out.py --without-library   as if nvidia-matmul-heuristics were not there
-    python tests/benchmarks/bench_products_held_out.py --rules             tileprof's rules alone
-    python tests/benchmarks/bench_products_held_out.py --leave-one-out 2000  entries of the table, each by the others
-    python tests/benchmarks/bench_products_held_out.py --write   to results/products_held_out.json
-    python tests/benchmarks/bench_products_held_out.py --page    that file into docs/harvest.md
+    python tests/benchmarks/model_recorder/bench_products_held_out.py [OPTION]
+
+without an option as installed, and with
+
+    --without-library   as if nvidia-matmul-heuristics were not there
+    --rules             tileprof's rules alone
+    --leave-one-out 2000  entries of the table, each by the others
+    --write   to results/products_held_out.json
+    --page    that file into docs/harvest.md
 """
 
 import argparse
@@ -27,12 +30,12 @@ from tileprof.record.model.tiles.products import gemm_choice, library_heuristic
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.problem import BF16, FP8, FP16, FP32, TF32, Problem
 
-PAGE = Path(__file__).parents[2] / "docs" / "harvest.md"
+PAGE = Path(__file__).parents[3] / "docs" / "harvest.md"
 BEGIN, END = "<!-- held-out products -->", "<!-- end of held-out products -->"
-WRITTEN = Path(__file__).parent / "results" / "products_held_out.json"
+WRITTEN = Path(__file__).parents[1] / "results" / "products_held_out.json"
 LAYOUTS = {0: "rows, rows", 1: "rows, columns", 2: "columns, rows", 3: "columns, columns"}
 OPS = dict(enumerate(("mm", "addmm", "addmm with a matrix", "bmm", "baddbmm", "grouped", "scaled")))
-RESULTS = Path(__file__).parents[1] / "gpu" / "harvest" / "held_out_products_h200.csv"
+RESULTS = Path(__file__).parents[2] / "gpu" / "harvest" / "held_out_products_h200.csv"
 TYPES = {FP32: "fp32", TF32: "tf32", FP16: "fp16", BF16: "bf16", FP8: "fp8"}
 DTYPES = {FP32: ("float32", 4), TF32: ("float32", 4), FP16: ("float16", 2), BF16: ("bfloat16", 2)}
 

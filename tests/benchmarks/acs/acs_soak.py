@@ -1,6 +1,6 @@
 """Random programs on the fake driver, in stream order and under ACS with a thread that issues: results must be equal.
 
-    python -m tests.benchmarks.acs_soak PROGRAMS [FIRST_SEED]
+    python -m tests.benchmarks.acs.acs_soak PROGRAMS [FIRST_SEED]
 
 Each program runs over 3 and over 8 streams, as graphs and with 3 workers, with and without delays.
 """

@@ -1,6 +1,6 @@
 """SPAWN's programs on the CPU, many times under each rule, children at random times and launches refused at random.
 
-python tests/benchmarks/spawn_soak.py 1000 [name ...]     no GPU, g++; a line for each program
+python tests/benchmarks/spawn/spawn_soak.py 1000 [name ...]     no GPU, g++; a line for each program
 
 Every result of every rule is compared with that of flat, and flat's first one with a second algorithm.
 """
@@ -9,8 +9,11 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 
 from measuring import ROOT
 

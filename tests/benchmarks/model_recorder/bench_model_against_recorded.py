@@ -18,10 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from measuring import ROOT, header, table, tileprof
 
 from tileprof.analysis import build_graph
 from tileprof.trace import load
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, header, table, tileprof
 
 sys.path.insert(0, str(ROOT))  # helpers of the tests; behind the package, whose folder here is no whole package
 

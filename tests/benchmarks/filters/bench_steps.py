@@ -1,7 +1,7 @@
 """How soon the graph of thread blocks repeats over the steps of a loop, and what a scheduler loses that stores it.
 
-python tests/benchmarks/bench_steps.py          no GPU, two minutes; prints rows
-python tests/benchmarks/bench_steps.py --write  writes results/steps.json, of which docs/bloom.md has a table
+python tests/benchmarks/filters/bench_steps.py          no GPU, two minutes; prints rows
+python tests/benchmarks/filters/bench_steps.py --write  writes results/steps.json, of which docs/bloom.md has a table
 
 Programs under the model recorder (fake tensors, device H200); times are simulated.
 """
@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 
 from measuring import ROOT, print_or_write
 

@@ -1,7 +1,7 @@
 """Bloom filters of recorded blocks of unmodified kernels: how many answers about later blocks are false.
 
-python tests/benchmarks/bench_inserted.py          no GPU; prints rows
-python tests/benchmarks/bench_inserted.py --write  writes results/inserted.json, of which docs/bloom.md has two tables
+python tests/benchmarks/filters/bench_inserted.py          no GPU; prints rows
+python tests/benchmarks/filters/bench_inserted.py --write  writes results/inserted.json for docs/bloom.md
 
 Accesses are those that the CUDA recorder recorded on an H200 (`tests/golden`). Filters are computed from them, with the
 bits that the recorder's patches set, and all bits where patches set all: reads of kernels that load through tensor maps
@@ -9,10 +9,11 @@ bits that the recorder's patches set, and all bits where patches set all: reads 
 beside the exact one, and what the simulator makes of both.
 """
 
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
-from measuring import ROOT, print_or_write
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import SCHEDULERS, Simulator
@@ -21,6 +22,10 @@ from tileprof.analysis.simulate.filter_graph import against, filter_graph
 from tileprof.analysis.simulate.inserted import WINDOW, answers
 from tileprof.trace import load
 from tileprof.trace.filters import LaunchFilters, StoredFilters
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, print_or_write
 
 GOLDEN = ROOT / "tests/golden"
 TRACES = ("gemm_fp32", "convolution", "gpt2", "gpt2_compiled", "later/bottleneck", "later/lstm", "later/gru")

@@ -1,6 +1,6 @@
 // What `tileprof run --scheduler acs` decides per launch, and how long a CPU takes for it; needs no GPU.
 //
-//     g++ -O2 -std=c++17 -I tileprof/runtime/acs/native tests/benchmarks/acs_decisions.cc
+//     g++ -O2 -std=c++17 -I tileprof/runtime/acs/native tests/benchmarks/acs/acs_decisions.cc
 //         tileprof/runtime/acs/native/order/table.cpp tileprof/runtime/acs/native/order/window.cpp -o acs_decisions
 //     ./acs_decisions TABLE LAUNCHES
 //

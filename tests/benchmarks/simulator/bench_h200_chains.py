@@ -26,16 +26,19 @@ from math import ceil
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import header, table
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the builders of the unit tests
+sys.path.insert(0, str(Path(__file__).parents[3]))  # the builders of the unit tests
 
 from tests.support.synthetic_graphs import Boxes, block, footprint, graph, trace
 from tileprof.analysis.simulate import MODELS, Simulator, scheduler
 from tileprof.analysis.simulate.plan import Draft
 from tileprof.devices import get
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H200 = get("H200")
 WIDTH, INNER, TILE = 12288, 6144, 128
 

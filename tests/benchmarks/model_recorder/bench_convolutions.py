@@ -10,14 +10,15 @@ docs/model-recorder.md.
 import argparse
 import json
 import re
+import sys
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from statistics import median
 from unittest import mock
 
 import numpy as np
-from measuring import ROOT, header, table
 
 from tileprof.devices import get
 from tileprof.harvest import convolution_ranker
@@ -32,6 +33,10 @@ from tileprof.record.model.tiles.convolutions.problem import Problem, operand_si
 from tileprof.record.model.tiles.convolutions.windows import Axis
 from tileprof.record.model.tiles.products import library_heuristic
 from tileprof.trace.sources import ShapeSource
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, header, table
 
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
 DOCS = ROOT / "docs" / "model-recorder.md"

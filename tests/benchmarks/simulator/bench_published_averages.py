@@ -5,6 +5,9 @@ names. Nothing is fitted to a gain: what the papers do not say is varied, and ou
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 
 from measuring import ROOT, header, table
 

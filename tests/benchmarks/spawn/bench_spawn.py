@@ -1,7 +1,7 @@
 """SPAWN's rule in the simulator and on an H200: the same programs, how many times as fast as flat.
 
-python tests/benchmarks/bench_spawn.py          no GPU, g++; prints the tables of docs/spawn.md
-python tests/benchmarks/bench_spawn.py --write docs/spawn.md
+python tests/benchmarks/spawn/bench_spawn.py          no GPU, g++; prints the tables of docs/spawn.md
+python tests/benchmarks/spawn/bench_spawn.py --write docs/spawn.md
 
 Measured: `tests/gpu/results/spawn.json`, made by `tileprof/examples/cuda/spawn/program`: each program several times in
 each of several processes, rules in turn. A time is the median of all repeats; where the medians of processes or single
@@ -22,6 +22,7 @@ one of `bfs` 200 cycles.
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 import textwrap
 from dataclasses import replace
@@ -31,11 +32,14 @@ from statistics import geometric_mean, mean, median
 from typing import NamedTuple
 
 import numpy as np
-from measuring import ROOT, put
 
 from tileprof.analysis.simulate.spawning import Spawning, spawn
 from tileprof.analysis.workloads.nested import BASE_NS, CHILD_NS, ITEM_NS, spawns
 from tileprof.arrays.ragged import ragged
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import ROOT, put
 
 RESULTS = ROOT / "tests/gpu/results/spawn.json"
 SOURCES = ROOT / "tileprof/examples/cuda/spawn"
@@ -98,7 +102,7 @@ def sites(scale, names):
             "-x",
             "c++",
         ]
-        subprocess.run(["g++", *flags, ROOT / "tests/benchmarks/spawn_sites.cpp", "-o", program], check=True)
+        subprocess.run(["g++", *flags, ROOT / "tests/benchmarks/spawn/spawn_sites.cpp", "-o", program], check=True)
         result = subprocess.run([program, str(scale), *names], check=True, capture_output=True, text=True)
     matches = {}
     for line in map(json.loads, result.stdout.splitlines()):

@@ -1,7 +1,7 @@
 """What `tileprof run --scheduler acs --threads 1` would make of programs that issue their launches themselves.
 
-python tests/benchmarks/bench_acs_eager.py            no GPU; prints the table of docs/acs.md
-python tests/benchmarks/bench_acs_eager.py --write    puts it there, and `RESULTS`
+python tests/benchmarks/acs/bench_acs_eager.py            no GPU; prints the table of docs/acs.md
+python tests/benchmarks/acs/bench_acs_eager.py --write    puts it there, and `RESULTS`
 
 Measured: `tests/gpu/results/acs_bounds.json`, made by `tests/gpu/measuring/acs/measure_bounds.py` on an H200: what a
 launch takes the host and what it takes the GPU. A step is simulated as that many launches, each dependent on the one
@@ -19,6 +19,8 @@ import sys
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
 from measuring import ROOT, put
 
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
@@ -29,7 +31,7 @@ from tileprof.devices import get
 
 MEASURED = ROOT / "tests/gpu/results/acs_bounds.json"
 GAPS = ROOT / "tests/gpu/results/acs.json"
-RESULTS = Path(__file__).parent / "results" / "acs_eager.json"
+RESULTS = Path(__file__).parents[1] / "results" / "acs_eager.json"
 H200 = get("H200")
 BLOCK = "eager"
 

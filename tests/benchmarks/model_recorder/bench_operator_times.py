@@ -5,13 +5,17 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
-from measuring import header, table
 
 from tileprof import devices
 from tileprof.record.model import operator_times, tables
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+
+from measuring import header, table
 
 
 def errors(measured, count):
