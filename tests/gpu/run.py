@@ -349,11 +349,11 @@ def main():
     lock, not_begun = threading.Lock(), []
 
     def one(step):
-        left = ends - time.monotonic()
-        if left < LEAST_S:
+        left_s = ends - time.monotonic()
+        if left_s < LEAST_S:
             not_begun.append(step.name)
             return
-        row = run(step, out, environment, min(step.limit_s, left - 5))
+        row = run(step, out, environment, min(step.limit_s, left_s - 5))
         with lock:
             summary["steps"] = [r for r in summary["steps"] if r["step"] != step.name] + [row]
             place.write_text(json.dumps(summary, indent=1) + "\n")

@@ -47,8 +47,10 @@ def pytest_runtest_teardown(item, nextitem):
     try:
         return (yield)
     finally:
-        needed = nextitem is not None and (nextitem.path.parent.name == "view" or "chromium" in nextitem.fixturenames)
-        if _open and not needed:
+        is_needed = nextitem is not None and (
+            nextitem.path.parent.name == "view" or "chromium" in nextitem.fixturenames
+        )
+        if _open and not is_needed:
             driver, windows = _open.pop()
             windows.browser.close()
             driver.stop()

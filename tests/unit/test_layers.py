@@ -107,10 +107,10 @@ def test_every_part_of_the_package_has_a_rule():
 
 def test_helpers_of_tests_are_imported_by_their_full_names_and_no_test_imports_another():
     """Scripts for a GPU and measurements run by their path, where the folder's own modules have short names."""
-    everything = [p for p in (ROOT / "tests").rglob("*.py") if "golden" not in p.parts]
-    unit = {p.stem for p in everything if (ROOT / "tests" / "unit") in p.parents}
+    paths = [p for p in (ROOT / "tests").rglob("*.py") if "golden" not in p.parts]
+    unit = {p.stem for p in paths if (ROOT / "tests" / "unit") in p.parents}
     wrong = []
-    for path in everything:
+    for path in paths:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for other in set(imported(name, path.read_text())):
             last = other.split(".")[-1]

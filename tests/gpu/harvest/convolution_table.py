@@ -77,7 +77,7 @@ def rows_of(table):
 
 def captured(folder, seed, cases, about):
     """Add what was captured to the cases, where nothing was measured."""
-    known = {
+    shape_of = {
         (name, shape[:6], shape[7]): shape
         for some in cases.values()
         for name, shape, _, _ in some
@@ -96,7 +96,7 @@ def captured(folder, seed, cases, about):
             launches = []
             for name, shape, grid in some:
                 # CUPTI tells registers as they are allocated, the driver as they are used
-                allocated = known.get((short[name], shape[:6], shape[7]), (*shape[:6], max(16, shape[6]), shape[7]))
+                allocated = shape_of.get((short[name], shape[:6], shape[7]), (*shape[:6], max(16, shape[6]), shape[7]))
                 launches.append((short[name], allocated, grid, 0.0))
             cases[case] = launches
             added[own["gpu"]] += 1
@@ -139,10 +139,12 @@ def build(cases, about, path):
         "name": np.array([short[name] for name, _ in kernels], np.str_),
         "shape": np.array([shape for _, shape in kernels], np.int32),
     }  # fmt: skip
-    held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas", "device")}
+    origin = {
+        name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas", "device")
+    }
     version = about["cudnn"]
-    held |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
-    write(path, held, COLUMNS, np.array(keys, np.int64), columns)
+    origin |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
+    write(path, origin, COLUMNS, np.array(keys, np.int64), columns)
 
 
 def thin(path, most):
@@ -156,11 +158,11 @@ def thin(path, most):
     kind = [keys[:, 0], np.minimum(keys[:, 1], Dtype.FP16), keys[:, 2], table.columns["engine"], alike]
     _, group = np.unique(np.column_stack([*kind, table.columns["slices"]]), axis=0, return_inverse=True)
     draw = np.random.default_rng(1)
-    place, seen = np.zeros(len(table), int), Counter()
+    place, group_counts = np.zeros(len(table), int), Counter()
     for row in draw.permutation(len(table)).tolist():
         if not timed[row]:
-            place[row] = seen[group[row]]
-            seen[group[row]] += 1
+            place[row] = group_counts[group[row]]
+            group_counts[group[row]] += 1
     last = next(n for n in range(1, len(table)) if n > place.max() or (~timed & (place < n)).sum() >= most)
     keep = timed | (place < last - 1)
     more = np.flatnonzero(~timed & (place == last - 1))

@@ -86,7 +86,7 @@ def entries(folder, log):
         session = Collector(options, device, ["table"])
         session.kernels = []
         session.start()
-        for done, (case, launches) in enumerate(sorted(harvested(folder))):
+        for case_number, (case, launches) in enumerate(sorted(harvested(folder))):
             number, dtype, *sizes = case
             name, build, *_ = operators.OPERATORS[number]
             session.active = False
@@ -107,13 +107,13 @@ def entries(folder, log):
             for kernel, (_, tiles, ns) in pairs if len(session.kernels) <= len(launches) else ():
                 if not alike and tiles != kernel.footprint.tiles:
                     continue
-                touched, distinct = duration.traffic(kernel)
-                of = operator_times.features(kernel, float(touched.sum()), distinct)
+                tile_bytes, distinct = duration.traffic(kernel)
+                of = operator_times.features(kernel, float(tile_bytes.sum()), distinct)
                 rows.append((kernel.name, *of, ns))
             session.kernels = []
             session._plans.clear()
-            if done % 500 == 0:
-                log(f"{done} cases, {len(rows)} launches, {time.process_time():.0f} s")
+            if case_number % 500 == 0:
+                log(f"{case_number} cases, {len(rows)} launches, {time.process_time():.0f} s")
         session.active = False
         session.stop()
     for what, counts in (("failed", failed), ("without a pair for each launch", unpaired)):
@@ -137,9 +137,9 @@ def build(rows, about, path):
         ),
     }
     version = ".".join(about["torch"].split(".")[:2])
-    held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
-    held |= {"library": "torch", "version": version}
-    write(path, held, ("kernel", *operator_times.FEATURES), np.array(keys, np.int64), columns)
+    origin = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
+    origin |= {"library": "torch", "version": version}
+    write(path, origin, ("kernel", *operator_times.FEATURES), np.array(keys, np.int64), columns)
     return len(keys)
 
 

@@ -118,7 +118,7 @@ def subscriber(tmp_path, sanitizer):
 def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(SCRIPT)
-    built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     (tmp_path / "raw").mkdir()
     settings = Settings(capture_only=True, patch="range")
     empty, plain = "a tool that does nothing", "plain"
@@ -128,7 +128,7 @@ def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
             plain: dict(os.environ),
             empty: os.environ | subscriber(tmp_path, sanitizer),
             "range": recorded_run.environment(
-                "accesses", tmp_path / "raw", built, sanitizer, settings, skip=0, count=None
+                "accesses", tmp_path / "raw", recorder_files, sanitizer, settings, skip=0, count=None
             ),
         },
     )

@@ -129,8 +129,8 @@ def steps_rows(document: Sequence[Row]) -> Rows:
     """Return how soon the graphs of loops repeat (``steps.json``)."""
     rows: Rows = []
     for row in document:
-        known, first = row["us"].values()
-        times = [f"{known:,.0f} us", f"{first:,.0f} us ({first / known - 1:+.1%})"]
+        known_us, first = row["us"].values()
+        times = [f"{known_us:,.0f} us", f"{first:,.0f} us ({first / known_us - 1:+.1%})"]
         report = row["step_graphs"]
         if report is None:
             rows.append([row["program"], "no loop was found", "", "", "", *times])

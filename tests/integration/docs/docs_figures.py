@@ -120,8 +120,8 @@ def _of_programs() -> Iterator[Figure]:
     words = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
     sets = [results(name, BENCHMARKS) for name in ("clients", "held_out", "held_out_second")]
     users, first, second = (f"{share_of_pairs(rows):.0%}" for rows in sets)
-    (drawn,) = {words.get(len(rows), str(len(rows))) for rows in sets[1:]}
-    cells = (users, words.get(len(sets[0]), str(len(sets[0]))), first, second, drawn)
+    (draw_size,) = {words.get(len(rows), str(len(rows))) for rows in sets[1:]}
+    cells = (users, words.get(len(sets[0]), str(len(sets[0]))), first, second, draw_size)
     yield Figure(r"the same in (\d+%) over (\w+) programs of users, in (\d+%) and (\d+%) over twice (\w+) that", cells)
 
 

@@ -32,10 +32,10 @@ def test_every_figure_in_a_sentence_is_that_of_its_results_file():
 
 def test_a_figure_that_differs_is_noticed_and_written_anew():
     page = "README.md"
-    changed = re.sub(r"[\d,]+ harmful", "1,234 harmful", TEXTS[page])
-    (wrong,) = docs_figures.disagreements(TEXTS | {page: changed})
+    wrong_text = re.sub(r"[\d,]+ harmful", "1,234 harmful", TEXTS[page])
+    (wrong,) = docs_figures.disagreements(TEXTS | {page: wrong_text})
     assert "1,234 harmful" in wrong
-    assert docs_figures.with_figures(changed) == TEXTS[page]
+    assert docs_figures.with_figures(wrong_text) == TEXTS[page]
 
 
 def test_every_measured_number_has_a_source_in_its_section():

@@ -139,7 +139,7 @@ def _run(
 ) -> bool:
     """Whether all tiles end where the ``first`` ones are dispatched onto their SMs and then whatever finds room."""
     room = [np.array(capacity) - sum((np.array(needs[s]) for s, _ in tiles), np.zeros(4, int)) for tiles in first]
-    assert all((left >= 0).all() for left in room)
+    assert all((free >= 0).all() for free in room)
     resident = {tile: sm for sm, tiles in enumerate(first) for tile in tiles}
     waiting_tiles = [
         (s, t) for s, stage in enumerate(policy.stages) for t in range(stage.tiles) if (s, t) not in resident
@@ -162,7 +162,7 @@ def _run(
                         post_counts[n][waits.of[tile]] += 1
                 any_progress = True
         for one in list(waiting_tiles):
-            place = next((sm for sm, left in enumerate(room) if (left >= needs[one[0]]).all()), None)
+            place = next((sm for sm, free in enumerate(room) if (free >= needs[one[0]]).all()), None)
             if place is not None:
                 room[place] -= needs[one[0]]
                 resident[one] = place

@@ -67,11 +67,11 @@ def between(graph, first, last):
 def replaced(module, *finders):
     """(how many regions were found, what runs the graph with them)."""
     regions = proposed(module.graph, finders)
-    changed, by_key = partitioned(module, regions)
+    new_module, by_key = partitioned(module, regions)
 
     def run(*args):
         with running(Lane.built(by_key, torch.device("cpu")).call):
-            return changed(*args)
+            return new_module(*args)
 
     return len(regions), run
 

@@ -81,10 +81,8 @@ def tabulate(name: str, place: Path) -> str:
     except Exception:
         return f"{name}: no table\n{traceback.format_exc()[-1500:]}"
     table.write(place / "table")
-    lost = sum(table.without.values())
-    messages = [
-        f"{name}: {table.count} entries, {table.launches} launches, {lost} without, {time.monotonic() - begin:.0f} s"
-    ]
+    without_entry, seconds = sum(table.without.values()), time.monotonic() - begin
+    messages = [f"{name}: {table.count} entries, {table.launches} launches, {without_entry} without, {seconds:.0f} s"]
     worst = sorted(table.without.items(), key=lambda item: -item[1])[:6]
     return "\n    ".join([*messages, *(f"{count} {why[:200]}" for why, count in worst)])
 

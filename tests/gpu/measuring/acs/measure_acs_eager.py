@@ -239,13 +239,13 @@ def measured(
         if not each.profiles:  # kernels are timed alone
             each.close()
     for each in running:
-        said = each.end(time.monotonic() + TURN_S)
-        kept = kernels_of(each.words, folder)
+        report = each.end(time.monotonic() + TURN_S)
+        kernel_file = kernels_of(each.words, folder)
         for row in rows:
             if (row["program"], row["mode"]) == (each.words, each.mode):
-                row.update(said)
-                if each.mode == "plain" and row["pair"] == pairs.start and kept.exists():
-                    row["kernels"] = [kernel["us"] for kernel in json.loads(kept.read_text())]
+                row.update(report)
+                if each.mode == "plain" and row["pair"] == pairs.start and kernel_file.exists():
+                    row["kernels"] = [kernel["us"] for kernel in json.loads(kernel_file.read_text())]
     yield rows
 
 
@@ -267,7 +267,7 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
             continue
         plain = statistics.median(times["plain"].values())
         line = f"{words:50s} {plain:9.0f}  "
-        said = {r["said"] for r in rows if r["program"] == words and r["us"]}
+        results = {r["said"] for r in rows if r["program"] == words and r["us"]}
         for mode in modes:
             if mode == "plain" or not times[mode]:
                 continue
@@ -275,7 +275,7 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
             gains.setdefault(mode, []).append(gain)
             each = " ".join(f"{times['plain'][p] / us:.2f}" for p, us in times[mode].items() if p in times["plain"])
             line += f"  {gain:6.2f}x ({each:>15s})"
-        lines.append(line + ("" if len(said) == 1 else "  OTHER RESULTS"))
+        lines.append(line + ("" if len(results) == 1 else "  OTHER RESULTS"))
     lines += [f"{mode}: {statistics.geometric_mean(of):.3f}x over {len(of)}" for mode, of in gains.items()]
     return "\n".join(lines)
 

@@ -125,8 +125,8 @@ def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple
 
 def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
     """Write the table of a program into a folder; in a process of its own, whose variables change."""
-    for left in ("raw", "recorded.tileprof"):  # of a run that was ended
-        shutil.rmtree(place / left, ignore_errors=True)
+    for leftover in ("raw", "recorded.tileprof"):  # of a run that was ended
+        shutil.rmtree(place / leftover, ignore_errors=True)
     record_table(words, place, library).write(place / "table.half")
     for large in ("raw", "recorded.tileprof"):
         shutil.rmtree(place / large, ignore_errors=True)
@@ -152,8 +152,8 @@ class _Program:
         self._table = self._place / "table"
         self._digest = () if name == "islands" else ("--digest",)
         self.row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads}
-        kept = self._place / "row.json"
-        before = json.loads(kept.read_text()) if kept.exists() else {}
+        row_file = self._place / "row.json"
+        before = json.loads(row_file.read_text()) if row_file.exists() else {}
         if all(before.get(key) == value for key, value in self.row.items()):
             self.row = before
         self.row.pop("error", None)
@@ -263,8 +263,8 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Po
 
 def is_complete(row: dict[str, Any]) -> bool:
     """Whether all that a program has to do was done."""
-    ended = "error" not in row and all(row.get(key, [-1])[0] == 0 for key in ("plain", "delayed"))
-    return ended and row.get("differing", -1) >= 0 and "noticed" in row
+    exited_well = "error" not in row and all(row.get(key, [-1])[0] == 0 for key in ("plain", "delayed"))
+    return exited_well and row.get("differing", -1) >= 0 and "noticed" in row
 
 
 def main() -> None:
@@ -285,11 +285,11 @@ def main() -> None:
     rows = {row["program"]: row for row in (json.loads(options.out.read_text()) if options.out.exists() else [])}
     names = options.only.split(",") if options.only else [*LIBRARIES, *EXAMPLES, "islands"]
     names = [name for name in names if name not in rows or not is_complete(rows[name])]
-    library, held = acs.build(), Lock()
+    library, lock = acs.build(), Lock()
     limits = Limits(options.steps, ends, options.threads)
 
     def tell(row: dict[str, Any]) -> None:
-        with held:
+        with lock:
             rows[row["program"]] = row
             write_whole(options.out, json.dumps(list(rows.values()), indent=1))
 
@@ -305,9 +305,9 @@ def main() -> None:
     ):
         pools = Pools(recordings, runs, tell)
         list(programs.map(work_on, names))
-    done = [row for row in rows.values() if is_complete(row)]
-    left = set(names) - {row["program"] for row in done}
-    print(f"{len(done)} programs done; left: {', '.join(sorted(left)) or 'none'}", flush=True)
+    complete_rows = [row for row in rows.values() if is_complete(row)]
+    unfinished = set(names) - {row["program"] for row in complete_rows}
+    print(f"{len(complete_rows)} programs done; left: {', '.join(sorted(unfinished)) or 'none'}", flush=True)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -153,8 +153,8 @@ def record(chosen: list[str], folder: Path, out: Path) -> None:
                 continue
             half = archive.with_suffix(".half")
             with tarfile.open(half, "w:xz", preset=1) as tar:
-                for kept in ("recorded.tileprof", "table"):
-                    tar.add(folder / name_of(words) / kept, f"{name_of(words)}/{kept}")
+                for folder_name in ("recorded.tileprof", "table"):
+                    tar.add(folder / name_of(words) / folder_name, f"{name_of(words)}/{folder_name}")
             half.replace(archive)
 
 
@@ -238,20 +238,20 @@ def main() -> None:
     for number in range(values.rounds):
         actual["rows"] = [row for row in actual["rows"] if row["us"] is not None]
         done = {(row["program"], row["mode"], row["number"]) for row in actual["rows"]}
-        left = values.budget - (time.monotonic() - begin)
+        left_s = values.budget - (time.monotonic() - begin)
         jobs = [
             (words, folder / name_of(words), mode, number)
             for words in with_tables
             for mode in ("plain", "streams", *(() if "--graph" in words else ("thread", "graph")))
             if (words, mode, number) not in done
         ]
-        if not jobs or left < LEAST_S:
+        if not jobs or left_s < LEAST_S:
             continue
         with ThreadPoolExecutor(len(jobs)) as pool:
             with (folder / "lock").open("a") as gate:  # until all are warm: then one measures while the others sleep
                 fcntl.flock(gate, fcntl.LOCK_EX)
-                running = [pool.submit(measured, *job, library, left) for job in jobs]
-                ends = time.monotonic() + left / 2
+                running = [pool.submit(measured, *job, library, left_s) for job in jobs]
+                ends = time.monotonic() + left_s / 2
                 while time.monotonic() < ends and not all(
                     done.done() or ready_of(place, mode, number).exists()
                     for done, (_, place, mode, _) in zip(running, jobs, strict=True)

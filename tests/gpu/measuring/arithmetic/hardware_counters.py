@@ -70,12 +70,12 @@ class HardwareCounters:
     def count(self, run: Callable[[], Any], synchronize: Callable[[], Any]) -> list[float]:
         """Run a function once per pass that the metrics need; their values."""
         self._call("begin")
-        done = ctypes.c_int(0)
-        while not done.value:
+        is_done = ctypes.c_int(0)
+        while not is_done.value:
             self._call("start")
             run()
             synchronize()
-            self._call("stop", ctypes.byref(done))
+            self._call("stop", ctypes.byref(is_done))
         values = (ctypes.c_double * len(self.metrics))()
         self._call("values", values)
         return list(values)
@@ -131,9 +131,9 @@ def headers() -> list[Path]:
 def compile_library(folders: list[Path], source: Path, library: Path) -> None:
     """Compile a library of C++. Raises `CountersError` with what the compiler said."""
     words = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", *(f"-I{folder}" for folder in folders)]
-    built = subprocess.run([*words, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
-    if built.returncode:
-        raise CountersError(built.stderr[-1500:])
+    compilation = subprocess.run([*words, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
+    if compilation.returncode:
+        raise CountersError(compilation.stderr[-1500:])
 
 
 def by_cupti() -> dict[str, Any]:

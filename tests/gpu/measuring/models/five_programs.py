@@ -103,8 +103,8 @@ class Walk:
             code, text = 124, (error.stdout or b"").decode(errors="replace")
         self.codes[command] = code
         seconds = round(time.monotonic() - start_s, 1)
-        done = json.loads(self.state_file.read_text()) if self.state_file.exists() else {}
-        self.state_file.write_text(json.dumps({**done, command: (code, seconds)}) + "\n")
+        state = json.loads(self.state_file.read_text()) if self.state_file.exists() else {}
+        self.state_file.write_text(json.dumps({**state, command: (code, seconds)}) + "\n")
         with (self.folder / "walk.txt").open("a") as file:
             file.write(f"$ tileprof {' '.join(words)}\n{text}[exit code {code}, {seconds} s]\n")
         excerpt = text[-5000:] if command != "report" else text[:1800]

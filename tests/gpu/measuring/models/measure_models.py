@@ -405,8 +405,8 @@ def table(result: dict[str, Any]) -> list[str]:
 def what_ran(row: dict[str, Any]) -> str:
     """Which program the backend kept, by its log; logs before 2026-11-28 have "ours" for tileprof's program."""
     decisions = [line for line in row.get("log", ()) if line.startswith("whole program: ")]
-    if decisions and (kept := re.search(r"kept (?:tileprof's|ours) \((.*)\)$", decisions[-1])):
-        return kept[1]
+    if decisions and (match := re.search(r"kept (?:tileprof's|ours) \((.*)\)$", decisions[-1])):
+        return match[1]
     return "Inductor" if row.get("log") else ""
 
 

@@ -86,9 +86,9 @@ def decoding(model: nn.Module, dtype: torch.dtype, batch: int, cached: int, room
     cache = StaticCache(config=model.config, max_cache_len=room)
     with torch.no_grad():
         model(input_ids=ids[:, :cached], past_key_values=cache, use_cache=True)
-    changed = [t for layer in cache.layers for t in (layer.keys, layer.values, layer.cumulative_length)]
+    state_tensors = [t for layer in cache.layers for t in (layer.keys, layer.values, layer.cumulative_length)]
     inputs = {"input_ids": ids[:, cached:].contiguous(), "past_key_values": cache, "use_cache": True}
-    return Case(model, inputs, lambda: in_float32(model, input_ids=ids, use_cache=False)[:, -1:], changed)
+    return Case(model, inputs, lambda: in_float32(model, input_ids=ids, use_cache=False)[:, -1:], state_tensors)
 
 
 def llama_1b(device: str, *, tiny: bool) -> nn.Module:

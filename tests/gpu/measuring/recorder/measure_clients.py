@@ -28,8 +28,8 @@ PAIRS = ["producer", "consumer", "pattern"]
 
 def programs():
     """Names and scripts, those first that take longest."""
-    drawn = [e for path in sorted(GOLDEN.glob("held_out*.json")) for e in json.loads(path.read_text())]
-    held_out = [e["name"] for e in sorted(drawn, key=lambda e: e["reserve"])]
+    entries = [e for path in sorted(GOLDEN.glob("held_out*.json")) for e in json.loads(path.read_text())]
+    held_out = [e["name"] for e in sorted(entries, key=lambda e: e["reserve"])]
     clients = (
         "triton_products", "faster_rcnn", "t5_step", "static_decode", "flex_attention", "mamba", "whisper", "qwen3_moe",
         "convnext", "mixer", "unet", "gcn", "gat",

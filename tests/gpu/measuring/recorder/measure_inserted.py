@@ -163,7 +163,7 @@ def gpu_times(result, write):
     from tileprof.record.cuda.settings import Settings
     from tileprof.record.filter_settings import FilterSettings
 
-    built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     how = FilterSettings.parse(SIZES[0])
     for mode in MODES:
         if any(mode in row for row in result["gpu_ms"].values()):
@@ -175,7 +175,7 @@ def gpu_times(result, write):
             if mode != "plain":
                 settings = Settings(passes=passes, hooks=False, replay=False, filters=filters)
                 environment = recorded_run.environment(
-                    mode.split()[0], Path(folder), built, sanitizer, settings, skip=0, count=None
+                    mode.split()[0], Path(folder), recorder_files, sanitizer, settings, skip=0, count=None
                 )
             for line in lines_of(mode, [sys.executable, __file__, "--child"], environment):
                 if line.startswith("{"):
@@ -204,8 +204,8 @@ def end(name, group):
     busy = "nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv,noheader"
     state = f"ps -o pid,stat,time,wchan:24,args --cols 160 -g {group}"
     try:
-        seen = subprocess.run(f"{busy}; {state}", shell=True, capture_output=True, text=True, timeout=10, check=False)
-        say(f"{name}: not within {LIMIT_S} s:", seen.stdout + seen.stderr)
+        run = subprocess.run(f"{busy}; {state}", shell=True, capture_output=True, text=True, timeout=10, check=False)
+        say(f"{name}: not within {LIMIT_S} s:", run.stdout + run.stderr)
     finally:
         os.killpg(group, signal.SIGKILL)
 
@@ -291,7 +291,7 @@ def row_of(path, program, size):
 def counts(result, write, sizes, folder):
     """Add a row for each program and size."""
     own = own_program(folder)
-    done = {(row["program"], row["size"]) for row in result["rows"]}
+    done_keys = {(row["program"], row["size"]) for row in result["rows"]}
     lock = threading.Lock()
 
     def job(program, size):
@@ -307,7 +307,9 @@ def counts(result, write, sizes, folder):
             say(*(f"{k}={v}" for k, v in row.items()))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        jobs = [(p, s) for s in sizes for p in (*OWN_PROGRAMS, *(q.__name__ for q in PROGRAMS)) if (p, s) not in done]
+        jobs = [
+            (p, s) for s in sizes for p in (*OWN_PROGRAMS, *(q.__name__ for q in PROGRAMS)) if (p, s) not in done_keys
+        ]
         for future in [pool.submit(job, *one) for one in jobs]:
             try:
                 future.result()

@@ -149,11 +149,11 @@ def mode(name, folder):
     if name == "memcheck":
         tool = memcheck()
         return (dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error")) if tool else None
-    built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     pass_, _, patches = name.partition("@")
-    built = build.Built(built.library, Path(patches).resolve()) if patches else built
+    recorder_files = build.Built(recorder_files.library, Path(patches).resolve()) if patches else recorder_files
     settings = Settings(hooks=False, replay=False)
-    return recorded_run.environment(pass_, Path(folder), built, sanitizer, settings, skip=0, count=None), ()
+    return recorded_run.environment(pass_, Path(folder), recorder_files, sanitizer, settings, skip=0, count=None), ()
 
 
 def slowest(folder):

@@ -55,8 +55,8 @@ def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[d
         return
     assert program is not None
     totals: dict[str, dict[str, Any]] = {}
-    for done in range(0, runs, CHUNK):
-        count = min(CHUNK, runs - done)
+    for first_run in range(0, runs, CHUNK):
+        count = min(CHUNK, runs - first_run)
         if kind == "spawn":
             words = ["--costs={},{}".format(*COSTS), "--no-search", "--flat-once", str(count - 1), str(SCALE)]
             words += ["16", "32", "1024", name]
@@ -65,14 +65,14 @@ def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[d
         try:
             result = subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=CHUNK_S)
         except subprocess.TimeoutExpired as late:
-            yield {"scheduler": "all", "error": f"{count} runs after {done} did not end in {late.timeout} s"}
+            yield {"scheduler": "all", "error": f"{count} runs after {first_run} did not end in {late.timeout} s"}
             return
         lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-        found = spawn_rows(lines) if kind == "spawn" else bloom_rows(lines)
-        if not found:
+        row_by_scheduler = spawn_rows(lines) if kind == "spawn" else bloom_rows(lines)
+        if not row_by_scheduler:
             yield {"scheduler": "all", "error": (result.stdout + result.stderr)[-400:], "rc": result.returncode}
             return
-        for scheduler, row in found.items():
+        for scheduler, row in row_by_scheduler.items():
             total = totals.setdefault(scheduler, dict.fromkeys(row, 0))
             for key, number in row.items():
                 total[key] += number
@@ -262,9 +262,10 @@ def main() -> None:
                 if kind in {"spawn", "bloom"}]  # fmt: skip
         for job in jobs:
             job.result()
-    done = [row for row in rows.values() if "wrong" in row]
-    print(f"{len(done)} rows, {sum(row['runs'] for row in done):,} runs, wrong: {sum(row['wrong'] for row in done)}, "
-          f"errors: {sum('error' in row for row in rows.values())}")  # fmt: skip
+    complete_rows = [row for row in rows.values() if "wrong" in row]
+    run_count, wrong_count = (sum(row[key] for row in complete_rows) for key in ("runs", "wrong"))
+    errors = sum("error" in row for row in rows.values())
+    print(f"{len(complete_rows)} rows, {run_count:,} runs, wrong: {wrong_count}, errors: {errors}")
 
 
 if __name__ == "__main__":

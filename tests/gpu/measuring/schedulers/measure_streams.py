@@ -57,20 +57,20 @@ def in_order(cases):
 
 def warm_cases(cases, done_chains, budget_s):
     """Numbers of the chains not ``done_chains`` whose kernels compile in time; reasons for leaving out others."""
-    start_s, ready, left = time.monotonic(), [], {}
+    start_s, ready, skip_reasons = time.monotonic(), [], {}
     order = [number for number in in_order(cases) if cases[number].name not in done_chains]
     pool = ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
     for future in as_completed([pool.submit(compiled, n) for n in order]):
         number, reason = future.result()
         if reason:
-            left[cases[number].name] = reason
+            skip_reasons[cases[number].name] = reason
         else:
             ready.append(number)
         if time.monotonic() - start_s > budget_s:
             break
     pool.shutdown(wait=True, cancel_futures=True)
     print(f"{len(ready)} of {len(order)} chains are compiled, {time.monotonic() - start_s:.0f} s", flush=True)
-    return sorted(ready), left
+    return sorted(ready), skip_reasons
 
 
 def main():
@@ -90,13 +90,13 @@ def main():
     results = json.loads(options.out.read_text()) if options.out.exists() else {**measured_on(), "rows": []}
     done_chains = {row["chain"] for row in results["rows"]}
     share = {"all": 0.6, "compile": 1.0}
-    ready, left = (
+    ready, skip_reasons = (
         (in_order(all_cases), {})
         if options.part == "measure"
         else warm_cases(all_cases, done_chains, share[options.part] * options.budget)
     )
     if options.part == "compile":
-        for name, reason in left.items():
+        for name, reason in skip_reasons.items():
             print(f"{name} is left out: {reason}")
         return
     for number in ready:
@@ -130,7 +130,7 @@ def main():
             f"{row}: {geometric_mean(gains):.3f}x stream order, {min(gains):.3f} to {max(gains):.3f}, {len(gains)} "
             "chains"
         )
-    for name, reason in left.items():
+    for name, reason in skip_reasons.items():
         print(f"{name} is left out: {reason}")
 
 

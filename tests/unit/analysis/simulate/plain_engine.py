@@ -52,8 +52,8 @@ class _Clock:
         """Return when the first tile stops, and which tile it is."""
         if not self.stops:
             return math.inf, 0
-        shown, tile = min((shown, tile) for tile, shown in self.stops.items())
-        return self.at + max(0.0, shown - self.shown) / self.rate, tile
+        shown_end, tile = min((shown, tile) for tile, shown in self.stops.items())
+        return self.at + max(0.0, shown_end - self.shown) / self.rate, tile
 
 
 class _Simulation:
@@ -268,8 +268,8 @@ class _Simulation:
             heapq.heappush(self.events, (opens, LAUNCH_OPENS, i))
 
     def held_until(self, launch: int) -> float:
-        awaited = [i for i in range(self.launches) if launch in self.starting(i)]
-        return max((self.triggered[t] for i in awaited for t in self.members[i]), default=0.0)
+        awaited_launches = [i for i in range(self.launches) if launch in self.starting(i)]
+        return max((self.triggered[t] for i in awaited_launches for t in self.members[i]), default=0.0)
 
     def starting(self, launch: int) -> list[int]:
         """Launches that wait for all tiles of a launch to have begun."""

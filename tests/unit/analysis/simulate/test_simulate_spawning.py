@@ -214,9 +214,9 @@ def test_bad_policies_and_costs_are_refused():
     with pytest.raises(UserError, match="resident is 8, fewer threads than a tile has"):
         Spawning(resident=8)
     assert len(POLICIES) == 5
-    lost = spawns("lost", [np.array([2])], below=[np.array([0, 0, 0])])
+    unreachable = spawns("lost", [np.array([2])], below=[np.array([0, 0, 0])])
     with pytest.raises(UserError, match="1 threads are in no round and no item"):
-        run(lost, Spawning(), FLAT)
+        run(unreachable, Spawning(), FLAT)
     with pytest.raises(UserError, match=r"items of threads are threads 1 to 2, expected 1 to 1"):
         run(spawns("short", [np.array([2])], below=[np.array([0])]), Spawning(), FLAT)
 

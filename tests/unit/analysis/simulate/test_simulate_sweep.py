@@ -136,8 +136,8 @@ def test_processes_of_a_sweep_end_with_the_one_that_asked(mlp):
         assert parent.wait(120) == -signal.SIGTERM
         assert wait_until(lambda: not workers(parent.pid))
     finally:
-        for left in workers(parent.pid):
-            os.kill(left, signal.SIGKILL)
+        for worker in workers(parent.pid):
+            os.kill(worker, signal.SIGKILL)
         parent.kill()
 
 

@@ -130,9 +130,9 @@ def test_shared_and_local_memory_is_left_out(tmp_path):
 )
 def test_what_a_log_cannot_show_touches_everything(tmp_path, blocks, grid, why):
     trace = load(import_logs(write_logs(tmp_path / "logs", [kernel_text(blocks, grid=grid)]), tmp_path / "t").path)
-    everything = set(range(ALPHA, ALPHA + 4))
+    all_bytes = set(range(ALPHA, ALPHA + 4))
     tiles = grid[0] if grid else 1
-    assert bytes_of(trace, 0) == {(tile, mode): everything for tile in range(tiles) for mode in (0, 1)}
+    assert bytes_of(trace, 0) == {(tile, mode): all_bytes for tile in range(tiles) for mode in (0, 1)}
     assert trace.columns("launches")["coverage"].tolist() == [2]
     assert why in trace.columns("launches")["note"][0]
 
@@ -140,8 +140,8 @@ def test_what_a_log_cannot_show_touches_everything(tmp_path, blocks, grid, why):
 def test_an_unknown_opcode_reads_and_writes(tmp_path):
     logs = write_logs(tmp_path / "logs", [kernel_text({(0, 0, 0): [[access("FROB.E.64", 1, [ALPHA])]]})])
     trace = load(import_logs(logs, tmp_path / "t").path)
-    everything = set(range(ALPHA, ALPHA + 8))
-    assert bytes_of(trace, 0) == {(0, 0): everything, (0, 1): everything}
+    all_bytes = set(range(ALPHA, ALPHA + 8))
+    assert bytes_of(trace, 0) == {(0, 0): all_bytes, (0, 1): all_bytes}
     assert "FROB" in trace.columns("launches")["note"][0]
 
 

@@ -85,9 +85,9 @@ def run(
     program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1, keeps=0
 ):
     """Entries that were left, and words ``[2, blocks, words]``; what lies behind them must stay clear."""
-    asked = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
-    asked += [only, BLOCKS, capacity]
-    data = np.array([*asked, in_graph, keeps], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
+    request = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
+    request += [only, BLOCKS, capacity]
+    data = np.array([*request, in_graph, keeps], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
     out = subprocess.run([program], input=data, capture_output=True, check=True).stdout
     number = int(np.frombuffer(out[:8], "<u8")[0])
     words = np.frombuffer(out[8 + number * raw.ENTRY.itemsize :], "<u4")
@@ -210,8 +210,10 @@ def test_threads_that_exit_are_counted_where_grids_share_a_launch_and_otherwise_
     entries, _ = run(patched, HOW[0], rows, keeps=keeps)
     exits = entries[raw.kinds(entries) == raw.EXIT]
     places = ((raw.low(exits) >> raw.SM_BITS) << 4).tolist()
-    left = [(int(e["block"]), place & 0xFFF, int(e["payload"][0])) for e, place in zip(exits, places, strict=True)]
-    assert left == ([(1, 48, 31), (1, 96, 1), (2, 96, 32)] if keeps else [(2, 96, 32)])
+    exit_records = [
+        (int(e["block"]), place & 0xFFF, int(e["payload"][0])) for e, place in zip(exits, places, strict=True)
+    ]
+    assert exit_records == ([(1, 48, 31), (1, 96, 1), (2, 96, 32)] if keeps else [(2, 96, 32)])
     [entered] = entries[raw.kinds(entries) == raw.BLOCK]
     assert entered["payload"].tolist() == [5, 0, 0 if keeps else 5, 0]
 
@@ -261,12 +263,12 @@ def test_the_library_gives_each_launch_filters_and_copies_them_before_they_are_u
         TILEPROF_FILTERS="2048,2,512",
         TILEPROF_FILTER_BYTES="4096",
     )
-    given = events(recorded, "filters")
-    assert [(e["file"], e["first"], e["blocks"]) for e in given] == [
+    filter_events = events(recorded, "filters")
+    assert [(e["file"], e["first"], e["blocks"]) for e in filter_events] == [
         ("filters-0.bin", 0, 2), ("filters-0.bin", 256, 3), ("filters-1.bin", 0, 1),
     ]  # fmt: skip
-    assert [e["launch"] for e in given] == [e["launch"] for e in events(recorded, "launch")]
-    for event in given:
+    assert [e["launch"] for e in filter_events] == [e["launch"] for e in events(recorded, "launch")]
+    for event in filter_events:
         words = np.fromfile(recorded.folder / event["file"], "<u4")[event["first"] :][: event["blocks"] * 128]
         assert (words == 0xFFFFFFFF).all()
 
@@ -278,8 +280,8 @@ def test_a_launch_that_finds_no_room_for_filters_has_none_and_the_next_does(runn
         TILEPROF_FILTERS="2048,2,512",
         TILEPROF_FILTER_BYTES="4096",
     )
-    launches, given = events(recorded, "launch"), events(recorded, "filters")
-    assert {e["launch"] for e in given} == {launches[1]["launch"], launches[2]["launch"]}
+    launches, filter_events = events(recorded, "launch"), events(recorded, "filters")
+    assert {e["launch"] for e in filter_events} == {launches[1]["launch"], launches[2]["launch"]}
     inserted = Inserted(FilterSettings(), recorded)
     for number, event in enumerate(launches):
         inserted.add(number, event, Geometry.of(event), None, [], one_tile=False, coverage="exact")
@@ -367,12 +369,12 @@ def recorded_trace(folder: Path, words: list[np.ndarray], program=PROGRAM, entri
     data = np.concatenate([w.ravel() for w in words])
     data.astype("<u4").tofile(folder / "filters-0.bin")
     firsts = np.cumsum([0, *(w.size for w in words)])
-    given = [
+    filter_events = [
         {"e": "filters", "launch": n + 1, "file": "filters-0.bin", "first": int(first), "blocks": w.shape[1]}
         for n, (first, w) in enumerate(zip(firsts, words, strict=False))
     ]
     lives = Times(np.array([10, 20]), np.array([110, 220]), np.zeros(2, np.int64), np.ones(2, np.int64))
-    raw_process = process(folder, [*program, *given], entries)
+    raw_process = process(folder, [*program, *filter_events], entries)
     inserted = Inserted(SIZES, raw_process, {0: lives})
     name = folder / "t.tileprof"
     with TraceWriter(name, recorder="cuda", command=["x"], device=H200, granule=32, force=True) as writer:

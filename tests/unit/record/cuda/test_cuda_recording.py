@@ -321,10 +321,10 @@ def test_a_process_in_which_the_recorder_did_not_start_does_not_take_the_others_
 
 def test_a_write_check_says_what_it_did_not_look_at():
     launches = [{"e": "launch", "launch": i, "graph": graph} for i, graph in enumerate((-1, 0, 0, -1))]
-    changed = [{"e": "changed", "launch": 0, "ranges": [[0, 8]]}]
-    message = recording.write_check([*launches, *changed], 8, 0)
+    changed_events = [{"e": "changed", "launch": 0, "ranges": [[0, 8]]}]
+    message = recording.write_check([*launches, *changed_events], 8, 0)
     assert message.startswith("write check: 8 bytes changed, 0 of them outside")
     assert "not checked: 2 launches in CUDA graphs" in message
     assert "1 other launches" not in message
     assert "1 other launch was not compared" in message
-    assert "not checked" not in recording.write_check([launches[0], *changed], 8, 0)
+    assert "not checked" not in recording.write_check([launches[0], *changed_events], 8, 0)

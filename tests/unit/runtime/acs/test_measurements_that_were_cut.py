@@ -56,12 +56,12 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch):
-    made = Machine([])
-    monkeypatch.setattr(runs, "record_table", made.record)
-    monkeypatch.setattr(runs, "ran", made.ran)
-    monkeypatch.setattr(acs, "results", made.results)
+    gpu_machine = Machine([])
+    monkeypatch.setattr(runs, "record_table", gpu_machine.record)
+    monkeypatch.setattr(runs, "ran", gpu_machine.ran)
+    monkeypatch.setattr(acs, "results", gpu_machine.results)
     monkeypatch.setattr(acs, "environment", lambda library, settings: {"folder": str(settings.folder)})
-    return made
+    return gpu_machine
 
 
 def of_program(folder):

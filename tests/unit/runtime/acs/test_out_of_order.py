@@ -128,7 +128,7 @@ def test_windows_and_streams_of_every_size_give_the_same_bits(
 
 @pytest.mark.parametrize("rest", [1, 3])
 def test_rests_in_stream_order_begin_and_end_anywhere(machine: Machine, tmp_path: Path, rest: int) -> None:
-    rested = spread = 0
+    rests = spread = 0
     for seed in ("1", "2", "3", "4"):
         words = (seed, "150", "all")
         _, table = machine.table(*words, folder=tmp_path / f"log-{seed}")
@@ -136,8 +136,8 @@ def test_rests_in_stream_order_begin_and_end_anywhere(machine: Machine, tmp_path
         message = machine.run(*words, settings=settings, seed=int(seed), FAKE_QUERY="random")
         assert message == machine.run(*words, delay_us=0)
         (counts,) = acs.results(settings.folder)
-        rested, spread = rested + counts["rested"], spread + counts["spread"]
-    assert rested > 50
+        rests, spread = rests + counts["rested"], spread + counts["spread"]
+    assert rests > 50
     assert spread > 50
 
 
@@ -145,27 +145,27 @@ def test_a_program_rests_in_stream_order_as_long_as_the_gpu_is_idle(machine: Mac
     words = ("4", "400", "loop")
     _, table = machine.table(*words, folder=tmp_path / "log")
     expected = machine.run(*words, delay_us=0)
-    rested = {}
+    rests = {}
     for answer, rest in (("idle", 64), ("busy", 64), ("idle", 0)):
         settings = acs.Settings("streams", tmp_path / f"{answer}{rest}", table, rest=rest)
         assert machine.run(*words, settings=settings, delay_us=0, FAKE_QUERY=answer) == expected
         (counts,) = acs.results(settings.folder)
-        rested[answer, rest] = counts["rested"]
+        rests[answer, rest] = counts["rested"]
         assert counts["launches"] == 2400
-    assert rested == {("idle", 64): 2400 - 63, ("busy", 64): 0, ("idle", 0): 0}
+    assert rests == {("idle", 64): 2400 - 63, ("busy", 64): 0, ("idle", 0): 0}
 
 
 def test_segments_rest_as_well_where_the_gpu_waits_for_a_slow_host(machine: Machine, tmp_path: Path) -> None:
     words = ("4", "400", "loop")
     _, table = machine.table(*words, folder=tmp_path / "log")
     expected = machine.run(*words, delay_us=0)
-    rested = {}
+    rests = {}
     for answer in ("idle", "busy"):  # segments of two launches, each of which takes 20 us to issue
         settings = acs.Settings("graph", tmp_path / answer, table, segment=2)
         assert machine.run(*words, settings=settings, delay_us=0, FAKE_QUERY=answer, FAKE_ISSUE_NS="20000") == expected
         (counts,) = acs.results(settings.folder)
-        rested[answer] = counts["rested"]
-    assert rested == {"idle": 2400 - 1023, "busy": 0}
+        rests[answer] = counts["rested"]
+    assert rests == {"idle": 2400 - 1023, "busy": 0}
 
 
 def ranges_of(table: Path) -> list[tuple[int, str]]:

@@ -70,12 +70,12 @@ class Machine:
             if deed == late and number in {late_worker, 0} and dice.random() < 0.9:  # worker 0: as slow as a whole link
                 continue
             if deed == "step":
-                moved = self.pilot.step()
+                progress = self.pilot.step()
             else:
-                moved, fault = getattr(self, deed)(self.workers[number], number, lead, runs)
+                progress, fault = getattr(self, deed)(self.workers[number], number, lead, runs)
                 if fault is not None:
                     return fault
-            idle = 0 if moved else idle + 1
+            idle = 0 if progress else idle + 1
             if idle > 400 * len(self.workers) and not self._anything(lead, runs):
                 return f"nobody can go on; {runs.count(0)} tasks have not run"
         wrong = [task for task, count in enumerate(runs) if count != 1]
@@ -85,12 +85,12 @@ class Machine:
         """Whether anybody can continue once everything has arrived."""
         while any(self.land(w, n, lead, runs)[0] for n, w in enumerate(self.workers)):
             pass
-        moved = self.pilot.step()
+        progress = self.pilot.step()
         for number, worker in enumerate(self.workers):
-            moved |= self.arrive(worker, number, lead, runs)[0]
-            moved |= bool(worker.fetched and self._begins(worker, runs))
-            moved |= self._waiting_command(worker) is not None and len(worker.fetched) < lead and not worker.ended
-        return moved
+            progress |= self.arrive(worker, number, lead, runs)[0]
+            progress |= bool(worker.fetched and self._begins(worker, runs))
+            progress |= self._waiting_command(worker) is not None and len(worker.fetched) < lead and not worker.ended
+        return progress
 
     def arrive(self, worker: Worker, number: int, _lead: int, _runs: list[int]) -> tuple[bool, str | None]:
         """The worker sees its commands as they are now."""

@@ -84,8 +84,10 @@ def test_a_decoder_is_one_region_that_the_backend_takes(name):
     (region,) = decoders(graph)
     assert unfit(graph, region) is None
     assert aten.convex(region.nodes)
-    left = [node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)]
-    assert not {ATEN.mm.default, ATEN.addmm.default, ATEN.index_copy.default, ATEN.copy_.default} & set(left)
+    other_targets = [
+        node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)
+    ]
+    assert not {ATEN.mm.default, ATEN.addmm.default, ATEN.index_copy.default, ATEN.copy_.default} & set(other_targets)
     assert len(region.mutated) == 3 * 2
 
 

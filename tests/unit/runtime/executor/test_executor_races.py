@@ -159,10 +159,10 @@ def test_consumers_that_take_every_slot_first_deadlock() -> None:
     program = Program.of(rows())
     consumers_first = np.concatenate([np.arange(12, 18), np.arange(12)])
     assert execute(program, stream(program), slots=7, dispatch=consumers_first).deadlock is None
-    stuck = execute(program, stream(program), slots=6, dispatch=consumers_first).deadlock
-    assert stuck is not None
-    assert stuck.waiting == 18
-    assert {m.actual for m in stuck.first} == {0}
+    deadlock = execute(program, stream(program), slots=6, dispatch=consumers_first).deadlock
+    assert deadlock is not None
+    assert deadlock.waiting == 18
+    assert {m.actual for m in deadlock.first} == {0}
 
 
 def test_overwriting_what_a_late_reader_needs_is_found() -> None:

@@ -170,8 +170,8 @@ def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_
     assert sum("MLP" in case.name for case in thorough) == 9
     assert sum("convolutions" in case.name for case in thorough) == 3
     assert len({job.name for job in actual}) == len(actual)
-    everything = measure.jobs(every_case, (9, 0), Namespace(triton=True, compile=True))
-    assert [sum(job.kind == kind for job in everything) for kind in ("persistent", "triton", "compiled")] == [
+    jobs = measure.jobs(every_case, (9, 0), Namespace(triton=True, compile=True))
+    assert [sum(job.kind == kind for job in jobs) for kind in ("persistent", "triton", "compiled")] == [
         len(wide), len(every_case), len(every_case),
     ]  # fmt: skip
     elsewhere = measure.jobs(every_case, (8, 0), options)
@@ -233,10 +233,10 @@ def test_a_task_that_waits_has_some_of_its_weights_when_it_goes_on() -> None:
         chain = gelu_mlp(64, (64, 256), (64, 256), 256, inner)
         plan = plan_of(chain.policy(), chain, clusters=99, split=1)
         ends.append(predicted_us(plan, [50.0, 50.0], GAP_US))
-    everything, nearly_nothing = ends
+    all_loaded, nearly_nothing = ends
     fixed = GAP_US + BOUNDARY_US
     assert (
-        50.0 + SIGNAL_US < everything < 50.0 + SIGNAL_US + 4
+        50.0 + SIGNAL_US < all_loaded < 50.0 + SIGNAL_US + 4
     )  # activations are loaded and products made after the wait
     assert nearly_nothing == pytest.approx(fixed + 2 * (50.0 - fixed) + SIGNAL_US, rel=0.1)
 

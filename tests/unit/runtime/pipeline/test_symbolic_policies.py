@@ -120,8 +120,8 @@ def mutants(document):
             edges = list(document["policy"]["edges"])
             edges[number] = edge | change
             yield f"{number}: {what}", document | {"policy": document["policy"] | {"edges": edges}}
-        left = [e for n, e in enumerate(document["policy"]["edges"]) if n != number]
-        yield f"{number}: no edge", document | {"policy": document["policy"] | {"edges": left}}
+        other_edges = [e for n, e in enumerate(document["policy"]["edges"]) if n != number]
+        yield f"{number}: no edge", document | {"policy": document["policy"] | {"edges": other_edges}}
     for number, array in enumerate(document["policy"]["semaphores"]):
         shifted_array = dict(array, of=[f"max(0, {array['of'][0]} - 1)", *array["of"][1:]])
         arrays = [shifted_array if n == number else a for n, a in enumerate(document["policy"]["semaphores"])]

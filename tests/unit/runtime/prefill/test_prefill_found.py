@@ -60,8 +60,10 @@ def test_a_prefill_is_one_region_that_the_backend_takes(name):
     assert unfit(graph, region) is None
     assert aten.convex(region.nodes)
     assert len(region.outputs) == (5 if cached else 1)
-    left = [node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)]
-    assert not {ATEN.mm.default, ATEN.index.Tensor, ATEN.where.self, ATEN.mean.dim} & set(left)
+    other_targets = [
+        node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)
+    ]
+    assert not {ATEN.mm.default, ATEN.index.Tensor, ATEN.where.self, ATEN.mean.dim} & set(other_targets)
     shape = shape_of(matched(region.outputs[-1], prefill=True))
     assert (shape.batch, shape.length, shape.layers, shape.cache) == (batch, length, 2, length if cached else 0)
     assert (shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.vocabulary) == (128, 256, 4, 2, 96)

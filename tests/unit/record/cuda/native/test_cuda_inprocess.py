@@ -186,9 +186,9 @@ sys.meta_path.insert(1, Stand())  # behind the hooks
 import torch._dynamo
 x = x * 3
 """
-    said, output = inside(code, python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    events, output = inside(code, python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
     assert output.splitlines() == ["False", "disabled __torch_dispatch__"]
-    assert [e["op"] for e in said if e.get("e") == "mark" and e["op"]] == ["aten::ones", "aten::mul.Tensor"]
+    assert [e["op"] for e in events if e.get("e") == "mark" and e["op"]] == ["aten::ones", "aten::mul.Tensor"]
 
 
 def test_in_inference_mode_the_parts_of_a_composite_operator_are_named_not_the_whole(inside, python_with_torch):

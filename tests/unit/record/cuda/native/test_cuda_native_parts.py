@@ -51,10 +51,10 @@ def test_both_sides_take_the_same_words_for_tensor_maps(ask):
     loaded = rng.random(len(all_words)) < 0.5
     data = b"".join(bytes([flag]) + row.tobytes() for flag, row in zip(loaded.tolist(), all_words, strict=True))
     answers = ask("maps", data)
-    for (taken, base, size), row, flag in zip(answers.tolist(), all_words, loaded.tolist(), strict=True):
+    for (is_accepted, base, size), row, flag in zip(answers.tolist(), all_words, loaded.tolist(), strict=True):
         map_ = tensormap.decode(row, loaded=flag)
         fits = map_ is not None and map_.base + map_.bytes <= ADDRESSES
-        assert taken == fits, (row, flag)
+        assert is_accepted == fits, (row, flag)
         assert not fits or (base, size) == (map_.base, map_.bytes)
     assert 1_000 < answers[:, 0].sum() < 19_000
 
@@ -77,9 +77,9 @@ def test_no_two_keys_have_the_same_fact(ask):
     window = np.where(rng.random(number) < 0.5, window + rng.integers(0, 4, number), window)
     kind = np.where(in_graph, 0, rng.integers(0, 3, number))  # graphs have no filters
     keys = np.column_stack([launch, block, generation, window, in_graph, kind]).astype("<u8")
-    (mixed_bits, held) = ask("facts", keys.tobytes())[0]
+    (mixed_bits, fact_count) = ask("facts", keys.tobytes())[0]
     assert mixed_bits == 0
-    assert number * 0.8 < held < number, "windows of single bytes in graphs go beyond a fact"
+    assert number * 0.8 < fact_count < number, "windows of single bytes in graphs go beyond a fact"
 
 
 @pytest.mark.parametrize(("sms", "threads", "capacity"), [(1, 1, 1000), (1, 40, 4000), (3, 40, 4000), (4, 200, 300)])
@@ -89,11 +89,11 @@ def test_no_entry_is_handed_out_twice_however_threads_interleave(ask, sms, threa
     runs = rng.choice([1, 1, 2, 30], steps)  # some continue for a while, others stand still meanwhile
     order = np.repeat(rng.integers(0, threads, steps), runs)
     query = np.concatenate([[sms, threads, capacity], order]).astype("<u8")
-    pieces, wrong, taken, full = ask("pieces", query.tobytes())[0]
+    pieces, wrong, entry_count, full = ask("pieces", query.tobytes())[0]
     assert wrong == 0
     assert pieces > capacity * 0.5
-    assert (full > 0) == (taken > capacity)
-    assert pieces <= min(taken, capacity)
+    assert (full > 0) == (entry_count > capacity)
+    assert pieces <= min(entry_count, capacity)
 
 
 def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
@@ -104,9 +104,9 @@ def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
     thread, map_ = rng.integers(0, 1024, number), (0x7F00 << 32) + 64 * rng.integers(0, 3, number)
     of = rng.integers(0, number, number)  # whose note lies there: mostly another's
     of = np.where(rng.random(number) < 0.2, np.arange(number), of)
-    window_above, left = rng.integers(0, 1 << 23, number), rng.integers(0, 31, number)
+    window_above, entries_left = rng.integers(0, 1 << 23, number), rng.integers(0, 31, number)
     kind = rng.integers(0, 3, number)
-    room, map_fact = (1 << 31) + (thread[of] << 8) + left, np.full(number, 1 << 30)
+    room, map_fact = (1 << 31) + (thread[of] << 8) + entries_left, np.full(number, 1 << 30)
     fact = np.column_stack(
         [
             np.where(kind == 2, map_[of] & 0xFFFFFFFF, rng.integers(0, 1 << 32, number)),
@@ -118,7 +118,7 @@ def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
     query = np.column_stack([fact, launch, block, thread, map_]).astype("<u8")
     answers = ask("others", query.tobytes())
     same_thread = (thread[of] == thread) & (block[of] == block) & (launch[of] == launch)
-    assert np.array_equal(answers[:, 0], np.where((kind == 1) & same_thread, left, 0))
+    assert np.array_equal(answers[:, 0], np.where((kind == 1) & same_thread, entries_left, 0))
     assert np.array_equal(answers[:, 1] == 1, (kind == 2) & (map_[of] == map_) & (launch[of] == launch))
     assert (answers[:, 2:] == [30, 1, 0]).all()
 

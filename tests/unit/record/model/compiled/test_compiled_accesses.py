@@ -89,10 +89,10 @@ def _expressions(draw, depth=3):
     if depth == 0 or (depth < 3 and draw(st.booleans())):
         return draw(st.sampled_from(["x", "y", "p"]))
     symbol = draw(st.sampled_from(["+", "*", "//", "%", "-"]))
-    left = draw(_expressions(depth=depth - 1))
+    operand = draw(_expressions(depth=depth - 1))
     constant = symbol in ("*", "//", "%") or draw(st.booleans())
     right = str(draw(NUMBERS)) if constant else draw(_expressions(depth=depth - 1))
-    return f"({left} {symbol} {right})"
+    return f"({operand} {symbol} {right})"
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -73,8 +73,8 @@ def assert_each_byte_written_once(kernel: Kernel, slot: int, operand: Operand, m
     elements = np.zeros(1, np.int64)
     for size, stride in zip(operand.shape, operand.strides, strict=True):
         elements = np.add.outer(elements, np.arange(size) * stride * operand.itemsize).ravel()
-    everything = np.sort(np.add.outer(elements, np.arange(operand.itemsize)).ravel(), kind="stable")
-    assert np.array_equal(written, everything[np.diff(everything, prepend=-1) > 0])
+    result_bytes = np.sort(np.add.outer(elements, np.arange(operand.itemsize)).ravel(), kind="stable")
+    assert np.array_equal(written, result_bytes[np.diff(result_bytes, prepend=-1) > 0])
 
 
 def call_of(op: str, *args: Any, **kwargs: Any) -> Call:
