@@ -23,7 +23,7 @@ def block_recording(tmp_path_factory):
     path = tmp_path_factory.mktemp("api") / "block.tileprof"
     with tileprof.record(path, device="H100"):
         compute()
-    compute()  # after the block: not in the trace
+    compute()  # after the block, so not in the trace
     return tileprof.load(path)
 
 

@@ -1,4 +1,4 @@
-"""Tables and figures in documentation against the committed results files that they come from."""
+"""Tables and figures in documentation, compared with the committed results files that they come from."""
 
 import re
 
@@ -17,7 +17,7 @@ RULES_AND_EXAMPLES = {
     "docs/record.md": {"65,536"},
     "docs/report.md": {"0.5%", "5%"},
 }
-"""Numbers that nothing measures: thresholds of the code, and values that a reader is to choose."""
+"""Numbers that nothing measures: thresholds of the code, and values that a reader chooses."""
 
 
 @pytest.mark.parametrize("page", TABLES)

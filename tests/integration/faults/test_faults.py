@@ -23,7 +23,7 @@ from tileprof.trace import load, validate
 
 KILLS = int(os.environ.get("TILEPROF_KILLS", "2"))
 POINTS = range(1, 21) if KILLS >= 200 else (2, 9)
-"""Pages of 4 KiB that a small disk has."""
+"""Pages of 4 KiB on a small disk."""
 
 GOLDEN = Path(__file__).parents[2] / "golden/gemm_pair.tileprof"
 
@@ -54,7 +54,7 @@ ENVIRONMENTS: dict[str, dict[str, str | None]] = {
         "TORCHINDUCTOR_CACHE_DIR": "/dev/null/x",
     },
 }
-"""Variables to set, and to remove where None."""
+"""Variables to set; None removes a variable."""
 
 
 def program(folder: Path, steps: int = 5) -> Path:
@@ -71,7 +71,9 @@ def environment(variables: dict[str, str | None]) -> dict[str, str]:
 def tileprof(
     *words: object, folder: Path, warm: Commands | None = None, **options: object
 ) -> subprocess.CompletedProcess[bytes]:
-    """The ended command; with ``warm`` in a fork that has the libraries imported, where that is beside the point."""
+    """Return the finished command; with ``warm``, run in a fork that has imported the libraries, where the start does
+    not matter.
+    """
     command = [sys.executable, "-m", "tileprof.cli"] if warm is None else [str(warm.path / "tileprof")]
     return subprocess.run(
         [*command, *map(str, words)],
@@ -92,7 +94,7 @@ def test_the_program_is_as_it_is_without_tileprof(
     tmp_path: Path, variables: dict[str, str | None], warm: Commands
 ) -> None:
     script, env = program(tmp_path), environment(variables)
-    as_imported = variables.keys() & {"LC_ALL", "TILEPROF_CACHE"}  # what these change is decided before a fork
+    as_imported = variables.keys() & {"LC_ALL", "TILEPROF_CACHE"}  # variables that must be set before a fork
     python = sys.executable if as_imported else warm.python
     plain = subprocess.run([python, script], cwd=tmp_path, capture_output=True, check=False, env=env)
     recording = tileprof("record", "--", sys.executable, script, folder=tmp_path, env=env)
@@ -231,7 +233,7 @@ def test_a_disk_that_is_full_after_any_number_of_pages_costs_the_trace_and_not_t
 
 
 def test_another_user_reads_a_trace_and_may_not_write_beside_it(tmp_path: Path) -> None:
-    """Root may write everywhere, so the user is ``nobody``, where the interpreter is not in a folder of root's own."""
+    """Root may write everywhere, so the user is ``nobody``, if the interpreter is not in a folder of root's own."""
     if os.getuid() or shutil.which("setpriv") is None:
         pytest.skip("needs root, to become another user")
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
@@ -266,7 +268,7 @@ def test_a_stdout_that_nobody_reads_is_the_programs_own_matter(tmp_path: Path, w
 
 
 def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path) -> None:
-    """What is compiled at first use is built once; a compiler that sleeps stands for a slow build."""
+    """Code that is compiled at first use is built once; a compiler that sleeps stands for a slow build."""
     code = (
         "import sys, time, pathlib\n"
         "from tileprof import building\n"

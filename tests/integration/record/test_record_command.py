@@ -1,4 +1,4 @@
-"""``tileprof record`` from outside: what it writes, what it says, what it leaves alone."""
+"""``tileprof record`` from outside: what it writes and prints, and what it leaves unchanged."""
 
 import json
 import os
@@ -15,7 +15,9 @@ RECORD = [str(Path(sys.executable).with_name("tileprof")), "record"]
 
 
 def _run(folder, *words, environment=None, warm=None):
-    """The ended command; with ``warm`` in a fork that has the libraries imported, where that is beside the point."""
+    """Return the finished command; with ``warm``, run in a fork that has imported the libraries, where the start does
+    not matter.
+    """
     command = RECORD if warm is None else [str(warm.path / "tileprof"), "record"]
     return subprocess.run(
         [*command, *words], cwd=folder, capture_output=True, text=True, timeout=250, check=False,
@@ -42,7 +44,7 @@ print("out", sys.argv)
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The folder of a recording of `MODEL` by a new interpreter, and the ended command."""
+    """Return the folder of a recording of `MODEL` by a new interpreter, and the finished command."""
     folder = tmp_path_factory.mktemp("recorded")
     return folder, _run(folder, "--", sys.executable, _script(folder, MODEL), "-o", "x", "--fake")
 
@@ -68,7 +70,7 @@ def test_a_program_that_takes_the_interpreter_apart_leaves_a_whole_trace(tmp_pat
 
 
 def test_json_ends_with_one_object_on_stderr(tmp_path, warm):
-    """A process of its own: libraries report what is left only when the interpreter ends."""
+    """In a process of its own, since libraries report unreleased objects only when the interpreter ends."""
     process = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL), warm=warm)
     message = json.loads(process.stderr.splitlines()[-1])
     assert (message["trace"], message["complete"], message["exit_code"]) == ("infer.tileprof", True, 0)
@@ -157,7 +159,7 @@ def test_the_next_command_can_be_pasted(tmp_path, warm):
 
 def test_interpreter_options_reach_the_interpreter(tmp_path):
     text = "import sys, warnings\nprint(sys.flags.quiet, sys.flags.utf8_mode)\nwarnings.warn('x')\n"
-    options = ("-qW", "error::UserWarning", "-Xutf8=0")  # not -O, which compiles all of PyTorch again
+    options = ("-qW", "error::UserWarning", "-Xutf8=0")  # not -O, which would compile all of PyTorch again
     process = _run(tmp_path, "--device", "A100-80GB", sys.executable, *options, _script(tmp_path, text))
     assert (process.returncode, process.stdout) == (1, "1 0\n")
     assert "UserWarning: x" in process.stderr

@@ -65,7 +65,7 @@ def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, schedule_st
     best = min(s.time_ns for s in schedule_study.schedules)
     scale = sum(width for _, width in zones) / longest
     assert scale * longest > 200
-    # The bars below stand in the same column, on the same scale.
+    # The bars below are in the same column, on the same scale.
     column, bar = view.ask("""() => { const column = document.querySelector('#bracket svg').getBoundingClientRect();
         const bar = document.querySelector('#waterfall rect').getBoundingClientRect(); return [column.x, bar.x]; }""")
     assert abs(column - bar) < 3

@@ -131,8 +131,8 @@ def test_chains_beyond_what_can_be_drawn_say_so(tab, tmp_path):
 
 @pytest.fixture
 def reused_memory(tmp_path):
-    """Two launches of eight tiles: the second reads what the first wrote, and writes, in another order, where the
-    first one's input was.
+    """Write two launches of eight tiles: the second reads what the first wrote, and overwrites the first one's input in
+    another order.
     """
     program = Program(tmp_path / "t")
     at = np.arange(8)
@@ -194,7 +194,7 @@ def test_arrows_move_a_tile_cursor_and_enter_selects_it(tab, key, steps):
     assert view.ask("() => tileprof.state.tile") is None
     view.page.keyboard.press("Enter")
     assert view.ask("() => tileprof.state.tile") == {"2": [ATTENTION, 2], "4": [GEMM, 2], "3": [ATTENTION, 2]}[key]
-    view.page.keyboard.press("Escape")  # the cursor first, then what was selected
+    view.page.keyboard.press("Escape")  # the cursor first, then the earlier selection
     assert view.ask("() => tileprof.state.tile") is not None
     view.page.keyboard.press("Escape")
     assert view.ask("() => tileprof.state.tile") is None

@@ -1,4 +1,4 @@
-"""Convolutions that are captured and never run: files of launches, and which cases are listed."""
+"""Convolutions that are captured and never run: files of launches, and the listed cases."""
 
 from itertools import islice
 
@@ -17,7 +17,7 @@ KERNEL_SEEN = ("xmma", (384, 1, 1, 2, 1, 1, 168, 1024), (4, 2, 1))
 
 
 def written(tmp_path, seed, kind=None):
-    """A file of one worker: two calls of the table, three drawn ones, of which the second failed."""
+    """Write a file of one worker: two calls of the table and three drawn ones, of which the second failed."""
     columns = captures._LaunchColumns()
     columns.add(list(map(tuple, captures.table_cases()[:2].tolist())), [[MEMSET, KERNEL], [KERNEL]])
     cases = list(islice(captures.drawn_cases(seed, 0, kind), 3))
@@ -71,7 +71,7 @@ def test_captured_layers_have_results_and_groups_that_divide_their_channels():
 
 
 class Fake:
-    """Every call launches one kernel."""
+    """A driver in which every call launches one kernel."""
 
     def launches(self, cases):
         return [[KERNEL]] * len(cases)

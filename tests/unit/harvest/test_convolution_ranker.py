@@ -1,4 +1,4 @@
-"""What the trees for convolutions are grown with, and judged by."""
+"""The training data of the trees for convolutions, and the data that they are tested with."""
 
 import numpy as np
 

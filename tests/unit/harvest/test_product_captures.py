@@ -1,4 +1,4 @@
-"""Calls that are captured and never run: a driver that only keeps the chain of nodes stands for CUDA's."""
+"""Calls that are captured and never run. A driver that only keeps the chain of nodes stands for CUDA's."""
 
 import ctypes
 import re
@@ -82,7 +82,9 @@ class Driver:
 
 
 class Fake(graph_captures.Captures):
-    """Launches one kernel per call, behind a memset where m is even; m of 7 raises, m of 9 spoils the capture."""
+    """A library that launches one kernel per call, behind a memset if m is even; m of 7 raises, m of 9 spoils the
+    capture.
+    """
 
     def __init__(self):
         self._driver = Driver()
@@ -206,7 +208,7 @@ def test_known_cases_are_a_part_of_the_harvest():
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_folder_without_launched_cases_is_read_again(tmp_path, wide):
     cases = list(islice(captures.drawn_cases(2, 0, wide=wide), 4))
-    request = np.array([0, 4, 1] if wide else [0, 4])  # files of old have two numbers
+    request = np.array([0, 4, 1] if wide else [0, 4])  # older files have two numbers
     columns = {"asked": request, "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
     np.savez(tmp_path / "captures-00.npz", **columns)
     answers = captures.read(tmp_path, launched=0, seed=2)

@@ -1,4 +1,4 @@
-"""Nets that learn which kernel is launched, from answers of a rule that is known."""
+"""Nets that learn which kernel is launched, from the answers of a known rule."""
 
 from itertools import product
 
@@ -24,7 +24,7 @@ def recipe(m, n, split=1, kind="nvjet", threads=384):
 
 @pytest.fixture(scope="module")
 def answers():
-    """Tall problems get tall tiles, wide ones wide tiles, small ones of a long k three slices."""
+    """A rule: tall problems get tall tiles, wide ones wide tiles, small ones with a long k three slices."""
     recipes = np.array([recipe(256, 128), recipe(128, 256), recipe(64, 64, 3)], np.int32)
     sizes = [64, 128, 192, 256, 512, 1024, 2048, 4096]
     keys = np.array([[0, BF16, 0, 1, 1, m, n, k] for m, n, k in product(sizes, sizes, (256, 1024, 8192))], np.int32)

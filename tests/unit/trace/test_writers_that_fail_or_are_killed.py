@@ -16,11 +16,11 @@ from tileprof.trace import arrow, folder, load, manifest, schema, validate
 from tileprof.trace import writer as writing
 
 PARTS = 22
-"""Parts that three layers make when a checkpoint comes every 20 rows."""
+"""Number of parts of three layers with a checkpoint every 20 rows."""
 
 
 class Killed(BaseException):
-    """Stands for a signal: nothing may catch it."""
+    """An exception that stands for a signal; nothing may catch it."""
 
 
 def no_space():
@@ -34,7 +34,7 @@ def small_parts(monkeypatch):
 
 @pytest.fixture
 def fail_at(monkeypatch):
-    """Let the nth part, and ``times - 1`` after it, fail with an error. Returns the list of parts asked for."""
+    """Let the nth part, and ``times - 1`` after it, fail with an error. Return the list of requested parts."""
 
     def arrange(nth, error=None, times=1):
         real, actual = arrow.write_part, []
@@ -344,7 +344,7 @@ def test_a_folder_that_is_removed_under_the_writer_is_said(writer, layers):
 
 
 def _interrupted(result, layers, lines):
-    """Record until this many lines of the writer have run, then be interrupted; whether it came to that."""
+    """Record until this many lines of the writer have run, then raise; return whether that happened."""
     lines_left = lines
 
     def count(frame, event, _):

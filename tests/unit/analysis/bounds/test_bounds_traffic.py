@@ -1,4 +1,4 @@
-"""Compulsory bytes against sets of bytes."""
+"""Compulsory bytes, compared with sets of bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,5 @@
 """Tiles that a co-pilot sends into rings, and commands that it overwrites: each tile runs once, after its parents, on
-one worker at a time; cases worked out by hand.
+one worker at a time. Cases are computed by hand.
 """
 
 import numpy as np
@@ -70,7 +70,7 @@ def test_a_tile_sent_ahead_starts_without_the_link_and_a_ready_one_costs_a_round
 
 
 def test_an_urgent_tile_overwrites_the_next_command_and_that_tile_runs_later():
-    """One worker; an urgent chain of two tiles of 4 beside three tiles of 10."""
+    """One worker; an urgent chain of two tiles of 4 ns beside three tiles of 10 ns."""
     g = graph([1, 3, 1], [(0, 2, all_to_all(1, 1))])
     lives, grade = [[4.0], [10.0] * 3, [4.0]], [0, 1, 1, 1, 0]
     link = {"workers": 1, "ahead": False, "up_ns": 1.0, "down_ns": 1.0}

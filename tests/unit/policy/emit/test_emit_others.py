@@ -1,4 +1,4 @@
-"""Counters, GraphML and Perfetto: what they hold is what the policy and the graph say."""
+"""Counters, GraphML and Perfetto files hold what the policy and the graph say."""
 
 from __future__ import annotations
 

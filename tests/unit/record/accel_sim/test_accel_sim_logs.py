@@ -1,4 +1,4 @@
-"""Logs of Accel-Sim's tracer become traces: the bytes are those of the log, and what is malformed is refused."""
+"""Logs of Accel-Sim's tracer become traces: the bytes are those of the log, and malformed logs are refused."""
 
 import lzma
 from random import Random
@@ -19,7 +19,7 @@ EXIT = "0020 ffffffff 0 EXIT 0 0 "
 
 
 def bytes_of(trace, launch):
-    """``{(tile, mode): absolute bytes}`` of a launch, expanded box by box."""
+    """Return ``{(tile, mode): absolute bytes}`` of a launch, expanded box by box."""
     launches, operands, accesses, buffers = (
         trace.columns(name) for name in ("launches", "operands", "accesses", "buffers")
     )
@@ -61,7 +61,7 @@ def test_a_trace_holds_the_bytes_of_the_log(tmp_path, seed):
 
 
 def copying(source, target, blocks=4, **header):
-    """A kernel whose block n copies 128 bytes."""
+    """Return a kernel whose block n copies 128 bytes."""
     return kernel_text(
         {
             (n, 0, 0): [

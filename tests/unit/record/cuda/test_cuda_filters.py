@@ -1,4 +1,4 @@
-"""Bloom filters that patches fill: device code on the CPU, the host side that sizes and copies them, the reader."""
+"""Bloom filters that patches fill: device code on the CPU, the host code that sizes and copies them, the reader."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tileprof.trace import TraceWriter, filters, load
 EMULATED = Path(__file__).parents[3] / "support" / "emulated" / "patched"
 READ, WRITE, ATOMIC = range(3)
 SHIFT = 5
-"""Of a granule of entries."""
+"""log2 of the bytes of a granule of entries."""
 BLOCKS = 3
 needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, reason="no C++ compiler here")
 
@@ -39,7 +39,7 @@ needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, 
 
 
 def compiled(folder: Path, replaced: tuple[str, str, str] | None = None) -> Path:
-    """The patches' accesses, built for the CPU; perhaps with a line of a file replaced."""
+    """Build the patches' accesses for the CPU, perhaps with a replaced line of a file."""
     native = build.SOURCES
     if replaced is not None:
         file, old, new = replaced
@@ -65,7 +65,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
-    """Accesses of warps, bulk copies, and few loads through tensor maps, of blocks with and without filters."""
+    """Draw accesses of warps, bulk copies, and few loads through tensor maps, of blocks with and without filters."""
     rows = []
     for _ in range(number):
         kind = int(rng.choice([0, 0, 0, 0, 1]))
@@ -84,7 +84,7 @@ def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
 def run(
     program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1, keeps=0
 ):
-    """Entries that were left, and words ``[2, blocks, words]``; what lies behind them must stay clear."""
+    """Return the entries, and words ``[2, blocks, words]``; the memory behind them must stay clear."""
     request = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
     request += [only, BLOCKS, capacity]
     data = np.array([*request, in_graph, keeps], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
@@ -96,7 +96,7 @@ def run(
 
 
 def recorded(entries: np.ndarray) -> set[tuple[int, int, int]]:
-    """Block, mode and granule of everything that entries say."""
+    """Return block, mode and granule of everything that the entries contain."""
     out = set()
     for entry in entries:
         low, block, payload = int(entry["key"]) & (1 << 48) - 1, int(entry["block"]), entry["payload"].tolist()
@@ -109,7 +109,7 @@ def recorded(entries: np.ndarray) -> set[tuple[int, int, int]]:
 
 
 def touched_granules(rows: list[list[int]]) -> set[tuple[int, int, int]]:
-    """The same by brute force: every byte of every lane."""
+    """Return the same by brute force: every byte of every lane."""
     out = set()
     for kind, block, mode, size, lanes, *address in rows:
         if kind == 5:
@@ -121,7 +121,7 @@ def touched_granules(rows: list[list[int]]) -> set[tuple[int, int, int]]:
 
 
 def touched_bits(how: FilterSettings, rows: list[list[int]]) -> np.ndarray:
-    """The same by brute force: every byte of every lane."""
+    """Return the set bits by brute force: every byte of every lane."""
     bits = np.zeros((2, BLOCKS, how.bits), bool)
     for kind, block, mode, size, lanes, *address in rows:
         if block >= BLOCKS:
@@ -160,7 +160,7 @@ def test_patches_record_the_granules_that_a_block_touches_and_no_others(patched,
 
 
 def with_facts(rows: list[list[int]]) -> list[list[int]]:
-    """The same, and before some: another launch's facts in the places of its windows."""
+    """Repeat the last launch, after launches that left facts in the places of its windows."""
     rng, out = np.random.default_rng(9), []
     for kind, block, mode, size, lanes, *address in rows:
         if kind == 0 and rng.integers(0, 2):
@@ -204,7 +204,7 @@ CODE, CHILD = 0x7F0000004000, 0x7F0000008000
 @needs_compiler
 @pytest.mark.parametrize("keeps", [0, 1])
 def test_threads_that_exit_are_counted_where_grids_share_a_launch_and_otherwise_end_their_block(patched, keeps):
-    """The launched block has no entry of its own, and another grid's has its number."""
+    """The launched block has no entry of its own, and another grid's block has its number."""
     rows = [[3, 1, 0, 0, ALL, *[CHILD] * 32], [4, 1, 0, 0, 0xFFFFFFFE, *[CODE + 48] * 32]]
     rows += [[4, 1, 0, 0, 1, *[CODE + 96] * 32], [4, 2, 0, 0, ALL, *[CODE + 96] * 32]]
     entries, _ = run(patched, HOW[0], rows, keeps=keeps)
@@ -257,7 +257,7 @@ def test_a_bit_that_patches_do_not_set_is_seen(tmp_path, fault):
 
 @needs_tools
 def test_the_library_gives_each_launch_filters_and_copies_them_before_they_are_used_again(runner):
-    """A fake kernel's code is never read, so that its blocks may touch anything."""
+    """A fake kernel's code is never read, so its blocks may touch anything."""
     recorded, _ = runner(
         "inject(); module(); launch(); launch(blocks=3); library.tileprof_drain(); launch(blocks=1)",
         TILEPROF_FILTERS="2048,2,512",
@@ -342,7 +342,7 @@ SIZES = FilterSettings(1024, 2, 512)
 
 
 def filters_of(blocks: list[tuple[list[int], list[int]]]) -> np.ndarray:
-    """Words ``[2, blocks, words]`` of the granules of 512 bytes that each block reads and writes."""
+    """Return words ``[2, blocks, words]`` of the granules of 512 bytes that each block reads and writes."""
     words = np.zeros((2, len(blocks), SIZES.bits // 32), np.uint32)
     for block, sides in enumerate(blocks):
         for side, granules in enumerate(sides):
@@ -401,7 +401,9 @@ def test_a_trace_holds_its_filters_and_they_answer_as_the_exact_graph_does(tmp_p
 
 @pytest.mark.parametrize("which", [0, -1])
 def test_a_bit_that_is_not_set_is_a_missed_dependency(tmp_path, which):
-    """Of the two bits of the granule that block 0 of the second launch writes and all of the third read."""
+    """Clear one of the two bits of the granule that block 0 of the second launch writes and all blocks of the third
+    read.
+    """
     words = [w.copy() for w in FILTERS]
     written = words[1][1, 0]
     bit = np.flatnonzero(np.unpackbits(written.view(np.uint8), bitorder="little"))[which]
@@ -412,7 +414,7 @@ def test_a_bit_that_is_not_set_is_a_missed_dependency(tmp_path, which):
 
 
 def test_launches_whose_records_fall_short_have_filters_of_all_bits(tmp_path):
-    """One had no room, one counts as touching all memory since a block of it was not seen."""
+    """One launch had no room; one counts as touching all memory, since a block of it was not seen."""
     unseen = [e for e in ENTRIES if e[2] != 2]
     program = [ALLOC, KERNEL, launch(1), launch(2, grid=(2, 1, 1)), launch(3), {"e": "unfinished", "launch": 2}]
     trace = recorded_trace(tmp_path, FILTERS[:2], program, unseen)

@@ -1,4 +1,4 @@
-"""Check what is refused before a program runs, and with which words."""
+"""Refusals before a program runs, and their messages."""
 
 import argparse
 import json
@@ -223,14 +223,14 @@ time.sleep(200)
     [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, False)],
 )
 def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp_path, visible, number, whole_group):
-    """At a terminal Ctrl-C reaches the recorder and the program alike; a scheduler's signals may reach the recorder
+    """At a terminal, Ctrl-C reaches both the recorder and the program; a scheduler's signals may reach the recorder
     alone.
     """
     saves = SAVES.replace("SIGINT", number.name)
     code = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import recorded_run\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # which nohup has its programs ignore
-        # Where a signal went to the recorder alone, its companion hears of it neither soon nor late.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # nohup makes its programs ignore it
+        # A signal that only the recorder got does not reach the other process, neither soon nor late.
         f"recorded_run._COMPANION_S = {recorded_run._COMPANION_S if whole_group else 0.1}\n"
         f"print('code', recorded_run.run([sys.executable, '-c', {saves!r}], dict(os.environ), visible={visible}, "
         "log=Path('log')))"

@@ -21,7 +21,7 @@ def table():
 
 
 def kernel(name, tiles=4, elements=2048, **more):
-    """A copy of floats by ``tiles`` blocks of 128 threads."""
+    """Return a copy of floats by ``tiles`` blocks of 128 threads."""
     operands = tuple(Operand((tiles * elements,), (1,), "float32", 4, ref=ref) for ref in (0, 1))
     number = np.arange(tiles)
     parts = [

@@ -74,7 +74,7 @@ __global__ void follow(const Link* link) { store(load(link).next, 3.0f); }
 
 @pytest.fixture
 def record(tmp_path: Path):
-    """``record(calls, **options)``: the trace of what ``calls(recording)`` launches."""
+    """Provide ``record(calls, **options)``, which returns the trace of what ``calls(recording)`` launches."""
 
     def run(calls, **options):
         with Recording(tmp_path / "out", machine="host", force=True, **options) as recording:

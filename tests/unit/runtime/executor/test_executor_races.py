@@ -1,4 +1,4 @@
-"""The executor finds the races that the verifier predicts, and no others."""
+"""The executor detects the races that the verifier predicts, and no others."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_order_runs_each_tile_once_and_never_before_its_waits_end(policy: 
 
 
 def test_memory_handed_out_again_is_one_memory_by_address() -> None:
-    """Buffers 1 and 2 share addresses 100 to 150, buffer 0 stands alone."""
+    """Buffers 1 and 2 share addresses 100 to 150; buffer 0 shares none."""
     base, size = np.array([400, 50, 100]), np.array([10, 100, 100])
     read = Touches.of([(0, 2, 0, 20, 10, 1, 0, 1, 0), (0, 0, 0, 3, 4, 1, 0, 1, 0), (0, 1, 0, 70, 1, 1, 0, 1, 0)])
     actual = recycled(read, base, size)
@@ -104,7 +104,7 @@ def test_cells_of_any_pitch_are_the_bytes_of_their_boxes(data: st.DataObject) ->
 
 
 def rows(**options: object) -> Policy:
-    """Four tiles of a row feed a consumer's row; three rows."""
+    """Four tiles of a row feed a consumer's row; there are three rows."""
     edge = {
         "producer": 0, "consumer": 1, "hazards": ["RAW"], "kind": "row", "semaphores": 0,
         "waits": ["0", "y", "0"], "value": "4",

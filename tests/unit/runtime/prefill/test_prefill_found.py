@@ -1,6 +1,6 @@
-"""Prefills of LLaMAs of transformers are found in their graphs, whole.
+"""Prefills of LLaMAs of transformers are found in their graphs as a whole.
 
-What differs is left alone, with the reason in the log.
+Others are left out, with the reason in the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CALLS = {"a sequence": (1, 24, False), "two sequences": (2, 7, False), "keys are
 
 @cache
 def graph_of(batch: int, length: int, *, cached: bool, kind: str = "Llama") -> fx.Graph:
-    """The graph of a prefill."""
+    """Return the graph of a prefill."""
     config = getattr(transformers, f"{kind}Config")(**SIZES)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(torch.bfloat16).eval()
     (module,) = inference_graphs(model, torch.randint(0, 96, (batch, length)), use_cache=cached)
@@ -44,7 +44,7 @@ def graph_of(batch: int, length: int, *, cached: bool, kind: str = "Llama") -> f
 
 
 def copied(graph: fx.Graph) -> fx.Graph:
-    """A graph that a test may change."""
+    """Return a graph that a test may change."""
     copy = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""The build cache, the layout that host and device share, and that everything compiles."""
+"""The build cache, and the layout that host and device share; all sources compile."""
 
 import json
 import subprocess
@@ -154,8 +154,8 @@ extern "C" __global__ void calls(unsigned long long map) {
 
 @pytest.fixture
 def scan_of(tmp_path):
-    """Return what the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures,
-    surfaces, launches.
+    """Return what the library says about a cubin: kernel, and whether it loads, stores or reduces through maps, uses
+    textures or surfaces, or launches.
     """
     source, program = tmp_path / "scan.cpp", tmp_path / "scan"
     source.write_text(SCAN)
@@ -180,7 +180,7 @@ def compiled(folder, name, text, *options):
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_textures_and_surfaces_are_seen_in_machine_code(tmp_path, scan_of, architecture):
     actual = scan_of(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
-    actual.pop("reserved.0", None)  # shared memory of the system's
+    actual.pop("reserved.0", None)  # the system's shared memory
     assert actual == {"plain": "000000", "fetch": "000100", "sample": "000100", "look": "000100", "draw": "000010"}
 
 

@@ -1,4 +1,4 @@
-"""What the native side decides by itself: what is a tensor map, what identifies a fact, which lane records what."""
+"""Decisions of the native side: what is a tensor map, what identifies a fact, which lane records what."""
 
 import subprocess
 from pathlib import Path
@@ -21,7 +21,7 @@ ADDRESSES = 1 << 48
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
-    """Ask the compiled functions: a question's name and its bytes to numbers."""
+    """Ask the compiled functions: pass a question's name and its bytes, get numbers."""
     program = tmp_path_factory.mktemp("native") / "parts"
     source = Path(__file__).with_name("native_parts.cpp")
     flags = ["-std=c++17", "-O1", "-Wall", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
@@ -35,7 +35,7 @@ def ask(tmp_path_factory):
 
 
 def words(rng, number):
-    """Words that are maps, nearly maps, parameters of other kinds, and noise."""
+    """Return words that are maps, nearly maps, parameters of other kinds, and noise."""
     out = rng.integers(0, 1 << 32, (number, 16), dtype=np.uint32)
     small = rng.random((number, 16)) < rng.random((number, 1))
     out[small] = rng.integers(0, 70, small.sum(), dtype=np.uint32)
@@ -60,7 +60,7 @@ def test_both_sides_take_the_same_words_for_tensor_maps(ask):
 
 
 def test_what_lies_beyond_the_address_space_is_no_tensor(ask):
-    """Words of a convolution's parameters on an H200, whose end wrapped around and lay in memory that was there."""
+    """Words of a convolution's parameters on an H200, whose end wrapped around to an address that was mapped."""
     base = 9223372036854775808
     row = np.array([0, base >> 32, 7 << 7 | 1 << 4, 64, 0, 0, 0, 0, 63, 63, 0, 0, 0, 0, 0, 0], np.uint32)
     assert ask("maps", b"\0" + row.tobytes()).tolist() == [[0, 0, 0]]
@@ -71,7 +71,7 @@ def test_no_two_keys_have_the_same_fact(ask):
     rng = np.random.default_rng(2)
     number = 200_000
     launch, block = rng.integers(1, 5, number), rng.integers(0, 40, number)
-    in_graph = launch % 2  # a launch id is of a graph or not
+    in_graph = launch % 2  # a launch id belongs to a graph or not
     generation = np.where(in_graph, rng.choice([0, 1, 2, 4095], number), 0)
     window = rng.integers(0, 64, number) << rng.choice([0, 14, 20, 30, 36], number)
     window = np.where(rng.random(number) < 0.5, window + rng.integers(0, 4, number), window)
@@ -97,12 +97,12 @@ def test_no_entry_is_handed_out_twice_however_threads_interleave(ask, sms, threa
 
 
 def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
-    """Places are shared with facts of windows, of other threads, blocks, launches and maps."""
+    """Facts of windows, other threads, blocks, launches and maps share these places."""
     rng = np.random.default_rng(4)
     number = 50_000
     launch, block = rng.integers(1, 4, number), rng.integers(0, 3, number)
     thread, map_ = rng.integers(0, 1024, number), (0x7F00 << 32) + 64 * rng.integers(0, 3, number)
-    of = rng.integers(0, number, number)  # whose note lies there: mostly another's
+    of = rng.integers(0, number, number)  # whose note is at this place: mostly another thread's
     of = np.where(rng.random(number) < 0.2, np.arange(number), of)
     window_above, entries_left = rng.integers(0, 1 << 23, number), rng.integers(0, 31, number)
     kind = rng.integers(0, 3, number)

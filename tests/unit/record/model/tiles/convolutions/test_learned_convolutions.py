@@ -1,4 +1,4 @@
-"""The launches that trees choose among what near entries of the table of convolutions got."""
+"""The launches that trees choose among those of near entries in the table of convolutions."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def trees():
 
 @pytest.fixture(autouse=True)
 def tables_alone(monkeypatch):
-    """Neither cuDNN nor NVIDIA's library of products is asked, whether they are installed or not."""
+    """Neither cuDNN nor NVIDIA's library of products is queried, whether they are installed or not."""
     monkeypatch.setattr(cudnn_engines, "engine", lambda *_: "")
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [])
     table().derived.pop("entries", None)
@@ -52,7 +52,7 @@ def offered(of, engine=None):
 
 
 def walked(nodes, root, seen):
-    """The value of one tree, walked node by node."""
+    """Return the value of one tree, walked node by node."""
     node = root
     while nodes["feature"][node] != LEAF:
         way = "low" if seen[nodes["feature"][node]] <= nodes["at"][node] else "high"

@@ -1,4 +1,4 @@
-"""torchvision's kernels for detectors, against their algorithms written as loops (torchvision is not needed)."""
+"""torchvision's kernels for detectors, compared with their algorithms written as loops (torchvision is not needed)."""
 
 import math
 
@@ -15,7 +15,7 @@ from tileprof.trace.footprint import READ, WRITE
 
 
 def call_with(op, out, **arguments):
-    """A call as the recorder describes it; tensors by name, then its result."""
+    """Return a call as the recorder describes it: tensors by name, then its result."""
     load_all()
     tensors = [v for v in arguments.values() if isinstance(v, torch.Tensor)] + [out]
     operands = [operand_of(t, ref) for ref, t in enumerate(tensors)]
@@ -25,7 +25,7 @@ def call_with(op, out, **arguments):
 
 
 def kept_boxes(boxes, scores, limit):
-    """Numbers of the boxes that no better box overlaps by more than ``limit``, best first."""
+    """Return the numbers of the boxes that no better box overlaps by more than ``limit``, best first."""
     boxes_so_far = []
     for i in scores.argsort(descending=True, stable=True).tolist():
         if all(overlap(boxes[i], boxes[k]) <= limit for k in boxes_so_far):
@@ -90,7 +90,7 @@ def points(start, length, bins, samples):
 
 
 def neighbours(at, size):
-    """The elements that an interpolation at a point reads."""
+    """Return the elements that an interpolation at a point reads."""
     if at < -1 or at > size:
         return set()
     low = min(int(max(at, 0)), size - 1)

@@ -1,4 +1,4 @@
-"""Indexing kernels touch exactly what the run's indices name, and everything when there are none."""
+"""Indexing kernels touch exactly what the run's indices name, and everything if there are no values of indices."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The kernel that nets choose among what a library chose for other problems of the category."""
+"""The kernel that nets choose among those that a library chose for other problems of the category."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ def layer(net, name, values):
 
 
 def sieved(problem):
-    """The likeliest candidates and logarithms of their likelihoods, from a product of matrices per layer."""
+    """Return the likeliest candidates and the logarithms of their likelihoods, with one matrix product per layer."""
     group, some = group_of(problem), eligible(problem)
     net, keys = group.net, np.array([problem.twin.key], np.float32)
     inputs = (weighing.problem_features(np, keys)[0] - net["problem_mean"]) / net["problem_width"]
@@ -56,7 +56,7 @@ def sieved(problem):
 
 
 def judged(problem):
-    """What the judge says of the candidates that the sieve leaves, one candidate and one number at a time."""
+    """Return the judge's values of the candidates that the sieve leaves, one candidate and one number at a time."""
     group, net = group_of(problem), group_of(problem).net
     some, likely, whole = sieved(problem)
     keys, rows = np.array([problem.twin.key], np.float32), []
@@ -169,7 +169,8 @@ def test_partial_sums_that_do_not_fit_into_the_workspace_are_marked():
 
 def test_categories_part_layouts_alignments_and_operations_but_not_the_16_bit_types():
     keys = np.array([
-        [0, 3, 0, 1, 1, 64, 64, 64], [0, 2, 0, 1, 1, 128, 8, 72], [0, 3, 0, 1, 1, 63, 64, 64],  # rows of a begin alike
+        # rows of a that begin alike
+        [0, 3, 0, 1, 1, 64, 64, 64], [0, 2, 0, 1, 1, 128, 8, 72], [0, 3, 0, 1, 1, 63, 64, 64],
         [0, 3, 0, 1, 1, 64, 64, 63], [0, 3, 1, 0, 1, 63, 64, 64], [1, 3, 0, 1, 1, 64, 64, 64],
     ])  # fmt: skip
     words = learned.categories(keys).tolist()

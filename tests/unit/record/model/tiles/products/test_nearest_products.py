@@ -1,4 +1,4 @@
-"""The nearest entries of the table of products, against the distance to each entry."""
+"""The nearest entries of the table of products, compared with the distance to each entry."""
 
 import numpy as np
 import pytest
