@@ -35,12 +35,15 @@ from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse
 ROOT = Path(__file__).resolve().parents[3]
 HELD_OUT_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
 MOST_LAUNCHES = 100
-"""Calls with more are left to the rules: loops over groups, FFTs of large layers."""
+"""Most launches of a call in the table.
+
+Calls with more (loops over groups, FFTs of large layers) are left to the rules.
+"""
 MOST_SLICES = 1023
 
 
 def collection(folders):
-    """Return all measured cases: launches as tuples by case, and what the slices hold for."""
+    """Return all measured cases (launches as tuples by case), and the GPU and versions of the slices."""
     cases, about = {}, {}
     for folder in folders:
         about = json.loads((folder / "convolutions.json").read_text())
@@ -64,7 +67,7 @@ def collection(folders):
 
 
 def rows_of(table):
-    """Return the cases of a table as `collection` has them."""
+    """Return the cases of a table in the form of `collection`."""
     cases = {}
     for row, key in enumerate(map(tuple, table.keys.tolist())):
         launches = convolution_table.launches_of(table, row)
@@ -76,7 +79,7 @@ def rows_of(table):
 
 
 def captured(folder, seed, cases, about):
-    """Add what was captured to the cases, where nothing was measured."""
+    """Add captured cases that were not measured."""
     shape_of = {
         (name, shape[:6], shape[7]): shape
         for some in cases.values()
@@ -95,7 +98,7 @@ def captured(folder, seed, cases, about):
                 continue
             launches = []
             for name, shape, grid in some:
-                # CUPTI tells registers as they are allocated, the driver as they are used
+                # CUPTI reports registers as allocated, the driver as used
                 allocated = shape_of.get((short[name], shape[:6], shape[7]), (*shape[:6], max(16, shape[6]), shape[7]))
                 launches.append((short[name], allocated, grid, 0.0))
             cases[case] = launches
@@ -148,8 +151,8 @@ def build(cases, about, path):
 
 
 def thin(path, most):
-    """Leave ``most`` entries without a time in a table: of those of the same engine, kernels and slices as few as
-    possible, drawn by a seed.
+    """Keep ``most`` entries without a time in a table, drawn with a seed, and as few as possible with the same engine,
+    kernels and slices.
     """
     table = read(path)
     begin = np.r_[0, np.cumsum(np.diff(table.columns["first"].astype(int))[table.columns["sequence"]])]

@@ -67,7 +67,7 @@ def kind(name):
 
 
 def paired(kernels, launches):
-    """Return pairs ``(kernel, launch)`` in order, as many as possible; those with equal numbers of tiles count more."""
+    """Return pairs ``(kernel, launch)`` in order, as many as possible; pairs with equal numbers of tiles count more."""
     worth = np.array([
         [(kind(k.name) == kind(name)) * (2 + (k.footprint.tiles == tiles)) for name, tiles, _ in launches]
         for k in kernels
@@ -122,7 +122,7 @@ def entries(folder, log):
 
 
 def build(rows, about, path):
-    """Write the table: of equal keys the median."""
+    """Write the table; of entries with equal keys, the median."""
     names = sorted({row[0] for row in rows})
     number = {name: n for n, name in enumerate(names)}
     times = {}

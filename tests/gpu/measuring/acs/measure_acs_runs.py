@@ -56,19 +56,19 @@ LIBRARIES = (
     "bert llama t5 vit",
     "resnet18 googlenet shufflenet squeezenet",
 )
-"""Models that one process runs one after another: to begin, and to record, costs more than the steps."""
+"""Models that one process runs one after another, since starting and recording cost more than the steps."""
 DELAY_US = 10
-"""In the mean: the GPU sleeps for up to twice that before each launch."""
+"""Mean delay: the GPU sleeps for up to twice that before each launch."""
 LEAST_S = 30
-"""That have to be left for a program to begin."""
+"""Seconds that must remain for a program to begin."""
 CHECKED_STEPS = 4
 BROKEN = 3
-"""Kernels whose ranges are deleted, one table each, until one is noticed."""
+"""Number of kernels whose ranges are deleted, one table each, until one is noticed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many steps, until when (`time.time`), and how many threads of the library's issue."""
+    """Number of steps, time limit (`time.time`), and number of the library's issuing threads."""
 
     steps: int
     ends: float
@@ -76,7 +76,9 @@ class Limits:
 
 
 def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
-    """A program with this number of steps, without ``--digest``, which changes what padding of parameters holds."""
+    """Return a program with this number of steps, without ``--digest``, which changes what padding of parameters
+    holds.
+    """
     if name == "islands":
         return str(folder / "islands" / "program"), str(steps)
     words = (
@@ -88,8 +90,9 @@ def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
 
 
 def lacking(table: Path, number: int, out: Path) -> str:
-    """Write a table without what one kernel writes: of those that write, the one with ``number`` more frequent ones;
-    its name, "" where there are not that many.
+    """Write a table without the writes of one kernel: of those that write, the one with ``number`` more frequent ones.
+
+    Return its name, or "" if there are fewer.
     """
     lines, kernel, counts = table.read_text().splitlines(), "", Counter[str]()
     for line in lines:
@@ -108,7 +111,7 @@ def lacking(table: Path, number: int, out: Path) -> str:
 
 
 def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple[int, str]:
-    """Exit code and stdout; -1 and what it said on stderr where it did not end in time."""
+    """Return exit code and stdout; -1 and stderr if the program did not end in time."""
     try:
         result = subprocess.run(
             words,
@@ -125,7 +128,7 @@ def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple
 
 def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
     """Write the table of a program into a folder; in a process of its own, whose variables change."""
-    for leftover in ("raw", "recorded.tileprof"):  # of a run that was ended
+    for leftover in ("raw", "recorded.tileprof"):  # of an interrupted run
         shutil.rmtree(place / leftover, ignore_errors=True)
     record_table(words, place, library).write(place / "table.half")
     for large in ("raw", "recorded.tileprof"):
@@ -135,7 +138,7 @@ def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
 
 @dataclass(frozen=True)
 class Pools:
-    """Who makes the tables, and who runs the programs that have one. ``told`` gets a row after each stage."""
+    """Workers that make tables, and workers that run programs which have one. ``told`` gets a row after each stage."""
 
     recordings: Executor
     runs: Executor
@@ -143,7 +146,7 @@ class Pools:
 
 
 class _Program:
-    """What is done of one program: its row is kept in a file after each stage, and goes on from there."""
+    """The work on one program. Its row is kept in a file after each stage, and continues from there."""
 
     def __init__(self, name: str, folder: Path, library: Path, limits: Limits, pools: Pools) -> None:
         self._name, self._folder, self._library, self._limits, self._pools = name, folder, library, limits, pools
@@ -160,7 +163,7 @@ class _Program:
         self._begin, self._spent, self._held = time.time(), self.row.get("s", 0.0), Lock()
 
     def work(self) -> None:
-        """Do all that is not done, side by side where it can be."""
+        """Do all remaining work, side by side where possible."""
         runs = self._pools.runs
         try:
             self._compile()
@@ -240,7 +243,7 @@ class _Program:
         )
 
     def _run_broken(self, number: int) -> bool:
-        """Whether another kernel is to be tried."""
+        """Return whether another kernel is to be tried."""
         table = self._place / f"lacking-{number}"
         kernel = lacking(self._table, number, table)
         if not kernel or self.row.get("noticed") or self._limits.ends - time.time() < 1:
@@ -262,13 +265,13 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Po
 
 
 def is_complete(row: dict[str, Any]) -> bool:
-    """Whether all that a program has to do was done."""
+    """Return whether all work on a program was done."""
     exited_well = "error" not in row and all(row.get(key, [-1])[0] == 0 for key in ("plain", "delayed"))
     return exited_well and row.get("differing", -1) >= 0 and "noticed" in row
 
 
 def main() -> None:
-    """Go through the programs that are not in ``OUT.json``, several at a time."""
+    """Work on the programs that are not in ``OUT.json``, several at a time."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--folder", type=Path, help="where tables are kept; default: beside OUT.json")

@@ -66,7 +66,7 @@ COMMANDS = {
     "verify": (["verify", "infer-json/policy.json", "infer.tileprof"], 60),
     "run": (["run", "infer-json/policy.json"], 90),
 }
-"""Words behind ``tileprof``, and the seconds that each gets."""
+"""Arguments of ``tileprof``, and the seconds that each command gets."""
 
 
 class Walk:
@@ -83,14 +83,14 @@ class Walk:
         (self.folder / "infer.py").write_text(BEGIN + program + END)
 
     def prepare(self):
-        """All but the command that times."""
+        """Run all commands but the timed one."""
         for command in list(COMMANDS)[:-1]:
             if any(self.codes.values()):
                 return
             self.do(command)
 
     def do(self, command):
-        """One command: its exit code, what it printed and the seconds it took go into the log at once."""
+        """Run one command. Its exit code, output and seconds go into the log at once."""
         words, limit_s = COMMANDS[command]
         start_s = time.monotonic()
         try:

@@ -35,7 +35,7 @@ import numpy as np
 SIZES = ("8192,2,512", "2048,2,512", "32768,2,128")
 WINDOW = 4
 LIMIT_S = 60
-"""Of a recording, or of a mode's process."""
+"""Seconds for a recording, or for a mode's process."""
 AT_ONCE = 6
 BEGAN = time.monotonic()
 OWN = """
@@ -185,7 +185,7 @@ def gpu_times(result, write):
 
 
 def lines_of(name, command, environment):
-    """Run a command within the limit; its lines, as they come."""
+    """Run a command within the limit; yield its lines as they come."""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
@@ -200,7 +200,10 @@ def lines_of(name, command, environment):
 
 
 def end(name, group):
-    """End a command and what it started. One that spins has used its seconds of processor time, or the GPU is busy."""
+    """End a command and the processes that it started.
+
+    One that spins has used its seconds of processor time, or the GPU is busy.
+    """
     busy = "nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv,noheader"
     state = f"ps -o pid,stat,time,wchan:24,args --cols 160 -g {group}"
     try:
@@ -239,7 +242,7 @@ def own_program(folder):
 
 
 def parts_of(trace, program):
-    """Programs and launches, by the marks in front of programs."""
+    """Return programs and launches, by the marks in front of programs."""
     if program in OWN_PROGRAMS:
         return [(program, range(len(trace.launches)))]
     names = zip(trace.launches.kernel, trace.launches.op, strict=True)
@@ -249,7 +252,7 @@ def parts_of(trace, program):
 
 
 def lives_of(path, program):
-    """How long blocks live in the plain run and while they fill filters, by program and kernel, ns."""
+    """Return how long blocks run in the plain run and while they fill filters, by program and kernel, in ns."""
     from tileprof.trace import filters, load
 
     trace = load(path)
@@ -271,7 +274,7 @@ def lives_of(path, program):
 
 
 def row_of(path, program, size):
-    """What the filters of a program answer."""
+    """Return the answers of a program's filters."""
     from tileprof.analysis.simulate.bloom import Filters
     from tileprof.analysis.simulate.inserted import answers
     from tileprof.trace import filters, load
@@ -318,7 +321,7 @@ def counts(result, write, sizes, folder):
 
 
 def block_lives(result, write, size, folder):
-    """Add the lives of blocks of all programs; each is a recording of three passes."""
+    """Add the durations of blocks of all programs; each is a recording of three passes."""
     own = own_program(folder)
     for program in (*OWN_PROGRAMS, EVERY):
         if program in result["block_ns"] or (program == EVERY and len(result["block_ns"]) > len(OWN_PROGRAMS)):

@@ -38,14 +38,14 @@ PERSISTENT = ("persistent", "persistent-pdl", "persistent-dynamic", "ccks", "cck
 RULES = ("flat", "always", "threshold", "spawn", "warp")
 MODES = {"kernels": "stream", "exact": "dataflow", "filters": "dataflow-bloom"}
 SCALE, COSTS, STEPS = 6, (2000, 100), 32
-"""Of the programs with child grids; costs of a launch in ns that let controllers decide now so, now otherwise; most
-steps of a point of Mandelbrot's set, which flat does one after the other.
+"""Options of the programs with child grids: costs of a launch in ns with which controllers decide both ways, and the
+most steps per point of Mandelbrot's set, which flat does one after the other.
 """
 CHUNK, CHUNK_S = 250, 60
-"""Runs of a process, so that a cut keeps some, and seconds after which they hang."""
+"""Runs per process, so that an interruption keeps some, and seconds after which they count as hanging."""
 BLOOMS = tuple((seed, bits) for bits in (512, 2048) for seed in (1, 2))
 LIMIT_MS = 20_000
-"""Of a wait behind filters; other processes take the GPU's time, too."""
+"""Time limit of a wait behind filters; other processes use the GPU too."""
 
 
 def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[dict[str, Any]]:
@@ -80,7 +80,9 @@ def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[d
 
 
 def spawn_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """By rule: runs, those that differ from the first flat one or all where that is wrong, and children launched."""
+    """Return, by rule: runs, those that differ from the first flat one (all, if that is wrong), and launched
+    children.
+    """
     return {
         rule: {
             "runs": len(launched := line["all"][f"{rule}_launched"]),
@@ -94,7 +96,9 @@ def spawn_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def bloom_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """By scheduler: runs, those with another memory, a missed dependency or a late wait, and what was asked."""
+    """Return, by scheduler: runs, those with other memory, a missed dependency or a late wait, and the number of
+    queries.
+    """
     last = {line["mode"]: line for line in lines if "mode" in line}
     return {MODES[mode]: {key: line[key] for key in ("runs", "wrong", "asked", "found")} for mode, line in last.items()}
 
@@ -112,7 +116,7 @@ def replayed(kind: str, name: str, runs: int) -> Iterator[dict[str, Any]]:
             try:
                 wrong = replays.wrong_replays(policy, replays=runs, schedule=schedule, order=order, ahead=ahead)
                 yield {"scheduler": text, "runs": runs, "wrong": wrong}
-            except Exception as error:  # the others are still worth knowing
+            except Exception as error:  # the results of the others still count
                 yield {"scheduler": text, "error": f"{type(error).__name__}: {error}"[:400]}
 
 
@@ -148,7 +152,7 @@ def spawn_names() -> list[str]:
 
 
 def built(folder: Path, only: list[str]) -> dict[str, Path]:
-    """Compile the examples with delays; their programs by name of a case's program."""
+    """Compile the examples with delays. Return their programs by name of a case's program."""
     common = ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-include", DELAYS, f"-I{INCLUDE}"]
     commands = {}
     if "spawn" in only:

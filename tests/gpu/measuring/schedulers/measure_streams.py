@@ -22,7 +22,10 @@ ROWS = ("graph", "cusync", "cusync-streams")
 
 
 def compiled(number):
-    """One case's kernels under every scheduler, in Triton's cache; the number, or why there are none."""
+    """Compile one case's kernels under every scheduler, into Triton's cache.
+
+    Return their number, or why there are none.
+    """
     import torch
 
     from tileprof.errors import UserError
@@ -44,19 +47,21 @@ def compiled(number):
 
 
 def rows_of(case):
-    """The rows of one chain, with their error against PyTorch."""
+    """Return the rows of one chain, with their error relative to PyTorch."""
     from tileprof.runtime.measuring.measure import measure
 
     return measure(case.chain, [case.chain.policy()], schedulers=ROWS, beside_torch=False)
 
 
 def in_order(cases):
-    """Numbers of the chains, one of each kind first."""
+    """Return the numbers of the chains, one of each kind first."""
     return sorted(range(len(cases)), key=lambda n: (not cases[n].thorough, n % 3, n))
 
 
 def warm_cases(cases, done_chains, budget_s):
-    """Numbers of the chains not ``done_chains`` whose kernels compile in time; reasons for leaving out others."""
+    """Return the numbers of chains not in ``done_chains`` whose kernels compile in time, and reasons for leaving out
+    others.
+    """
     start_s, ready, skip_reasons = time.monotonic(), [], {}
     order = [number for number in in_order(cases) if cases[number].name not in done_chains]
     pool = ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
