@@ -24,7 +24,7 @@
 #   convolutions, in fp16, recorded without a GPU. Tile shapes, split-k and times follow tileprof's rules for the
 #   device, which a library need not share.
 # * **measured**: how much of its peak arithmetic an H200 reaches for these layers
-#   (`tests/gpu/measuring/measure_arithmetic.py`).
+#   (`tests/gpu/measuring/arithmetic/measure_arithmetic.py`).
 
 # %%
 import json

@@ -156,7 +156,7 @@ class Simulator:
             ways = {label: self.run(way, name, launches) for label, way in choices.items()}
             fastest = min(ways, key=lambda label: ways[label].time_ns)
             return replace(
-                ways[fastest], notes=(*ways[fastest].notes, f"Of its ways it takes the fastest here: {fastest}.")
+                ways[fastest], notes=(*ways[fastest].notes, f"The fastest of its variants is shown: {fastest}.")
             )
         p = self._problem(scheduler, launches)
         draft = scheduler.draft(self.program if launches is None else program_of(self.graph, launches, self.machine))

@@ -3,10 +3,10 @@
 python tests/benchmarks/bench_acs_eager.py            no GPU; prints the table of docs/acs.md
 python tests/benchmarks/bench_acs_eager.py --write    puts it there, and `RESULTS`
 
-Measured: `tests/gpu/results/acs_bounds.json`, made by `tests/gpu/measuring/measure_bounds.py` on an H200: what a launch
-takes the host and what it takes the GPU. A step is simulated as that many launches, each dependent on the one before,
-since programs whose GPU waits for the host stay in stream order under ACS. *Modelled* is the step with a thread that
-issues (`acs-sw:events=1,queued=1`): it takes the driver's part of a launch (`host_issue_ns` of the H200) from the
+Measured: `tests/gpu/results/acs_bounds.json`, made by `tests/gpu/measuring/acs/measure_bounds.py` on an H200: what a
+launch takes the host and what it takes the GPU. A step is simulated as that many launches, each dependent on the one
+before, since programs whose GPU waits for the host stay in stream order under ACS. *Modelled* is the step with a thread
+that issues (`acs-sw:events=1,queued=1`): it takes the driver's part of a launch (`host_issue_ns` of the H200) from the
 program's thread, and what is left is 0.15 us. *Tests*: the step in stream order, and as a captured graph, which were
 measured. `graph_gap_ns` of the H200 lies between the first and last instructions of kernels; durations of the profiler
 contain most of it, so that the gap in graphs is that of `tests/gpu/results/acs.json`, measured with kernels of a known

@@ -3,7 +3,7 @@ corrected, and with ``--held-out`` those of a list of `held_out.py`, which were 
 
 What was recorded is in `tests/golden/clients`: launches with the medians of their durations (NaN where PyTorch's
 profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
-(`tests/gpu/measuring/measure_clients.py` made them). Launches are matched and pairs counted as
+(`tests/gpu/measuring/recorder/measure_clients.py` made them). Launches are matched and pairs counted as
 `bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
 Pairs with a launch that the GPU's recorder knows nothing of (it stands for all memory) are not facts: ``share`` is
 without them, ``share_of_all`` with them.
@@ -54,7 +54,7 @@ def modelled(name, script, folder):
     path = Path(folder) / f"{name}.tileprof"
     options = ("--recorder", "model", "--device", "H200", "--force", "-o", str(path))
     program = (sys.executable, str(GOLDEN / script), name, "cpu")
-    command = (sys.executable, "-m", "tileprof.cli", "record", *options, "--", *program)
+    command = (sys.executable, "-P", "-m", "tileprof.cli", "record", *options, "--", *program)
     process = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if process.returncode:
         sys.stderr.write(f"{name} was not modelled: {process.stderr[-600:]}\n")

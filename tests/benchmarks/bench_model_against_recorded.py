@@ -20,11 +20,12 @@ import numpy as np
 import pandas as pd
 from measuring import ROOT, header, table, tileprof
 
-sys.path.insert(0, str(ROOT))  # helpers of the tests
-
-from tests.support.in_order import matched_in_order
 from tileprof.analysis import build_graph
 from tileprof.trace import load
+
+sys.path.insert(0, str(ROOT))  # helpers of the tests; behind the package, whose folder here is no whole package
+
+from tests.support.in_order import matched_in_order
 
 GOLDEN = ROOT / "tests" / "golden"
 SETS = ((GOLDEN / "programs.py", GOLDEN), (GOLDEN / "later.py", GOLDEN / "later"))

@@ -3,10 +3,11 @@
 python tests/benchmarks/bench_twins.py          no GPU; prints the tables of docs/ccks.md and docs/simulator-accuracy.md
 python tests/benchmarks/bench_twins.py --write          puts them there, and in notebooks/data
 
-Measured: `tests/gpu/results/dealers.json`, made by `tests/gpu/measuring/measure_dealers.py` on an H200. The tile graph
-of each chain is read off the plan that the runtime made: one task per tile, edges from the tasks that post a semaphore
-to those that wait for it. *Calibrates*: the time of the stages one by one, by one factor per chain on the lives that
-`tileprof.runtime.persistent.cost` models. *Tests*: every other column; none of them has been used for a constant.
+Measured: `tests/gpu/results/dealers.json`, made by `tests/gpu/measuring/schedulers/measure_dealers.py` on an H200. The
+tile graph of each chain is read off the plan that the runtime made: one task per tile, edges from the tasks that post a
+semaphore to those that wait for it. *Calibrates*: the time of the stages one by one, by one factor per chain on the
+lives that `tileprof.runtime.persistent.cost` models. *Tests*: every other column; none of them has been used for a
+constant.
 
 Constants of the schedulers were measured apart from the chains. An access of L2 takes 0.35 us (arXiv:2402.13499).
 In `persistent-dynamic` a completion counts an event up, counts the waiting tile's events, draws a place in the queue
@@ -33,7 +34,7 @@ import bench_spawn
 import numpy as np
 from measuring import ROOT, header, put
 
-sys.path.insert(0, str(ROOT / "tests/gpu/measuring"))  # the chains
+sys.path.insert(0, str(ROOT / "tests/gpu/measuring/schedulers"))  # the chains
 sys.path.insert(0, str(ROOT))  # the builders of the unit tests
 
 from measure_deadlines import ORDERS

@@ -280,24 +280,43 @@ def harvested(count: int) -> NDArray[np.int64]:
     return np.array(list(chosen), np.int64).reshape(-1, len(COLUMNS))
 
 
+@cache
+def held_out_pairs() -> frozenset[tuple[int, int]]:
+    """Return the widths, the smaller one first, of linear layers of models that are set aside and of no other."""
+    near, away = ({_widths(layer) for model in some for layer in layers(model) if not layer.heads} for some in _split())
+    return frozenset(away - near)
+
+
 _CAPTURED_TYPES: Final = ((Dtype.FP32, Dtype.TF32, Dtype.FP16, Dtype.BF16), (0.28, 0.2, 0.17, 0.35))
+_HEADS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128)
+_HEAD_WIDTHS: Final = (8, 16, 24, 32, 32, 40, 48, 56, 64, 64, 64, 72, 80, 88, 96, 112, 128, 128, 128, 160, 192, 256)
+_STEPS: Final = ((1, 8, 16, 32, 64, 128, 256), (0.04, 0.1, 0.08, 0.13, 0.3, 0.25, 0.1))
+"""What widths are multiples of, and how often."""
+_WIDEST: Final = 32768
 
 
-def captured(random: Random) -> Iterator[Case]:
+def captured(random: Random, *, wide: bool = False) -> Iterator[Case]:
     """Yield cases without end, for `tileprof.harvest.product_captures`: real rows most of the time, widths of models
     also in pairs that no model has, and more products with a matrix to add; none is held out, nor of a layer that is.
+
+    The models have few distinct widths. ``wide`` draws most widths and heads freely instead, so that nets see layers of
+    many kinds; then widths drawn freely are no pair of a layer held out, either.
     """
-    near, away = _split()
+    near, _ = _split()
     of_models = sorted({(layer.inputs, layer.outputs, layer.heads) for model in near for layer in layers(model)})
     linear = [Layer(*words) for words in of_models if not words[2]]
     scores = [Layer(*words) for words in of_models if words[2]]
-    known = {_widths(layer) for layer in linear}
-    kept = {_widths(layer) for model in away for layer in layers(model) if not layer.heads} - known
+    kept = held_out_pairs()
     widths = [layer.inputs for layer in linear] + [layer.outputs for layer in linear]
     cases = set(map(tuple, held_out().tolist()))
     while True:
         kind, real = random.random(), random.random() < 0.75
-        if kind < 0.45:
+        if wide:
+            layer = _wide_layer(random, widths, scores)
+            if not layer.heads and _widths(layer) in kept:
+                continue
+            case = _of_layer(layer, random, real=real)
+        elif kind < 0.45:
             case = _of_layer(random.choice(linear), random, real=real)
         elif kind < 0.75:
             layer = Layer(random.choice(widths), random.choice(widths))
@@ -316,6 +335,32 @@ def captured(random: Random) -> Iterator[Case]:
         case = (op, random.choices(*_CAPTURED_TYPES)[0], *case[2:])
         if case not in cases and _fits(case):
             yield case
+
+
+def _wide_layer(random: Random, widths: list[int], scores: list[Layer]) -> Layer:
+    """Draw a layer: attention of a model or of any heads, or two widths, each of a model or of any size."""
+    kind = random.random()
+    if kind < 0.05:
+        return random.choice(scores)
+    if kind < 0.15:
+        head = random.choice(_HEAD_WIDTHS)
+        return Layer(head, head, random.choice(_HEADS))
+
+    def width() -> int:
+        if random.random() < 0.4:
+            return random.choice(widths)
+        step = random.choices(*_STEPS)[0]
+        return max(step, round(math.exp(random.uniform(math.log(32), math.log(_WIDEST))) / step) * step)
+
+    return Layer(width(), width())
+
+
+def of_held_out_layers(keys: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return which problems ``[problems, 8]`` (the first columns of cases) are linear layers of `held_out_pairs`."""
+    one, n = np.where(keys[:, 2] == 1, keys[:, 5], keys[:, 7]).astype(np.int64), keys[:, 6].astype(np.int64)
+    pairs = np.array(sorted(held_out_pairs()), np.int64)
+    own = (np.minimum(one, n) << 32) | np.maximum(one, n)
+    return np.asarray((keys[:, 0] <= Op.ADDMM_MATRIX) & np.isin(own, (pairs[:, 0] << 32) | pairs[:, 1]))
 
 
 def _widths(layer: Layer) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.harvest import product_captures
+from tileprof.harvest.product_cases import of_held_out_layers
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE
 from tileprof.record.model.tiles.products import learned, weighing
@@ -77,7 +78,7 @@ class Problems:
 
 def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple[Problems, dict[str, Any]]:
     """Return the problems of folders of captures (a seed each) and of tables, each once, and what the first source
-    holds for; of a problem that several have the first one's answer.
+    holds for; of a problem that several have the first one's answer. Layers that are held out are left out.
     """
     remaining = iter(seeds)
     keys: list[NDArray[np.int32]] = []
@@ -102,6 +103,7 @@ def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple
         recipes.append(own[2].astype(np.int32))
     every = np.ascontiguousarray(np.concatenate(keys))
     _, once = np.unique(every.view(np.dtype((np.void, every.itemsize * every.shape[1])))[:, 0], return_index=True)
+    once = once[~of_held_out_layers(every[once])]
     return Problems(every[once], np.concatenate(recipe)[once], np.concatenate(recipes)), abouts[0]
 
 

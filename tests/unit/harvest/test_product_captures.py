@@ -7,10 +7,11 @@ from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from tileprof.harvest import capture_workers, graph_captures
 from tileprof.harvest import product_captures as captures
-from tileprof.harvest.product_cases import Dtype, Op, held_out
+from tileprof.harvest.product_cases import Dtype, Op, held_out, held_out_pairs, of_held_out_layers
 
 
 class Driver:
@@ -156,8 +157,8 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
     ]
     launches[0].append(captures.Launch(reduce, (1, 1, 1), none))
     kept.add([case(256, 512), case(1), case(256, 512)], launches)
-    columns = kept.arrays(1)
-    assert columns["asked"].tolist() == [1, 2]
+    columns = kept.arrays(1, wide=True)
+    assert columns["asked"].tolist() == [1, 2, 1]
     assert columns["recipe"].tolist() == [0, -1, 1]
     words = [dict(zip(captures.RECIPE, row, strict=True)) for row in columns["recipes"].tolist()]
     assert [(row["m"], row["n"], row["cluster_m"], row["cluster_n"], row["split"]) for row in words] == [
@@ -177,15 +178,36 @@ def test_drawn_cases_are_the_same_again_fit_and_none_is_held_out():
     assert {one[0] for one in cases} == set(captures.OPS)
 
 
+def test_widely_drawn_cases_have_many_layers_and_none_that_is_held_out():
+    cases = np.array(list(islice(captures.drawn_cases(4, 0, wide=True), 20_000)))
+    assert not set(map(tuple, cases.tolist())) & set(map(tuple, held_out().tolist()))
+    assert not of_held_out_layers(cases).any()
+    assert set(cases[:, 0]) == set(captures.OPS)
+    narrow = np.array(list(islice(captures.drawn_cases(4, 0), 20_000)))
+    assert len(np.unique(cases[:, 6:8], axis=0)) > 1.5 * len(np.unique(narrow[:, 6:8], axis=0))
+
+
+def test_layers_of_models_that_are_set_aside_are_known_in_all_three_products():
+    low, high = min(held_out_pairs())
+    forward = (Op.MM, Dtype.BF16, 0, 1, 1, 77, high, low)
+    assert of_held_out_layers(
+        np.array([forward, (*forward[:3], 0, 1, 77, low, high), (*forward[:2], 1, 0, 1, high, low, 77)])
+    ).all()
+    assert not of_held_out_layers(np.array([(Op.BMM, *forward[1:]), (*forward[:6], high, low + 1)])).any()
+    assert of_held_out_layers(held_out()).mean() > 0.2
+
+
 def test_known_cases_are_a_part_of_the_harvest():
     cases = captures.launched_cases(1500)
     assert 300 < len(cases) < 500
     assert np.isin(cases[:, 0], captures.OPS).all()
 
 
-def test_a_folder_without_launched_cases_is_read_again(tmp_path):
-    drawn = list(islice(captures.drawn_cases(2, 0), 4))
-    columns = {"asked": np.array([0, 4]), "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_folder_without_launched_cases_is_read_again(tmp_path, wide):
+    drawn = list(islice(captures.drawn_cases(2, 0, wide=wide), 4))
+    asked = np.array([0, 4, 1] if wide else [0, 4])  # files of old have two numbers
+    columns = {"asked": asked, "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
     np.savez(tmp_path / "captures-00.npz", **columns)
     answers = captures.read(tmp_path, launched=0, seed=2)
     assert answers.keys.tolist() == [list(drawn[i][:8]) for i in (0, 2, 3)]
@@ -213,8 +235,8 @@ def test_a_worker_writes_its_share_of_launched_cases_then_drawn_ones(tmp_path, m
     captures.main(options)
     launched = captures.launched_cases(1500)[1::3]
     with np.load(tmp_path / "captures-01.npz") as file:
-        first, more = file["asked"].tolist()
-        assert (first, more) == (len(launched), (5 - 3) * 96)
+        first, more, wide = file["asked"].tolist()
+        assert (first, more, wide) == (len(launched), (5 - 3) * 96, 0)
         assert len(file["recipe"]) == first + more
         small = next(place for place, one in enumerate(launched) if one[5] % 2 and one[5] not in (7, 9))
         begin = int(np.maximum(file["count"][:small], 0).sum())

@@ -96,7 +96,7 @@ def _warnings(report: Report, *, recording: bool) -> list[str]:
         lines.append("STILL BEING RECORDED: this report covers what is on the disk so far.")
     elif not source.complete:
         why = f" ({plain(source.reason)})" if source.reason else ""
-        lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")
+        lines.append(f"PARTIAL TRACE{why}: it ends before the program did. The report is about the recorded part.")
     if assumed := report.program.tile_times.get(ROOFLINE, 0):
         lines.append(
             f"{assumed:,} of {report.program.launches:,} launches have no durations: patterns and waves are right, "
