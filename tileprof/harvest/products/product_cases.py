@@ -296,8 +296,9 @@ _WIDEST: Final = 32768
 
 
 def captured(random: Random, *, wide: bool = False) -> Iterator[Case]:
-    """Yield cases without end, for `tileprof.harvest.product_captures`: real rows most of the time, widths of models
-    also in pairs that no model has, and more products with a matrix to add; none is held out, nor of a layer that is.
+    """Yield cases without end, for `tileprof.harvest.products.product_captures`: real rows most of the time, widths of
+    models also in pairs that no model has, and more products with a matrix to add; none is held out, nor of a layer
+    that is.
 
     The models have few distinct widths. ``wide`` draws most widths and heads freely instead, so that nets see layers of
     many kinds; then widths drawn freely are no pair of a layer held out, either.

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tileprof.harvest import product_ranker as ranker
-from tileprof.harvest.product_cases import of_held_out_layers
+from tileprof.harvest.products import product_ranker as ranker
+from tileprof.harvest.products.product_cases import of_held_out_layers
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
 from tileprof.record.model.tiles.products import learned

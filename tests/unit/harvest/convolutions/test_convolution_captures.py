@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.harvest import convolution_captures as captures
-from tileprof.harvest import convolution_cases
+from tileprof.harvest.convolutions import convolution_captures as captures
+from tileprof.harvest.convolutions import convolution_cases
 from tileprof.harvest.graph_captures import Launch
 
 MEMSET = Launch("memset", (0, 0, 0), (0, 0, 0))

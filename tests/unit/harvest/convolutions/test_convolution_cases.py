@@ -1,7 +1,8 @@
 import numpy as np
 
-from tileprof.harvest import attention, convolution_cases
-from tileprof.harvest.convolution_cases import costs, fitting, held_out, layers, result_sizes
+from tileprof.harvest import attention
+from tileprof.harvest.convolutions import convolution_cases
+from tileprof.harvest.convolutions.convolution_cases import costs, fitting, held_out, layers, result_sizes
 
 
 def test_the_list_is_the_same_every_time_and_has_no_held_out_case():

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.harvest.convolution_cases import COLUMNS, Dtype, Layout, Pass, costs, harvested, held_out, result_sizes
+from tileprof.harvest.convolutions.convolution_cases import (
+    COLUMNS,
+    Dtype,
+    Layout,
+    Pass,
+    costs,
+    harvested,
+    held_out,
+    result_sizes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest import convolution_cases, convolution_ranker, grown_trees
+from tileprof.harvest.convolutions import convolution_cases, convolution_ranker, grown_trees
 from tileprof.record.model import tables
 from tileprof.record.model.tables.trees import LEAF
 

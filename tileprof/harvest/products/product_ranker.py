@@ -1,12 +1,12 @@
 r"""Trains the nets that choose kernels for products that were not measured: ``python -m
-tileprof.harvest.product_ranker``.
+tileprof.harvest.products.product_ranker``.
 
-They learn from what PyTorch would launch for millions of products (`tileprof.harvest.product_captures`): the sieve to
-give the launched kernel the largest likelihood, the judge to give it the largest worth of the candidates that the sieve
-leaves (`tileprof.record.model.tiles.products.learned`). Folders of captures and tables of one GPU give them::
+They learn from what PyTorch would launch for millions of products (`tileprof.harvest.products.product_captures`): the
+sieve to give the launched kernel the largest likelihood, the judge to give it the largest worth of the candidates that
+the sieve leaves (`tileprof.record.model.tiles.products.learned`). Folders of captures and tables of one GPU give them::
 
-    python -m tileprof.harvest.product_captures -o CAPTURES --seconds 100
-    python -m tileprof.harvest.product_ranker CAPTURES products-cublas-13.1.npz -o product-nets-cublas-13.1.npz
+    python -m tileprof.harvest.products.product_captures -o CAPTURES --seconds 100
+    python -m tileprof.harvest.products.product_ranker CAPTURES products-cublas-13.1.npz -o product-nets-cublas-13.1.npz
 
 It needs PyTorch; with a GPU, minutes are enough. Every 25th layer is left out of training, and judged.
 """
@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.harvest import product_captures
-from tileprof.harvest.product_cases import of_held_out_layers
+from tileprof.harvest.products import product_captures
+from tileprof.harvest.products.product_cases import of_held_out_layers
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE
 from tileprof.record.model.tiles.products import learned, weighing
@@ -428,7 +428,7 @@ def write_nets(path: Path, about: dict[str, Any], nets: dict[int, tuple[Menu, di
         columns |= {f"{name}{group}": values for name, values in parameters.items()}
     columns["recipes"] = np.concatenate([menu.recipes for menu, _ in nets.values()])
     columns["kernel"] = np.concatenate([menu.kernel for menu, _ in nets.values()]).astype(np.int16)
-    write(path, about | {"made": "python -m tileprof.harvest.product_ranker"}, ("group", "candidate"),
+    write(path, about | {"made": "python -m tileprof.harvest.products.product_ranker"}, ("group", "candidate"),
           np.array(keys, np.int64), columns)  # fmt: skip
     return path.stat().st_size
 
@@ -479,9 +479,11 @@ def train_group(every: Problems, group: int, options: Namespace) -> dict[str, An
 
 def main(words: list[str] | None = None) -> int:
     """Train nets, judge them by layers that were left out, and write them."""
-    parser = ArgumentParser("python -m tileprof.harvest.product_ranker", description="learn which kernel is chosen")
+    parser = ArgumentParser(
+        "python -m tileprof.harvest.products.product_ranker", description="learn which kernel is chosen"
+    )
     parser.add_argument("sources", type=Path, nargs="+", metavar="SOURCE",
-                        help="folders of tileprof.harvest.product_captures, and tables of products")  # fmt: skip
+                        help="folders of captures (`product_captures`), and tables of products")  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="as for each folder of captures")
     parser.add_argument("--seconds", type=float, nargs=3, default=(120, 90, 180), metavar="S",

@@ -1,4 +1,5 @@
-"""What PyTorch would launch for a convolution, without a launch: ``python -m tileprof.harvest.convolution_captures``.
+"""What PyTorch would launch for a convolution, without a launch: ``python -m
+tileprof.harvest.convolutions.convolution_captures``.
 
 `tileprof.harvest.graph_captures` says how. A worker captures its share of calls of the package's table first
 (`table_cases`), so that captures and launches can be compared (``check``), then those that
@@ -30,8 +31,8 @@ import numpy as np
 from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.harvest.capture_workers import batches, option_parser, start
-from tileprof.harvest.convolution_cases import CAPTURED_KINDS, captured
-from tileprof.harvest.convolutions import Convolutions
+from tileprof.harvest.convolutions.convolution_calls import Convolutions
+from tileprof.harvest.convolutions.convolution_cases import CAPTURED_KINDS, captured
 from tileprof.harvest.graph_captures import Captures, Launch
 from tileprof.harvest.readable_names import readable
 from tileprof.harvest.slices import digest, machine
@@ -215,7 +216,7 @@ def _work(worker: int, end: float, options: Namespace) -> None:
 
 def main(words: list[str] | None = None) -> int:
     """Capture from several processes at once, for a time, or compare with the table."""
-    parser = option_parser("convolution_captures", "capture convolutions, without launches")
+    parser = option_parser("convolutions.convolution_captures", "capture convolutions, without launches")
     parser.add_argument("--kind", choices=CAPTURED_KINDS, help="layers of one kind alone")
     parser.add_argument("--most", type=int, default=1 << 20, help="the most cases of a worker")
     parser.add_argument("--check", action="store_true", help="compare captures in DIR with the table of the package")

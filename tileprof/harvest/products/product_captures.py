@@ -1,4 +1,4 @@
-"""What PyTorch would launch for a product, without a launch: ``python -m tileprof.harvest.product_captures``.
+"""What PyTorch would launch for a product, without a launch: ``python -m tileprof.harvest.products.product_captures``.
 
 `tileprof.harvest.graph_captures` says how.
 
@@ -29,8 +29,8 @@ import numpy as np
 from tileprof.errors import UserError
 from tileprof.harvest.capture_workers import batches, option_parser, start
 from tileprof.harvest.graph_captures import Captures, Launch
-from tileprof.harvest.product_cases import Case, Dtype, Op, captured, harvested, held_out
-from tileprof.harvest.product_recipes import Entry, entries
+from tileprof.harvest.products.product_cases import Case, Dtype, Op, captured, harvested, held_out
+from tileprof.harvest.products.product_recipes import Entry, entries
 from tileprof.harvest.slices import Harvested, machine
 from tileprof.record.model.tables.product_entries import RECIPE
 from tileprof.record.model.tiles.products.problem import KEY
@@ -129,7 +129,7 @@ def read(folder: Path, launched: int, seed: int, processes: int = 1) -> Answers:
     """Return what the files of a folder hold, with the cases that ``launched`` and ``seed`` list again."""
     files = sorted(folder.glob("captures-*.npz"))
     if not files:
-        raise UserError(f"{folder} has no captures: python -m tileprof.harvest.product_captures -o {folder}")
+        raise UserError(f"{folder} has no captures: python -m tileprof.harvest.products.product_captures -o {folder}")
     calls = [(path, number, len(files), launched, seed) for number, path in enumerate(files)]
     if processes > 1:
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -245,7 +245,7 @@ def _work(worker: int, end: float, options: Namespace) -> None:
 
 def main(words: list[str] | None = None) -> int:
     """Capture from several processes at once, for a time."""
-    parser = option_parser("product_captures", "capture products, without launches")
+    parser = option_parser("products.product_captures", "capture products, without launches")
     parser.add_argument("--launched", type=int, default=0, help="number of cases of the harvest to capture first")
     parser.add_argument("--wide", action="store_true", help="draw most widths freely, not from models")
     return start(_work, parser.parse_args(words))

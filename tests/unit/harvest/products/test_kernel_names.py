@@ -2,7 +2,7 @@
 
 import pytest
 
-from tileprof.harvest.kernel_names import parse
+from tileprof.harvest.products.kernel_names import parse
 
 NAMES = {
     "nvjet_sm90_tst_64x24_64x16_2x4_h_bz_bias_TNT": ("nvjet", 24, 64, 64, 16, (4, 2), False),

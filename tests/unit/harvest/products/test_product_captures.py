@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tileprof.harvest import capture_workers, graph_captures
-from tileprof.harvest import product_captures as captures
-from tileprof.harvest.product_cases import Dtype, Op, held_out, held_out_pairs, of_held_out_layers
+from tileprof.harvest.products import product_captures as captures
+from tileprof.harvest.products.product_cases import Dtype, Op, held_out, held_out_pairs, of_held_out_layers
 
 
 class Driver:
@@ -250,7 +250,7 @@ def write_options(worker, end, options):
 
 
 def test_each_process_gets_its_number_and_one_that_fails_fails_the_command(tmp_path):
-    parser = capture_workers.option_parser("product_captures", "captures")
+    parser = capture_workers.option_parser("products.product_captures", "captures")
     for seed, code in ((0, 0), (3, 1)):
         options = parser.parse_args(["-o", str(tmp_path), "--workers", "2", "--seed", f"{seed}"])
         assert capture_workers.start(write_options, options) == code

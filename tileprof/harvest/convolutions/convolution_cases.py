@@ -101,9 +101,9 @@ def weights(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def captured(random: Random, kind: str | None = None) -> Iterator[tuple[int, ...]]:
-    """Yield different cases without end, for `tileprof.harvest.convolution_captures`: real layers, real layers at
-    other image sizes, and layers of mixed channels. None is held out, nor has a weight that is. ``kind``: one of
-    `CAPTURED_KINDS` alone.
+    """Yield different cases without end, for `tileprof.harvest.convolutions.convolution_captures`: real layers, real
+    layers at other image sizes, and layers of mixed channels. None is held out, nor has a weight that is. ``kind``: one
+    of `CAPTURED_KINDS` alone.
     """
     some, models = layers()
     by_kind: dict[str, list[int]] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.harvest.kernel_names import KernelName, parse
+from tileprof.harvest.products.kernel_names import KernelName, parse
 from tileprof.record.model.tables.product_entries import KINDS, POSTS
 
 if TYPE_CHECKING:

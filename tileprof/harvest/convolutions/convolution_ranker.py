@@ -1,12 +1,12 @@
-r"""Grows the trees that choose launches for convolutions that were not measured.
+"""Grows the trees that choose launches for convolutions that were not measured.
 
-``python -m tileprof.harvest.convolution_ranker``. Trees see what a call's near entries in the package's table offer
-(`tileprof.record.model.tiles.convolutions.learned`) and are grown to put what the GPU launched first::
+Trees see what a call's near entries in the package's table offer (`tileprof.record.model.tiles.convolutions.learned`)
+and are grown to put what the GPU launched first::
 
-    python -m tileprof.harvest.convolution_ranker examples convolutions-cudnn-9.19.npz -o alone.npz
-    python -m tileprof.harvest.convolution_ranker examples convolutions-cudnn-9.19.npz --engines -o engines.npz
-    python -m tileprof.harvest.convolution_ranker grow convolutions-cudnn-9.19.npz alone.npz engines.npz \
-        -o convolution-ranker-cudnn-9.19.npz
+    RANKER=tileprof.harvest.convolutions.convolution_ranker
+    python -m $RANKER examples convolutions-cudnn-9.19.npz -o alone.npz
+    python -m $RANKER examples convolutions-cudnn-9.19.npz --engines -o engines.npz
+    python -m $RANKER grow convolutions-cudnn-9.19.npz alone.npz engines.npz -o convolution-ranker-cudnn-9.19.npz
 
 The second command is run where `nvidia-matmul-heuristics` is installed, the first where it is not: trees learn how
 right the products are that they see. `lightgbm` is needed to grow, a GPU is not. Every tenth weight of the first table
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest import convolution_cases
-from tileprof.harvest.grown_trees import write_trees
+from tileprof.harvest.convolutions import convolution_cases
+from tileprof.harvest.convolutions.grown_trees import write_trees
 from tileprof.record.model.tables import Table, read
 from tileprof.record.model.tiles.convolutions import convolution_table, learned
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
@@ -158,7 +158,9 @@ def report(keys: NDArray[np.int64], judged: NDArray[np.bool_]) -> Iterator[str]:
 
 def main(words: list[str] | None = None) -> int:
     """Gather examples, or grow trees."""
-    parser = ArgumentParser("python -m tileprof.harvest.convolution_ranker", description="learn what cuDNN launches")
+    parser = ArgumentParser(
+        "python -m tileprof.harvest.convolutions.convolution_ranker", description="learn what cuDNN launches"
+    )
     steps = parser.add_subparsers(dest="step", required=True)
     gathering = steps.add_parser("examples", help="what near entries offer")
     gathering.add_argument("table", type=Path, help="the table of the package")
@@ -187,7 +189,7 @@ def main(words: list[str] | None = None) -> int:
     for title, which in (("tables alone", slice(0, 2)), ("with cuDNN's engine", slice(2, 4))):
         lines = report(table.keys[np.concatenate(rows[which])], np.concatenate(verdicts[which]))
         sys.stdout.write("".join(f"{line}\n" for line in (title, *lines)))
-    size = write_trees(options.output, table.about, grown, "python -m tileprof.harvest.convolution_ranker")
+    size = write_trees(options.output, table.about, grown, "python -m tileprof.harvest.convolutions.convolution_ranker")
     sys.stdout.write(f"{size:,} bytes\n")
     return 0
 

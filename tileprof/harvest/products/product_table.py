@@ -1,4 +1,5 @@
-"""From a harvest of products to the table that the model recorder reads: ``python -m tileprof.harvest.product_table``.
+"""From a harvest of products to the table that the model recorder reads: ``python -m
+tileprof.harvest.products.product_table``.
 
 An entry of the table is a problem, its recipe (`product_recipes`) and two durations: of the main kernel, and of all
 other launches of the call; captured cases, which were not launched, have none. Held-out cases are left out.
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.harvest.product_captures import Answers, read
-from tileprof.harvest.product_cases import COLUMNS, Dtype, Op, held_out
-from tileprof.harvest.product_recipes import Entry, entries
+from tileprof.harvest.products.product_captures import Answers, read
+from tileprof.harvest.products.product_cases import COLUMNS, Dtype, Op, held_out
+from tileprof.harvest.products.product_recipes import Entry, entries
 from tileprof.harvest.slices import load
 from tileprof.record.model.tables import write
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE, time_code
@@ -84,7 +85,7 @@ def build(
         {
             "gpu": about["gpu"], "architecture": about["architecture"], "sms": about["sms"], "library": "cublas",
             "version": about["cublas"], "torch": about["torch"], "cuda": about["cuda"],
-            "made": "python -m tileprof.harvest.product_table",
+            "made": "python -m tileprof.harvest.products.product_table",
         },
         KEY,
         keys,
@@ -120,11 +121,13 @@ def write_held_out(folders: Sequence[Path], path: Path) -> int:
 
 def main(words: list[str] | None = None) -> int:
     """Make the table."""
-    parser = ArgumentParser("python -m tileprof.harvest.product_table", description="make the table of products")
+    parser = ArgumentParser(
+        "python -m tileprof.harvest.products.product_table", description="make the table of products"
+    )
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="folders of slices")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--held-out", type=Path, metavar="CSV", help="write what held-out cases launched, too")
-    parser.add_argument("--captures", type=Path, metavar="DIR", help="of tileprof.harvest.product_captures")
+    parser.add_argument("--captures", type=Path, metavar="DIR", help="of tileprof.harvest.products.product_captures")
     parser.add_argument("--launched", type=int, default=0, help="as for the captures")
     parser.add_argument("--seed", type=int, default=1, help="as for the captures")
     parser.add_argument("--count", type=int, help="about how many captured problems (default: all)")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.harvest.product_cases import COLUMNS, Dtype, Op, harvested, held_out
+from tileprof.harvest.products.product_cases import COLUMNS, Dtype, Op, harvested, held_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
