@@ -1,10 +1,11 @@
 """Programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
 
-`LISTS` are two draws of ten; each was committed before any of its programs was recorded, and no rule is to be mended on
-them. They were made by `python held_out.py --draw cpu first 20261124` and `... second 20261128` with torch 2.13,
-transformers 5.17, timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number per library, types and
-training drawn, and no model of another list. What does not run on the CPU in fp32, is too large or takes too long is
-passed over for the next of the draw. diffusers is not on the machine that records.
+`LISTS` are three draws of ten; each was committed before any of its programs was recorded. Rules may be mended on the
+first two since the third was committed, and on the third not. They were made by `python held_out.py --draw cpu first
+20261124`, `... second 20261128` and `... third 20261129` with torch 2.13, transformers 5.17, timm 1.0.31, torchvision
+0.28 and torch_geometric 2.8.1: a fixed number per library, types and training drawn, and no model of another list. What
+does not run on the CPU in fp32, is too large or takes too long is passed over for the next of the draw. diffusers is
+not on the machine that records.
 """
 
 import json
@@ -17,7 +18,10 @@ import torch
 from clients import DEVICE, graph, main
 from torch import nn
 
-LISTS = {"first": Path(__file__).with_name("held_out.json"), "second": Path(__file__).with_name("held_out_second.json")}
+LISTS = {
+    name: Path(__file__).with_name(f"held_out{suffix}.json")
+    for name, suffix in {"first": "", "second": "_second", "third": "_third"}.items()
+}
 NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
 RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
 """Drawn behind those, in case the machine that records has another version of the library, which lacks one."""

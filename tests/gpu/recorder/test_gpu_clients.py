@@ -7,7 +7,7 @@ import pytest
 
 from tileprof.trace import load, validate
 
-PROGRAMS = Path(__file__).parents[1] / "measuring" / "measure_coverage.py"
+PROGRAMS = Path(__file__).parents[1] / "measuring" / "recorder" / "measure_coverage.py"
 
 
 @pytest.mark.parametrize(("name", "coarse"), [("grouped_mm", 0), ("unet", 1)])
