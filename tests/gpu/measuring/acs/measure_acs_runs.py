@@ -6,8 +6,8 @@
 By program: the digest of all steps in stream order, and with delays over streams, as graphs (``acs-graph``) or by
 workers; ``--check`` (not if ``--unchecked``) with the footprint table as recorded, and with tables that lack what one
 kernel writes. Programs are worked on side by side, and what can be done of each as soon as its table is there.
-``OUT.json`` holds what was done of each program after each stage; what is complete there is not done again. Tables are kept in ``--folder``. No program begins or ends after ``--seconds``: run it
-again to continue.
+``OUT.json`` holds what was done of each program after each stage; what is complete there is not done again. Tables are
+kept in ``--folder``. No program begins or ends after ``--seconds``: run it again to continue.
 """
 
 from __future__ import annotations
