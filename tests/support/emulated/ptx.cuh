@@ -16,8 +16,8 @@ inline u64 globaltimer() { return machine::clock(); }
 inline void nanosleep(u32) { machine::nap(); }
 inline void prefetch_global_l1(const void*) {}
 inline void prefetch_tensormap(const TensorMap*) {}
-inline void grid_launch_dependents() {}
-inline void grid_wait() {}
+inline void grid_launch_dependents() { machine::trigger_launch(); }
+inline void grid_wait() { machine::wait_for_launch(); }
 inline void fence_mbarrier_init_release_cluster() {}
 inline void wgmma_fence() {}
 template <int>
