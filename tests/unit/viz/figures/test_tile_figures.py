@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.policies.graphs import graph_of
 from tileprof.errors import UserError
-from tileprof.viz.tile_figures import MOST_TILES, tile_graph, tile_matrix
+from tileprof.viz.figures.tile_figures import MOST_TILES, tile_graph, tile_matrix
 
 
 def chain(tiles: int = 6):

@@ -3,7 +3,7 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tileprof.viz.fold import fold, fold_launches
+from tileprof.viz.tables.fold import fold, fold_launches
 
 
 def expansion(items, base=0):

@@ -5,8 +5,8 @@ from tests.support.packed_values import unpacked
 from tests.support.small_programs import transformer
 from tileprof.analysis import EdgeBlock, build_graph
 from tileprof.trace import load
-from tileprof.viz import relations
 from tileprof.viz.document import document
+from tileprof.viz.tables import relations
 
 
 @pytest.fixture(scope="module")

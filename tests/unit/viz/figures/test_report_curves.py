@@ -11,7 +11,7 @@ from tileprof.analysis.simulate import SCHEDULERS, Simulator
 from tileprof.analysis.timeline import dispatch
 from tileprof.cli.text.console import sparkline, terminal
 from tileprof.trace import load
-from tileprof.viz.report_curves import Curves
+from tileprof.viz.figures.report_curves import Curves
 
 GEMM, ATTENTION = 2, 3
 
