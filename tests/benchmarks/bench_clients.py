@@ -51,11 +51,12 @@ def recording(name):
 
 def modelled(name, script, folder):
     """The program's trace by the model recorder, for an H200; None if it cannot be recorded."""
-    path = Path(folder) / f"{name}.tileprof"
+    path = Path(folder).resolve() / f"{name}.tileprof"
     options = ("--recorder", "model", "--device", "H200", "--force", "-o", str(path))
     program = (sys.executable, str(GOLDEN / script), name, "cpu")
-    command = (sys.executable, "-P", "-m", "tileprof.cli", "record", *options, "--", *program)
-    process = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    command = (sys.executable, "-m", "tileprof.cli", "record", *options, "--", *program)
+    # `-m` imports from the working directory first, and the checkout holds no whole package
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if process.returncode:
         sys.stderr.write(f"{name} was not modelled: {process.stderr[-600:]}\n")
         return None
