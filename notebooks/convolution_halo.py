@@ -119,10 +119,10 @@ verdict = verify(conv2dtile, fused, [producer, consumer])
 waits = pair_waits(conv2dtile, fused, verdict)[0]
 parents, children, _ = waits.awaited.edges()
 read = pixels(consumer, TILE, READ, 0)
-awaited = sum(pixels(producer, int(p), WRITE, 2) for p in parents[children == TILE]).astype(bool)
+awaited_pixels = sum(pixels(producer, int(p), WRITE, 2) for p in parents[children == TILE]).astype(bool)
 makers, theirs, _ = waits.missing.edges()
 unawaited = sum(pixels(producer, int(p), WRITE, 2) for p in makers[theirs == TILE]).astype(bool)
-plane = np.select([read & awaited, read & unawaited, unawaited, awaited], [1, 2, 3, 1], 0)
+plane = np.select([read & awaited_pixels, read & unawaited, unawaited, awaited_pixels], [1, 2, 3, 1], 0)
 rows = np.flatnonzero(plane.any(axis=1))
 top, bottom = max(rows.min() - 3, 0), rows.max() + 4
 areas(
@@ -130,7 +130,7 @@ areas(
     ["other blocks", "read and awaited", "read, but nothing waits for it", "rest of the blocks that nothing waits for"],
     ["#f4f4f4", "#0072B2", "#D55E00", "#F6D5B8"],
     origin=(int(top), 0),
-    title=f"A block reads {int(read.sum())} pixels; cuSync's Conv2DTileSync waits for {int((read & awaited).sum())} of them",
+    title=f"A block reads {int(read.sum())} pixels; cuSync's Conv2DTileSync waits for {int((read & awaited_pixels).sum())} of them",
     x_title="column of the image, pixels",
     y_title="row of the image, pixels",
     square=True,

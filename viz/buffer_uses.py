@@ -122,10 +122,10 @@ def _how(trace: Recording, launches: pd.DataFrame, operands: pd.DataFrame) -> ND
 
 def _touched(trace: Recording, footprint: int) -> dict[int, int]:
     boxes = trace.footprint(footprint).boxes
-    touched: dict[int, int] = {}
+    modes: dict[int, int] = {}
     for key in np.unique(boxes.operand.astype(np.int64) * 2 + (boxes.mode == READ)).tolist():
-        touched[key // 2] = touched.get(key // 2, 0) | (_READS if key % 2 else _WRITES)
-    return touched
+        modes[key // 2] = modes.get(key // 2, 0) | (_READS if key % 2 else _WRITES)
+    return modes
 
 
 def tile_bytes(trace: Recording) -> dict[int, dict[str, Packed]]:

@@ -71,8 +71,10 @@ def by_module(
             deeper = by_module(group["items"], modules, origin + start, prefix_length, _MOST_IN_MODULE)
             grouped.append(group | {"items": deeper})
         else:
-            moved = [item | {"launch" if "launch" in item else "start": _begin(item) - start} for item in inside]
-            deeper = by_module(moved, modules, origin + start, len(key), _MOST_IN_MODULE)
+            shifted_items = [
+                item | {"launch" if "launch" in item else "start": _begin(item) - start} for item in inside
+            ]
+            deeper = by_module(shifted_items, modules, origin + start, len(key), _MOST_IN_MODULE)
             period = sum(map(_launches, inside))
             grouped.append({"start": start, "period": period, "count": 1, "module": ".".join(key), "items": deeper})
     return grouped
@@ -96,11 +98,13 @@ def _inside(group: Item) -> list[Item]:
     is one module again, so that they do not hide the modules in it.
     """
     start = group["start"]
-    moved = [item | {"launch" if "launch" in item else "start": _begin(item) + start} for item in group["items"]]
-    if _boxes(moved) <= _MOST_IN_MODULE:
-        return moved
+    shifted_items = [
+        item | {"launch" if "launch" in item else "start": _begin(item) + start} for item in group["items"]
+    ]
+    if _boxes(shifted_items) <= _MOST_IN_MODULE:
+        return shifted_items
     inside: list[Item] = []
-    for own, run in groupby(moved, lambda item: "launch" in item):
+    for own, run in groupby(shifted_items, lambda item: "launch" in item):
         stretch = list(run)
         if own and len(stretch) > _SAVES_AT_LEAST:
             begin = _begin(stretch[0])

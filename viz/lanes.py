@@ -110,9 +110,9 @@ def _grids(
     tiles = launches.groupby("footprint")["tiles"].first().sort_values(kind="stable")
     grids: list[dict[str, Any]] = []
     place: dict[int, int] = {}
-    moved = tile_bytes(trace)
+    bytes_of = tile_bytes(trace)
     for footprint in tiles.index.tolist():
-        grid = _coordinates(trace, int(footprint)) | moved.get(int(footprint), {})
+        grid = _coordinates(trace, int(footprint)) | bytes_of.get(int(footprint), {})
         if _bytes(grid) > budget:
             continue
         budget -= _bytes(grid)

@@ -46,12 +46,12 @@ def page(
     """
     value = document(graph, report, study, policy, variants, guidance) | {"served": served}
     script, style = _asset("page.js"), _asset("page.css")
-    allowed = (
+    content_policy = (
         f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
         f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if served else ''}"
     )
     parts = {
-        "POLICY": html.escape(allowed, quote=True),
+        "POLICY": html.escape(content_policy, quote=True),
         "TITLE": html.escape(value["summary"]["command"] or "a trace"),
         "STYLE": style,
         "DATA": inert_json(value),

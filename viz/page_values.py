@@ -44,8 +44,8 @@ def packed_bytes(packed: Packed) -> int:
 
 def printable(text: str) -> str:
     """Return a name that shows what it holds: control, bidi and other invisible characters become escapes."""
-    shown = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:LONGEST_TEXT])
-    return shown if len(text) <= LONGEST_TEXT else f"{shown}… ({len(text) - LONGEST_TEXT} more)"
+    shown_text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:LONGEST_TEXT])
+    return shown_text if len(text) <= LONGEST_TEXT else f"{shown_text}… ({len(text) - LONGEST_TEXT} more)"
 
 
 def inert_json(value: Any) -> str:

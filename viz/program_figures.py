@@ -33,7 +33,7 @@ def timeline(launches: pd.DataFrame, *, title: str) -> go.Figure:
     time_by_kernel = (
         launches.groupby(kernels, observed=True)["duration_ns"].sum().sort_values(ascending=False, kind="stable")
     )
-    shown = list(time_by_kernel.index[:_COLOURED])
+    coloured_kernels = list(time_by_kernel.index[:_COLOURED])
     streams = [f"stream {stream}" for stream in launches["stream"]]
     words = [
         f"{i}: {launch_name(op, kernel)}<br>{module}<br>{kernel}<br>{tiles:,} tiles"
@@ -42,8 +42,8 @@ def timeline(launches: pd.DataFrame, *, title: str) -> go.Figure:
         )
     ]
     figure = go.Figure()
-    groups = [(name, np.flatnonzero(kernels == name)) for name in shown]
-    groups.append(("other kernels", np.flatnonzero(~kernels.isin(shown))))
+    groups = [(name, np.flatnonzero(kernels == name)) for name in coloured_kernels]
+    groups.append(("other kernels", np.flatnonzero(~kernels.isin(coloured_kernels))))
     for number, (name, rows) in enumerate(groups):
         if len(rows):
             figure.add_trace(

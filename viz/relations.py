@@ -37,8 +37,8 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
 
     Small relations are kept whole first; the rest become counts on a coarse grid.
     """
-    shown = pd.MultiIndex.from_frame(pairs[["producer", "consumer"]])
-    links = graph.links[pd.MultiIndex.from_frame(graph.links[["producer", "consumer"]]).isin(shown)]
+    shown_pairs = pd.MultiIndex.from_frame(pairs[["producer", "consumer"]])
+    links = graph.links[pd.MultiIndex.from_frame(graph.links[["producer", "consumer"]]).isin(shown_pairs)]
     first = links.drop_duplicates("block")
     producer_of = dict(zip(first["block"].tolist(), first["producer"].tolist(), strict=True))
     block_order = sorted(producer_of, key=lambda b: len(graph.blocks[b].parent) + len(graph.blocks[b].set_of))

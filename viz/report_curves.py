@@ -70,5 +70,5 @@ class Curves:
                 some = block.set_of >= 0
                 waits[some] = np.maximum(waits[some], of_set[block.set_of[some]])
         last = max(float(ends.max(initial=0.0)), 1e-9)
-        reached = np.searchsorted(np.sort(waits), last * np.arange(1, bins + 1) / bins * (1 + 1e-9), side="right")
-        return np.asarray(reached / max(len(waits), 1), dtype=np.float64)
+        ready_counts = np.searchsorted(np.sort(waits), last * np.arange(1, bins + 1) / bins * (1 + 1e-9), side="right")
+        return np.asarray(ready_counts / max(len(waits), 1), dtype=np.float64)

@@ -4,8 +4,9 @@ arithmetic an H200 reaches (measured), with the cycles in which tensor cores wer
 python tests/benchmarks/bench_arithmetic.py          no GPU; prints the table of docs/bloom.md
 python tests/benchmarks/bench_arithmetic.py --write docs/bloom.md
 
-Measured: `tests/gpu/results/arithmetic.json`, made by `tests/gpu/measuring/measure_arithmetic.py`. Slots are those of
-the model recorder's tiles on an H200, as in notebooks/utilisation_levels.py: tiles over whole waves, weighted by time.
+Measured: `tests/gpu/results/arithmetic.json`, made by `tests/gpu/measuring/arithmetic/measure_arithmetic.py`. Slots are
+those of the model recorder's tiles on an H200, as in notebooks/utilisation_levels.py: tiles over whole waves, weighted
+by time.
 """
 
 import argparse

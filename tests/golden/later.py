@@ -1,7 +1,7 @@
 """More programs, recorded when the model recorder's rules stood: `python later.py NAME [DEVICE]`, as `programs.py`.
 
 What the rules made of them unseen is in docs/model-recorder.md; they have been mended on these, too, since
-(`tests/benchmarks/bench_model_against_recorded.py`). How general they are, only other programs can show.
+(`tests/benchmarks/model_recorder/bench_model_against_recorded.py`). How general they are, only other programs can show.
 """
 
 import sys

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "measuring"))  # what tests share
-sys.path.insert(0, str(Path(__file__).parent / "runtime"))
-
 from tileprof.errors import UserError
 from tileprof.record.cuda.installation import gpu, locate
 

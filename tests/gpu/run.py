@@ -14,8 +14,8 @@ Nothing needs to be installed: tileprof is put on the path from this checkout, a
         --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_17_x86_64 \
         --platform manylinux2014_x86_64 -d .whl NAME==VERSION
 
-for each of WHEELS in this file. Whole models have a budget of their own: ``python tests/gpu/measuring/measure_models.py
-OUT.json``.
+for each of WHEELS in this file. Whole models have a budget of their own: ``python
+tests/gpu/measuring/models/measure_models.py OUT.json``.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def script(name, *words, likely_s, limit_s, alone=False):
     return Step(name, (*python, *words), likely_s, limit_s, alone)
 
 
-SANITIZED = ("tests/gpu/runtime/sanitize_runtime.py",)
+SANITIZED = ("tests/gpu/runtime/chains/sanitize_runtime.py",)
 
 STEPS = (
     script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120, alone=True),
@@ -138,28 +138,33 @@ STEPS = (
     ),
     suite("ranges", "recorder/test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
     script(
-        "overhead", "tests/gpu/measuring/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True
+        "overhead",
+        "tests/gpu/measuring/recorder/measure_overhead.py",
+        "{out}/cuda.json",
+        likely_s=180,
+        limit_s=300,
+        alone=True,
     ),
     suite("halo", "cusync/test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
     suite(
         "runtime",
-        "runtime/test_runtime_synchronised.py",
-        "runtime/test_runtime_compiled.py",
-        "runtime/test_runtime_whole.py",
+        "runtime/chains/test_runtime_synchronised.py",
+        "runtime/programs/test_runtime_compiled.py",
+        "runtime/programs/test_runtime_whole.py",
         likely_s=75,
         limit_s=300,
         alone=True,
     ),
     suite(
         "runtime_persistent",
-        "runtime/test_runtime_persistent.py",
-        "runtime/test_runtime_faults.py",
+        "runtime/chains/test_runtime_persistent.py",
+        "runtime/chains/test_runtime_faults.py",
         likely_s=70,
         limit_s=200,
         alone=True,
     ),
-    suite("runtime_networks", "runtime/test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
-    suite("runtime_sizes", "runtime/test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
+    suite("runtime_networks", "runtime/networks/test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
+    suite("runtime_sizes", "runtime/chains/test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
     script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
     script(
         "races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True

@@ -73,10 +73,10 @@ class ConvolutionCaptures(Captures):
 
     def launches(self, cases: Any) -> list[list[Launch] | None]:
         """Return the launches of each case, and give memory back where much was needed."""
-        found = super().launches(cases)
+        captures = super().launches(cases)
         if self._torch.cuda.memory_reserved() > _MOST_RESERVED:
             self._torch.cuda.empty_cache()
-        return found
+        return captures
 
     def _call(self, case: Case) -> None:
         self._family.call(case)()
@@ -148,8 +148,8 @@ def read(path: Path, seed: int, *, again: bool = False) -> Answers:
         cases = table_cases()[worker::workers][:first]
         rows = slice(0, first)
     else:
-        drawn = drawn_cases(seed, worker, str(columns["kind"]) or None)
-        cases = np.array(list(itertools.islice(drawn, more)), np.int64)
+        random_cases = drawn_cases(seed, worker, str(columns["kind"]) or None)
+        cases = np.array(list(itertools.islice(random_cases, more)), np.int64)
         rows = slice(first, first + more)
         if digest(cases) != str(columns["digest"]):
             raise UserError(f"{path} holds other cases than seed {seed} lists for worker {worker}")
@@ -198,10 +198,10 @@ def _work(worker: int, end: float, options: Namespace) -> None:
     table = map(tuple, table_cases()[worker :: options.workers].tolist())
     for batch in batches(captures, table, _CALLS, end):
         columns.add(*batch)
-    first, drawn = len(columns.cases), drawn_cases(options.seed, worker, options.kind)
+    first, random_cases = len(columns.cases), drawn_cases(options.seed, worker, options.kind)
     columns.write(path, first, options.workers, options.kind, about)
     ready = written = time.time()
-    for batch in batches(captures, itertools.islice(drawn, max(0, options.most - first)), _CALLS, end):
+    for batch in batches(captures, itertools.islice(random_cases, max(0, options.most - first)), _CALLS, end):
         columns.add(*batch)
         if time.time() > written + _WRITE_S:
             columns.write(path, first, options.workers, options.kind, about)

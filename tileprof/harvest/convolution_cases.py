@@ -111,7 +111,7 @@ def captured(random: Random, kind: str | None = None) -> Iterator[tuple[int, ...
         by_kind.setdefault(name, []).append(number)
     often = {name: list(accumulate(np.sqrt(models[numbers]).tolist())) for name, numbers in by_kind.items()}
     rows = some.tolist()
-    seen = {tuple(row) for row in held_out().tolist()}
+    earlier_cases = {tuple(row) for row in held_out().tolist()}
     while True:
         own = kind or _choice(random, CAPTURED_KINDS.items())
         one, other, third = (rows[n] for n in random.choices(by_kind[own], cum_weights=often[own], k=3))
@@ -122,8 +122,8 @@ def captured(random: Random, kind: str | None = None) -> Iterator[tuple[int, ...
         head = (int(_choice(random, _CAPTURED_PASSES)), int(dtype), int(random.random() < _CAPTURED_LAST))
         case = (*head, *several[0].tolist())
         weight = tuple(weights(np.array([case], np.int64))[0].tolist())
-        if fits[0] and case not in seen and weight not in held_out_weights():
-            seen.add(case)
+        if fits[0] and case not in earlier_cases and weight not in held_out_weights():
+            earlier_cases.add(case)
             yield case
 
 

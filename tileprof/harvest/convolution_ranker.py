@@ -79,7 +79,7 @@ def examples(table: Table, part: int, parts: int, *, engines: bool) -> dict[str,
     derived, slices = learned.lists(table), learned.slices_of(table)
     random = np.random.default_rng(_SEED)
     sees_own = random.random(len(table)) < _SEE_OWN
-    seen, right, counted, meta = [], [], [], []
+    features, right, group_sizes, meta = [], [], [], []
     for row in drawn(table, random)[part::parts].tolist():
         key = tuple(table.keys[row].tolist())
         without = number == number[row]
@@ -88,15 +88,20 @@ def examples(table: Table, part: int, parts: int, *, engines: bool) -> dict[str,
                 without = np.arange(len(table)) == row
             without |= away
         engine = int(table.columns["engine"][row]) if engines else None
-        found = convolution_table.candidates(table, key, device, engine, without=without)
-        if found is None:
+        candidates = convolution_table.candidates(table, key, device, engine, without=without)
+        if candidates is None:
             continue
-        seen.append(found.seen)
-        same = found.alike == derived.alike[table.columns["sequence"][row]]
-        right.append(same & (found.slices == slices[row]))
-        counted.append(len(same))
+        features.append(candidates.seen)
+        same = candidates.alike == derived.alike[table.columns["sequence"][row]]
+        right.append(same & (candidates.slices == slices[row]))
+        group_sizes.append(len(same))
         meta.append((row, away[row], learned.group_of(key, engine=engines)))
-    return {"X": np.concatenate(seen), "y": np.concatenate(right), "q": np.array(counted), "meta": np.array(meta)}
+    return {
+        "X": np.concatenate(features),
+        "y": np.concatenate(right),
+        "q": np.array(group_sizes),
+        "meta": np.array(meta),
+    }
 
 
 def grow(
@@ -112,17 +117,17 @@ def grow(
     rows, away = some["meta"][:, 0], some["meta"][:, 1] == 1
     inside = some["meta"][:, 2] == group
     hopeful = np.array([some["y"][b:e].any() and e - b > 1 for b, e in zip(begins, ends, strict=True)])
-    shown = np.flatnonzero(inside & ~away & hopeful)
-    chosen = np.concatenate([np.arange(begins[i], ends[i]) for i in shown])
-    data = lightgbm.Dataset(some["X"][chosen], label=some["y"][chosen].astype(int), group=some["q"][shown])
+    training_groups = np.flatnonzero(inside & ~away & hopeful)
+    chosen = np.concatenate([np.arange(begins[i], ends[i]) for i in training_groups])
+    data = lightgbm.Dataset(some["X"][chosen], label=some["y"][chosen].astype(int), group=some["q"][training_groups])
     model = lightgbm.train(_GROWING | {"num_leaves": leaves}, data, trees)
-    judged = []
-    asked = np.flatnonzero(inside & away)
-    for i in asked:
+    verdicts = []
+    test_groups = np.flatnonzero(inside & away)
+    for i in test_groups:
         own = some["y"][begins[i] : ends[i]]
         worth = np.asarray(model.predict(some["X"][begins[i] : ends[i]], num_threads=1))
-        judged.append((own[0], own[worth.argmax()], own.any()))
-    return model, rows[asked], np.array(judged, bool)
+        verdicts.append((own[0], own[worth.argmax()], own.any()))
+    return model, rows[test_groups], np.array(verdicts, bool)
 
 
 def kinds(keys: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
@@ -174,13 +179,13 @@ def main(words: list[str] | None = None) -> int:
         return 0
     loaded = [np.load(path) for path in options.examples]
     some = {name: np.concatenate([part[name] for part in loaded]) for name in ("X", "y", "q", "meta")}
-    grown, rows, judged = {}, [], []
+    grown, rows, verdicts = {}, [], []
     for group in GROUPS:
         grown[group], own_rows, own = grow(some, group, options.trees, options.leaves)
         rows.append(own_rows)
-        judged.append(own)
+        verdicts.append(own)
     for title, which in (("tables alone", slice(0, 2)), ("with cuDNN's engine", slice(2, 4))):
-        lines = report(table.keys[np.concatenate(rows[which])], np.concatenate(judged[which]))
+        lines = report(table.keys[np.concatenate(rows[which])], np.concatenate(verdicts[which]))
         sys.stdout.write("".join(f"{line}\n" for line in (title, *lines)))
     size = write_trees(options.output, table.about, grown, "python -m tileprof.harvest.convolution_ranker")
     sys.stdout.write(f"{size:,} bytes\n")

@@ -46,7 +46,7 @@ def write_trees(path: Path, about: dict[str, Any], grown: dict[int, Any], made: 
         "root": np.array(roots, np.int32), "feature": feature.astype(np.uint8), "at": at.astype(np.float32),
         "low": low.astype(np.uint8), "high": high.astype(np.uint8),
     }  # fmt: skip
-    kept = {name: about[name] for name in ("gpu", "architecture", "sms", "library", "version", "torch", "cuda")}
-    kept["made"] = made
-    write(path, kept, ("group", "tree"), np.array(keys, np.int64), columns)
+    origin = {name: about[name] for name in ("gpu", "architecture", "sms", "library", "version", "torch", "cuda")}
+    origin["made"] = made
+    write(path, origin, ("group", "tree"), np.array(keys, np.int64), columns)
     return path.stat().st_size

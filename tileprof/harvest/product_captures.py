@@ -158,8 +158,8 @@ def about(folder: Path) -> dict[str, Any]:
 
 def _part(path: Path, worker: int, workers: int, launched: int, seed: int) -> Answers:
     with np.load(path) as file:
-        asked, recipe, recipes = (file[name] for name in ("asked", "recipe", "recipes"))
-    first, more, *wide = asked.tolist()
+        request, recipe, recipes = (file[name] for name in ("asked", "recipe", "recipes"))
+    first, more, *wide = request.tolist()
     some = launched_cases(launched)[worker::workers][:first, : len(KEY)].astype(np.int32)
     drawn_ones = np.empty((more, len(KEY)), np.int32)
     for row, case in enumerate(itertools.islice(drawn_cases(seed, worker, wide=any(wide)), more)):

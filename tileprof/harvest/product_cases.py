@@ -88,10 +88,10 @@ def models() -> tuple[tuple[int, ...], ...]:
 def _split() -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Return the models that are harvested, and those that are held out; no two of them have the same two widths."""
     pairs = sorted({(row[0], row[4]) for row in models()})
-    held = set(Random(_HELD_OUT_SEED).sample(pairs, max(1, int(_HELD_OUT_SHARE * len(pairs)))))
+    test_pairs = set(Random(_HELD_OUT_SEED).sample(pairs, max(1, int(_HELD_OUT_SHARE * len(pairs)))))
     return (
-        tuple(row for row in models() if (row[0], row[4]) not in held),
-        tuple(row for row in models() if (row[0], row[4]) in held),
+        tuple(row for row in models() if (row[0], row[4]) not in test_pairs),
+        tuple(row for row in models() if (row[0], row[4]) in test_pairs),
     )
 
 
@@ -306,14 +306,14 @@ def captured(random: Random, *, wide: bool = False) -> Iterator[Case]:
     of_models = sorted({(layer.inputs, layer.outputs, layer.heads) for model in near for layer in layers(model)})
     linear = [Layer(*words) for words in of_models if not words[2]]
     scores = [Layer(*words) for words in of_models if words[2]]
-    kept = held_out_pairs()
+    test_pairs = held_out_pairs()
     widths = [layer.inputs for layer in linear] + [layer.outputs for layer in linear]
     cases = set(map(tuple, held_out().tolist()))
     while True:
         kind, real = random.random(), random.random() < 0.75
         if wide:
             layer = _wide_layer(random, widths, scores)
-            if not layer.heads and _widths(layer) in kept:
+            if not layer.heads and _widths(layer) in test_pairs:
                 continue
             case = _of_layer(layer, random, real=real)
         elif kind < 0.45:
@@ -321,7 +321,7 @@ def captured(random: Random, *, wide: bool = False) -> Iterator[Case]:
         elif kind < 0.75:
             layer = Layer(random.choice(widths), random.choice(widths))
             case = _of_layer(layer, random, real=real)
-            if _widths(layer) in kept:
+            if _widths(layer) in test_pairs:
                 continue
         elif kind < 0.85:
             case = _of_any_widths(random)

@@ -128,10 +128,10 @@ def kernels_of(recipes: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[n
     tile, in threads, registers and shared memory instead.
     """
     nameless = learned.nameless(recipes)
-    named = np.where(nameless[:, None], 0, recipes[:, [_M, _N]])
+    tile_shapes = np.where(nameless[:, None], 0, recipes[:, [_M, _N]])
     own = np.where(nameless[:, None], recipes[:, -3:], 0)
     post = np.where(np.isin(recipes[:, _POST], _SLICED), 0, recipes[:, _POST])
-    words = np.column_stack([recipes[:, [_KIND, *_CLUSTER]], post, named, own])
+    words = np.column_stack([recipes[:, [_KIND, *_CLUSTER]], post, tile_shapes, own])
     _, kernel = np.unique(words, axis=0, return_inverse=True)
     kernel = kernel.reshape(-1)
     largest = recipes.copy()
@@ -185,17 +185,17 @@ def prepared(every: Problems, group: int) -> tuple[Menu, Lesson]:
     times = np.zeros((len(categories), len(some)), np.int64)
     np.add.at(times, (category[~away], same[place[~away]]), 1)
     eligible = times >= np.clip(times.sum(axis=1, keepdims=True) // SHARE, 1, LEAST)
-    kept = np.flatnonzero(eligible.any(axis=0))
-    eligible = eligible[:, kept]
-    of_candidate = np.unique(some[kept, 0], return_inverse=True)[1].reshape(-1)
+    menu_rows = np.flatnonzero(eligible.any(axis=0))
+    eligible = eligible[:, menu_rows]
+    of_candidate = np.unique(some[menu_rows, 0], return_inverse=True)[1].reshape(-1)
     renamed = np.full(len(some), -1)
-    renamed[kept] = np.arange(len(kept))
+    renamed[menu_rows] = np.arange(len(menu_rows))
     candidate = renamed[same][place]
     there = (candidate >= 0) & eligible[category, candidate]
-    judged = np.flatnonzero(away)
+    test_rows = np.flatnonzero(away)
     return (
-        Menu(recipes[first[kept]], of_candidate, categories, eligible),
-        Lesson(keys, category, np.where(there, candidate, -1), np.flatnonzero(~away & there), judged),
+        Menu(recipes[first[menu_rows]], of_candidate, categories, eligible),
+        Lesson(keys, category, np.where(there, candidate, -1), np.flatnonzero(~away & there), test_rows),
     )
 
 
@@ -226,24 +226,24 @@ class Trainer:
     def _net(self) -> dict[str, Any]:
         """Return the parameters of nets that know nothing, by the names of `learned`; measures what they see."""
         torch, menu = self.torch, self.menu
-        shown = self.lesson.shown
-        some = self._on(shown[:: max(1, len(shown) // 20_000)])
-        seen = weighing.problem_features(torch, self._keys[some])
+        training_rows = self.lesson.shown
+        some = self._on(training_rows[:: max(1, len(training_rows) // 20_000)])
+        features = weighing.problem_features(torch, self._keys[some])
         # Candidates are measured as they are offered, not as they are chosen.
         offered = self._on(np.random.default_rng(0).integers(0, len(menu.recipes), (len(some[:4000]), 16)))
         tiles = self._tiles(self._keys[some[:4000]], offered)
         of_tiles = weighing.tile_features(torch, self._keys[some[:4000]], tiles)
         self.scales = {
-            "problem_mean": seen.mean(0), "problem_width": seen.std(0) + 0.02,
+            "problem_mean": features.mean(0), "problem_width": features.std(0) + 0.02,
             "tile_mean": of_tiles.mean((0, 1)), "tile_width": of_tiles.std((0, 1)) + 0.05,
         }  # fmt: skip
         kernels = int(menu.kernel.max()) + 1
-        whole, (first, second) = seen.shape[1], JUDGE_WIDTHS
-        known = of_tiles.shape[2] + len(weighing.COSTS) + learned.COST_WAYS * weighing.WORKS + 2
+        whole, (first, second) = features.shape[1], JUDGE_WIDTHS
+        tile_inputs = of_tiles.shape[2] + len(weighing.COSTS) + learned.COST_WAYS * weighing.WORKS + 2
         sieve = [whole, *SIEVE_WIDTHS, len(menu.recipes)]
         sizes = dict(zip(learned.SIEVE, itertools.pairwise(sieve), strict=True))
         sizes |= {"trunk0": (whole, TRUNK_WIDTHS[0]), "trunk1": TRUNK_WIDTHS, "problem": (TRUNK_WIDTHS[1], first)}
-        sizes |= {"cross": (TRUNK_WIDTHS[1], RANK), "tile": (known, first), "scale": (RANK, first)}
+        sizes |= {"cross": (TRUNK_WIDTHS[1], RANK), "tile": (tile_inputs, first), "scale": (RANK, first)}
         sizes |= {"shift": (RANK, first), "second": JUDGE_WIDTHS, "last": (second, 1)}
 
         def drawn(shape: tuple[int, ...], width: float) -> Any:
@@ -268,8 +268,8 @@ class Trainer:
         return values @ self.net[name] + self.net[f"{name}_bias"]
 
     def _problem(self, rows: Any) -> Any:
-        seen = weighing.problem_features(self.torch, self._keys[rows])
-        return (seen - self.scales["problem_mean"]) / self.scales["problem_width"]
+        features = weighing.problem_features(self.torch, self._keys[rows])
+        return (features - self.scales["problem_mean"]) / self.scales["problem_width"]
 
     def likely(self, rows: Any) -> Any:
         """Return what the sieve says of all candidates of problems, as logarithms that are not normalised."""
@@ -285,20 +285,20 @@ class Trainer:
         there, some = some >= 0, some.clamp(min=0)
         keys, kernel, prior = self._keys[rows], self._kernel[some], self.prior[rows].float()
         tiles = self._tiles(keys, some)
-        seen, work = weighing.tile_features(torch, keys, tiles), weighing.work(torch, keys, tiles)
-        costs = seen[..., list(weighing.COSTS)]
+        features, work = weighing.tile_features(torch, keys, tiles), weighing.work(torch, keys, tiles)
+        costs = features[..., list(weighing.COSTS)]
         cost, own = torch.exp(net["cost"].clamp(-_COST, _COST)[kernel]), work[..., weighing.WORKS :]
         starts = 4 * torch.arange(1, ways + 1, device=self.device)
         once = torch.log(own * cost[..., ::2] + starts * cost[..., 1::2])
         times = (once[..., None] + torch.log(work[..., None, : weighing.WORKS])).flatten(2)
         likely = torch.stack([prior, prior - prior.amax(1, keepdim=True)], -1) / learned.PRIOR_UNIT
-        known = torch.cat([
-            (seen - self.scales["tile_mean"]) / self.scales["tile_width"], self._above_least(costs, there),
+        inputs = torch.cat([
+            (features - self.scales["tile_mean"]) / self.scales["tile_width"], self._above_least(costs, there),
             self._above_least(times, there), likely,
         ], -1)  # fmt: skip
         whole = torch.relu(self._layer(torch.relu(self._layer(self._problem(rows), "trunk0")), "trunk1"))
         of_kernel = net["of_kernel"][kernel]
-        first = self._layer(known, "tile") * (1 + self._layer(of_kernel, "scale")) + self._layer(of_kernel, "shift")
+        first = self._layer(inputs, "tile") * (1 + self._layer(of_kernel, "scale")) + self._layer(of_kernel, "shift")
         first = first + self._layer(whole, "problem")[:, None]
         last = self._layer(torch.relu(self._layer(torch.relu(first), "second")), "last")[..., 0]
         crossed = (of_kernel * self._layer(whole, "cross")[:, None]).sum(-1)
@@ -312,21 +312,21 @@ class Trainer:
     def train_sieve(self, seconds: float) -> int:
         """Train the sieve for a time, and have it leave the best candidates of each problem; how many it was shown."""
         entropy = self.torch.nn.functional.cross_entropy
-        shown = self._train(
+        example_count = self._train(
             [name for name in self.net if name.startswith("sieve")],
             lambda rows: entropy(self.likely(rows), self._candidate[rows]), _STEP, seconds,
         )  # fmt: skip
         self.sift()
-        return shown
+        return example_count
 
     def sift(self) -> None:
         """Keep the likeliest candidates of each problem."""
         torch, count = self.torch, len(self._keys)
-        kept = min(learned.KEPT, len(self.menu.recipes))
-        self.best = torch.empty((count, kept), dtype=torch.int16, device=self.device)
-        self.prior = torch.empty((count, kept), dtype=torch.float16, device=self.device)
+        candidate_count = min(learned.KEPT, len(self.menu.recipes))
+        self.best = torch.empty((count, candidate_count), dtype=torch.int16, device=self.device)
+        self.prior = torch.empty((count, candidate_count), dtype=torch.float16, device=self.device)
         for rows in self._pieces(np.arange(count)):
-            likely, best = torch.log_softmax(self.likely(rows), -1).topk(kept, dim=1)
+            likely, best = torch.log_softmax(self.likely(rows), -1).topk(candidate_count, dim=1)
             self.best[rows] = torch.where(likely > _NONE / 2, best, -1).to(torch.int16)
             self.prior[rows] = likely.clamp(min=learned.UNLIKELIEST).half()
 
@@ -344,7 +344,7 @@ class Trainer:
         return ((self.torch.logsumexp(worth, 1) - (worth * right).sum(1)) * there).sum() / there.sum().clamp(min=1)
 
     def _train(self, names: list[str], loss: Callable[[Any], Any], step: int, seconds: float) -> int:
-        torch, shown = self.torch, 0
+        torch, example_count = self.torch, 0
         own = [self.net[name].requires_grad_() for name in names]
         optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY)
         if self.device != "cpu":  # features of all candidates are some hundred kernels, unless they are fused
@@ -354,22 +354,24 @@ class Trainer:
         step = min(step, len(rows))
         order, at = torch.randperm(len(rows), device=self.device), 0
         began = time.monotonic()
-        while (spent := (time.monotonic() - began) / seconds) < 1:
+        while (time_share := (time.monotonic() - began) / seconds) < 1:
             if at + step > len(order):
                 order, at = torch.randperm(len(rows), device=self.device), 0
             for group in optimizer.param_groups:
-                group["lr"] = _RATE * min(1, 25 * spent + 0.04) * (0.5 + 0.5 * math.cos(math.pi * spent)) + 1e-6
+                group["lr"] = (
+                    _RATE * min(1, 25 * time_share + 0.04) * (0.5 + 0.5 * math.cos(math.pi * time_share)) + 1e-6
+                )
             value = loss(rows[order[at : at + step]])
             optimizer.zero_grad()
             value.backward()
             torch.nn.utils.clip_grad_norm_(own, _LONGEST)
             optimizer.step()
-            at, shown = at + step, shown + step
-            if self.device != "cpu" and shown // step % 32 == 0:
+            at, example_count = at + step, example_count + step
+            if self.device != "cpu" and example_count // step % 32 == 0:
                 torch.cuda.synchronize()
         for name in names:
             self.net[name] = self.net[name].detach()
-        return shown
+        return example_count
 
     def round(self) -> None:
         """Round the parameters to what is stored of them."""
@@ -384,11 +386,11 @@ class Trainer:
 
     def chosen(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the candidate that is chosen for each problem, -1 for none."""
-        found = []
+        choices = []
         for some in self._pieces(rows):
             worth, candidates = self.worth(some)
-            found.append(candidates.gather(1, worth.argmax(1, keepdim=True))[:, 0].cpu().numpy())
-        return np.concatenate(found)
+            choices.append(candidates.gather(1, worth.argmax(1, keepdim=True))[:, 0].cpu().numpy())
+        return np.concatenate(choices)
 
     def parameters(self) -> dict[str, NDArray[Any]]:
         """Return the nets' parameters as `learned` wants them."""
@@ -440,13 +442,13 @@ def judged(menu: Menu, lesson: Lesson, rows: NDArray[np.int64], chosen: NDArray[
     keys, real = lesson.keys[rows], lesson.candidate[rows]
     shapes = menu.recipes[:, _SHAPE]
     right = (shapes[chosen] == shapes[real]).all(axis=1) & (real >= 0) & (chosen >= 0)
-    named = [
+    subsets = [
         (f"{_OPS[op]} {_TYPES[dtype]}", (keys[:, :2] == (op, dtype)).all(axis=1))
         for op, dtype in np.unique(keys[:, :2], axis=0).tolist()
     ]
-    named += [(f"kernel {KINDS[kind]}", (menu.recipes[real, _KIND] == kind) & (real >= 0))
+    subsets += [(f"kernel {KINDS[kind]}", (menu.recipes[real, _KIND] == kind) & (real >= 0))
               for kind in np.unique(menu.recipes[:, _KIND]).tolist()]  # fmt: skip
-    for name, own in [*named, ("all", np.ones(len(rows), bool))]:
+    for name, own in [*subsets, ("all", np.ones(len(rows), bool))]:
         if own.any():
             yield {"of": name, "problems": int(own.sum()), "right": float(right[own].mean())}
 
@@ -491,11 +493,13 @@ def main(words: list[str] | None = None) -> int:
     every, about = gathered(options.sources, options.seed, options.processes)
     groups = sorted(set(learned.GROUPS.values()))
     with ProcessPoolExecutor(len(groups), get_context("spawn")) as pool:
-        made = list(pool.map(train_group, [every] * len(groups), groups, [options] * len(groups)))
-    nets = {group: (one["menu"], one["parameters"]) for group, one in zip(groups, made, strict=True)}
+        trained_groups = list(pool.map(train_group, [every] * len(groups), groups, [options] * len(groups)))
+    nets = {group: (one["menu"], one["parameters"]) for group, one in zip(groups, trained_groups, strict=True)}
     say({"bytes": write_nets(options.output, about, nets)})
     if options.report is not None:
-        options.report.write_text(json.dumps(about | {"groups": [one["facts"] for one in made]}, indent=1) + "\n")
+        options.report.write_text(
+            json.dumps(about | {"groups": [one["facts"] for one in trained_groups]}, indent=1) + "\n"
+        )
     return 0
 
 

@@ -107,9 +107,9 @@ def write_held_out(folders: Sequence[Path], path: Path) -> int:
         for case, entry in zip(part.cases.tolist(), entries(part), strict=True):
             if tuple(case) in away and entry is not None:
                 words = dict(zip(RECIPE, entry.recipe, strict=True))
-                known = [words[name] for name in ("m", "n", "cluster_m", "cluster_n", "split", "cleared")]
+                kernel_facts = [words[name] for name in ("m", "n", "cluster_m", "cluster_n", "split", "cleared")]
                 kind, post = KINDS[words["kind"]], POSTS[words["post"]]
-                rows[tuple(case)] = (*case, kind, *known, post, round(entry.main_ns), round(entry.rest_ns))
+                rows[tuple(case)] = (*case, kind, *kernel_facts, post, round(entry.main_ns), round(entry.rest_ns))
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*COLUMNS, "kind", "tile_m", "tile_n", "cluster_m", "cluster_n", "split", "cleared", "post",

@@ -23,7 +23,7 @@ run()
 torch.cuda.profiler.stop()
 """
 
-PROGRAMS = Path(__file__).parents[1] / "measuring" / "measure_coverage.py"
+PROGRAMS = Path(__file__).parents[1] / "measuring" / "recorder" / "measure_coverage.py"
 
 
 @pytest.mark.parametrize(("name", "coarse"), [("grouped_mm", 0), ("unet", 1)])

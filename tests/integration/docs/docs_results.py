@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.gpu.measuring import measure_models, measure_starts
+from tests.gpu.measuring.models import measure_models, measure_starts
 from tests.integration.docs import acs_results, bloom_results
 from tileprof.runtime.measuring import summary
 
@@ -108,7 +108,7 @@ def _order_of_streams(chain: str) -> tuple[Any, ...]:
 
 def whole_models() -> list[str]:
     """Return the models of ``models.json``."""
-    with mock.patch.object(sys, "path", [str(ROOT / "tests/gpu/measuring"), *sys.path]):
+    with mock.patch.object(sys, "path", [str(ROOT / "tests/gpu/measuring/models"), *sys.path]):
         return measure_models.table(results("models"))
 
 

@@ -1,4 +1,4 @@
-"""Check that what schedulers say of their sources' rules is what `tests/benchmarks/bench_worth.py` measured."""
+"""Check that what schedulers say of their sources' rules is what `bench_worth.py` measured."""
 
 import inspect
 import json
@@ -10,7 +10,7 @@ import pytest
 from tileprof.analysis.simulate import SCHEDULERS, spawning
 
 ROOT = Path(__file__).parents[4]
-sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+sys.path.insert(0, str(ROOT / "tests" / "benchmarks" / "simulator"))
 
 from bench_worth import RESULTS, RULES, WINDOW, rows_of, table  # noqa: E402 (found on the path from here on)
 

@@ -14,7 +14,7 @@ import pytest
 from tileprof.runtime import acs
 
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[3] / "gpu" / "measuring"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "gpu" / "measuring" / "acs"))
 
 import measure_acs_eager as eager
 import measure_acs_runs as runs

@@ -224,7 +224,7 @@ def test_a_warp_launches_only_what_shortens_it(controller) -> None:
 
 
 def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
-    noting, sites = EMULATED / "noting.h", Path(__file__).parents[3] / "benchmarks" / "spawn_sites.cpp"
+    noting, sites = EMULATED / "noting.h", Path(__file__).parents[3] / "benchmarks" / "spawn" / "spawn_sites.cpp"
     counting = "-fsanitize-coverage=trace-pc"
     flags = ["-std=c++17", "-w", "-Og", counting, "-include", noting, f"-I{SOURCES}", "-x", "c++"]
     subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "gpu" / "measuring"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "gpu" / "measuring" / "arithmetic"))
 
 import hardware_counters
 

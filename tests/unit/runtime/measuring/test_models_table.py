@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[4]
-sys.path.append(str(ROOT / "tests/gpu/measuring"))
+sys.path.append(str(ROOT / "tests/gpu/measuring/models"))
 
 from measure_models import merge, names, sentence, table, what_ran  # noqa: E402 - found there
 

@@ -159,8 +159,8 @@ def _unrolled(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     times = count[:, dimension]
     index = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-    moved = np.repeat(address, times) + index * step[dimension] * stride[dimension]
-    return np.repeat(load, times), moved, np.repeat(length, times), np.repeat(count, times, axis=0)
+    addresses = np.repeat(address, times) + index * step[dimension] * stride[dimension]
+    return np.repeat(load, times), addresses, np.repeat(length, times), np.repeat(count, times, axis=0)
 
 
 def calibrate(driver: ctypes.CDLL) -> None:
