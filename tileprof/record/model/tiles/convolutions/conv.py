@@ -97,8 +97,9 @@ def _apart(kernels: list[Kernel], number: int) -> list[Kernel]:
     """
 
     def moved(operand: Operand | Scratch) -> Operand | Scratch:
-        own = isinstance(operand, Scratch) and not operand.library
-        return replace(operand, slot=operand.slot + number * _SLOTS) if own else operand
+        if isinstance(operand, Scratch) and not operand.library:
+            return replace(operand, slot=operand.slot + number * _SLOTS)
+        return operand
 
     return [replace(kernel, operands=tuple(map(moved, kernel.operands))) for kernel in kernels]
 
