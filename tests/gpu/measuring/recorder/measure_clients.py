@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[4]
 GOLDEN = ROOT / "tests" / "golden"
 LIMIT_S, AT_ONCE, REPEATS = 150, 10, 5
 GRANULE, ARENA_BYTES = 4, 4 << 30
-"""Bytes that count as one address: with 32, neighbouring tiles of narrow types meet where they share no byte."""
+"""Bytes that count as one address, as the tables say: with 32, neighbouring tiles of narrow types meet where they share
+no byte.
+"""
 LAUNCHES = ["op", "kernel", "tiles", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "coverage"]
 PAIRS = ["producer", "consumer", "pattern"]
 
@@ -58,7 +60,8 @@ def one(name, script, out):
 def save(out, name, graph):
     """Write what the comparison needs of a graph."""
     launches = graph.launches
-    launches[[c for c in LAUNCHES if c in launches]].to_parquet(out / f"{name}.launches.parquet", compression="zstd")
+    launches = launches[[c for c in LAUNCHES if c in launches]].assign(granule=GRANULE)
+    launches.to_parquet(out / f"{name}.launches.parquet", compression="zstd")
     pairs = graph.pairs
     pairs[~pairs.reuse_only][PAIRS].to_parquet(out / f"{name}.pairs.parquet", compression="zstd")
 
@@ -176,7 +179,8 @@ def main(*words):
     timed = words[0] == "--times"
     out, *wishes = words[timed:]
     Path(out).mkdir(parents=True, exist_ok=True)
-    chosen = {n: s for n, s in programs().items() if not wishes or n in wishes}
+    scripts = programs()
+    chosen = {name: scripts[name] for name in wishes or scripts}
     (times if timed else record_all)(Path(out), chosen)
 
 
