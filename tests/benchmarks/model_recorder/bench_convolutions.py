@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest import convolution_ranker
+from tileprof.harvest.convolutions import convolution_ranker
 from tileprof.record.model import duration
 from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.convolutions import convolution_table, cudnn_engines, measured

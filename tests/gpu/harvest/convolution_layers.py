@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import convolution_models
 
-from tileprof.harvest.convolution_cases import HELD_OUT_FILE, LAYER_COLUMNS, LAYERS_FILE
+from tileprof.harvest.convolutions.convolution_cases import HELD_OUT_FILE, LAYER_COLUMNS, LAYERS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,10 +3,10 @@
 ``python tests/gpu/harvest/convolution_table.py DIR ... [-o FILE] [--check N]``: each DIR holds slices of one part.
 Held-out cases do not enter the table; they go to ``tests/benchmarks/results/convolutions_held_out.json``.
 
-``--captures DIR`` adds what was captured (`tileprof.harvest.convolution_captures`) to the slices or, without any, to
-the table that is there: entries without a time. Captures of another GPU with as many SMs count except for windows of
-one tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed (`cudnn_engines`):
-each entry gets the engine that it names.
+``--captures DIR`` adds what was captured (`tileprof.harvest.convolutions.convolution_captures`) to the slices or,
+without any, to the table that is there: entries without a time. Captures of another GPU with as many SMs count except
+for windows of one tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed
+(`cudnn_engines`): each entry gets the engine that it names.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest import convolution_captures
-from tileprof.harvest.convolution_cases import COLUMNS, Dtype, held_out
+from tileprof.harvest.convolutions import convolution_captures
+from tileprof.harvest.convolutions.convolution_cases import COLUMNS, Dtype, held_out
 from tileprof.harvest.readable_names import readable
 from tileprof.harvest.slices import slices
 from tileprof.record.model.tables import read, write

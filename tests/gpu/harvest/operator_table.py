@@ -23,7 +23,7 @@ from tests.support.in_order import matched_in_order
 from tileprof import devices
 from tileprof.harvest import operators
 from tileprof.harvest.operators import registry
-from tileprof.harvest.product_cases import Dtype
+from tileprof.harvest.products.product_cases import Dtype
 from tileprof.harvest.slices import slices
 from tileprof.record import Options
 from tileprof.record.model import duration, operator_times

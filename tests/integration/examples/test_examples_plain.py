@@ -149,7 +149,7 @@ def test_vgg19_has_the_convolutions_of_the_cusync_benchmark():
 
 
 def test_channels_last_changes_the_layout_and_not_the_result():
-    from tileprof.examples.convolution import random_images
+    from tileprof.examples.parts.convolution import random_images
 
     results = []
     for channels_last in (False, True):
@@ -178,7 +178,7 @@ def test_the_mixture_routes_each_token_to_its_best_experts():
 
 @pytest.mark.parametrize(("cell", "fused"), [("GRUCell", "GRU"), ("LSTMCell", "LSTM")])
 def test_the_unrolled_network_computes_what_the_fused_one_does(cell, fused):
-    from tileprof.examples.recurrent import Unrolled
+    from tileprof.examples.parts.recurrent import Unrolled
 
     torch.manual_seed(0)
     unrolled = Unrolled(getattr(torch.nn, cell), layers=2, hidden=8)

@@ -140,6 +140,18 @@ void sync_cluster() {
 
 u32 rank() { return now->block % split; }
 
+void trigger_launch() {
+    trigger(now->block);
+    if (one_in(options.yield_odds)) yield();
+}
+
+void wait_for_launch() {
+    const u32 number = launch_of(*now);
+    if (number == 0 || launches[number - 1].running == 0) return;
+    launches[number - 1].front_ended.push_back(now);
+    sleep("the launch in front");
+}
+
 unsigned char* shared(u32 address, u32 bytes) {
     if (address % bytes != 0) report(text("a shared access of %u bytes at %u", bytes, address));
     u32 offset;
@@ -379,20 +391,27 @@ extern "C" __attribute__((visibility("default"))) void run_beside(int (*work)(vo
     beside = work, beside_given = given;
 }
 
-extern "C" __attribute__((visibility("default"))) const char* run_kernel(const void* arguments, u32 number_of_blocks,
-                                                                         u32 blocks_of_a_cluster, const Options* how,
-                                                                         const void* flags, u64 flag_bytes) {
+// Launches of the kernel behind each other, each with its arguments and as many blocks.
+extern "C" __attribute__((visibility("default"))) const char* run_launches(const void* const* arguments, u32 count,
+                                                                           u32 number_of_blocks,
+                                                                           u32 blocks_of_a_cluster, const Options* how,
+                                                                           const void* flags, u64 flag_bytes) {
     if (values_of_halves[0x3C00 + 1] == 0)
         for (u32 i = 0; i < 65536; ++i) values_of_halves[i] = value_of_half(i);
     options = *how;
     dice.seed(options.seed);
-    parameters = arguments;
-    split = blocks_of_a_cluster;
+    split = blocks_of_a_cluster, blocks_each = number_of_blocks;
     flags_begin = static_cast<const unsigned char*>(flags), flags_end = flags_begin + flag_bytes;
-    set_up(number_of_blocks);
+    set_up(arguments, count);
     schedule();
     if (!failed && !events.empty()) report("something asynchronous is still under way at the end");
     return failed ? failure.c_str() : nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) const char* run_kernel(const void* arguments, u32 number_of_blocks,
+                                                                         u32 blocks_of_a_cluster, const Options* how,
+                                                                         const void* flags, u64 flag_bytes) {
+    return run_launches(&arguments, 1, number_of_blocks, blocks_of_a_cluster, how, flags, flag_bytes);
 }
 
 }  // namespace machine

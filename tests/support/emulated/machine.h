@@ -46,6 +46,10 @@ void sync_block(u32 barrier, u32 threads);
 void sync_cluster();
 u32 rank();
 
+// Programmatic launch: lets the launch behind begin, as far as this block is concerned; waits for the one in front.
+void trigger_launch();
+void wait_for_launch();
+
 // Shared memory. Addresses above 2^24 are another block's of the cluster.
 unsigned char* shared(u32 address, u32 bytes);
 u32 map_rank(u32 address, u32 rank);

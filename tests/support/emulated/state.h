@@ -81,6 +81,14 @@ struct Fiber {
     u32 b[2];
 };
 
+// One of those that run behind each other. Its blocks may begin once all blocks of the launch in front have triggered
+// or ended; `front_ended` are threads that wait until all of it has ended, when all see what it stored.
+struct Launch {
+    const void* parameters;
+    u32 untriggered, running;  // blocks that have neither triggered nor ended, and that have not ended
+    std::vector<Fiber*> front_ended;
+};
+
 struct Group {
     std::vector<Product> products[32];
 };
@@ -110,6 +118,7 @@ struct Block {
     std::unordered_map<u32, std::vector<Fiber*>> meetings;
     u32 running = THREADS;
     u32 held = 0;
+    bool triggered = false;
 };
 
 // How a run chooses: see Schedule in kernel_on_cpu.py.
@@ -133,6 +142,7 @@ Options options;
 std::deque<Fiber> fibers;
 std::deque<Warp> warps;
 std::deque<Block> blocks;
+std::deque<Launch> launches;
 std::vector<std::vector<Fiber*>> cluster_meetings;
 std::vector<u32> ready;  // warps of which a lane is
 std::vector<std::function<void()>> events;
@@ -140,8 +150,7 @@ std::vector<Poller> pollers;
 std::vector<Fiber*> holders;
 Context scheduler;
 Fiber* now;
-const void* parameters;
-u32 split;
+u32 split, blocks_each;  // of a cluster, and of a launch
 u64 time_ns;
 bool progress, failed;
 std::string failure;
@@ -159,6 +168,8 @@ bool one_in(int odds) { return odds > 0 && below(odds) == 0; }
 
 Block& block_of(const Fiber& fiber) { return blocks[fiber.block]; }
 Warp& warp_of(const Fiber& fiber) { return warps[fiber.block * WARPS + fiber.thread / 32]; }
+
+u32 launch_of(const Fiber& fiber) { return fiber.block / blocks_each; }
 
 Fiber& lane_of(const Fiber& fiber, u32 lane) { return fibers[fiber.block * THREADS + fiber.thread / 32 * 32 + lane]; }
 

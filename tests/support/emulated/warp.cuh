@@ -7,15 +7,6 @@
 
 using s64 = long long;
 
-inline void load_matrices_shared(u32 address, u32 (&squares)[4]) { machine::load_matrices(address, false, squares); }
-inline void load_matrices_transposed_shared(u32 address, u32 (&squares)[4]) {
-    machine::load_matrices(address, true, squares);
-}
-inline void multiply_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b_low, u32 b_high) {
-    machine::multiply_rows(sums, a, b_low, b_high);
-}
-inline float exchange_xor(float value, u32 mask) { return machine::exchange(value, mask); }
-
 inline void check_aligned(const void* address, u32 bytes) {
     if (reinterpret_cast<u64>(address) % bytes != 0)
         machine::fail("an access of global memory at an address that its size does not divide");

@@ -176,7 +176,7 @@ class HostKernel:
 
     def __post_init__(self) -> None:
         loaded_library = ctypes.CDLL(str(self.library))
-        self._run = loaded_library.run_kernel
+        self._run = loaded_library.run_launches
         self._run.restype = ctypes.c_char_p
         self.tensors: dict[str, torch.Tensor] = {}
         self.begin_anew()
@@ -238,7 +238,7 @@ class HostKernel:
         return memory.as_strided(view.shape, view.strides, memory.storage_offset() + view.offset)
 
     def _arguments(self) -> HostArguments:
-        plan = self.plan
+        plan = self._launcher.plan
         with (
             mock.patch.object(launch, "Arguments", HostArguments),
             mock.patch.object(torch.Tensor, "to", lambda self, _device: self),
@@ -252,6 +252,10 @@ class HostKernel:
 
         Return the fault that the machine detected, or the wait that timed out, or None.
         """
+        self._poison()
+        return self._launched([self._arguments()], seed)
+
+    def _poison(self) -> None:
         for bound in self._bound:
             bound["out"].fill_(float("nan"))
         at = self.plan.semaphore_bytes // 4
@@ -259,12 +263,15 @@ class HostKernel:
             lines = 2 * stage.operator.tiles * FLAG_BYTES // 4
             self._flags[at + lines : at + stage.partial_bytes // 4] = -1
             at += stage.partial_bytes // 4
-        arguments = self._arguments()
+
+    def _launched(self, launches: Sequence[HostArguments], seed: int) -> str | None:
+        """Launch after launch, each behind the one before as by programmatic dependent launch."""
         blocks, split = self.plan.clusters * self.plan.split, self.plan.split
-        schedule = Schedule.of(seed, blocks, split)
+        schedule = Schedule.of(seed, len(launches) * blocks, split)
+        pointers = (ctypes.c_void_p * len(launches))(*(arguments.pointers[0] for arguments in launches))
         message = self._run(
-            arguments.pointers[0] and ctypes.c_void_p(arguments.pointers[0]), blocks, split, ctypes.byref(schedule),
-            ctypes.c_void_p(self._flags.data_ptr()), ctypes.c_uint64(self.plan.semaphore_bytes),
+            pointers, len(launches), blocks, split, ctypes.byref(schedule), ctypes.c_void_p(self._flags.data_ptr()),
+            ctypes.c_uint64(self.plan.semaphore_bytes),
         )  # fmt: skip
         if message is None and int(self._shared[3][0]):
             return f"a wait gave up: {self._shared[3].tolist()}"
@@ -274,6 +281,49 @@ class HostKernel:
     def results(self) -> list[torch.Tensor]:
         """Return the result of every stage; a later stage may have overwritten it."""
         return [bound["out"] for bound in self._bound]
+
+
+class HostLaunches(HostKernel):
+    """Plans of one kernel, launched one behind the other by programmatic dependent launch, round after round. Rounds
+    have inputs and last results of their own, and share all other memory.
+    """
+
+    def __init__(self, plans: Sequence[Plan], library: Path) -> None:
+        self.plans = tuple(plans)
+        super().__init__(max(plans, key=lambda plan: flag_words(plan, Dealer.LISTS)), library)
+
+    def begin_anew(self) -> None:
+        super().begin_anew()
+        self._states = [torch.zeros(2, dtype=torch.int32) for _ in self.plans]
+
+    def put_rounds(self, rounds: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Inputs of each round."""
+        self._rounds = []
+        for inputs in rounds:
+            self.put(inputs)
+            self._rounds.append(self._bound)
+        own = {*rounds[0], self.plan.stages[-1].operator.out.tensor}
+        for bound in self._rounds[1:]:
+            for stage, here, first in zip(self.plan.stages, bound, self._rounds[0], strict=True):
+                here |= {role: first[role] for role, view in stage.operator.views().items() if view.tensor not in own}
+
+    def run(self, seed: int) -> str | None:
+        launches, tables = [], []
+        seed_word, flags, _, record = self._shared[:4]
+        for bound in self._rounds:
+            self._bound = bound
+            self._poison()
+            for plan, state in zip(self.plans, self._states, strict=True):
+                self._launcher.plan = plan
+                self._shared = (seed_word, flags, state, record)
+                launches.append(self._arguments())
+                tables.append(self._launcher._tables)  # which the arguments only point to
+        return self._launched(launches, seed)
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """Return the last result of each round."""
+        return [bound[-1]["out"] for bound in self._rounds]
 
 
 def _aligned(table: np.ndarray) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 from tileprof.errors import UserError
 from tileprof.harvest import slices
 from tileprof.harvest.activity import Activity
-from tileprof.harvest.product_cases import COLUMNS, harvested, held_out
+from tileprof.harvest.products.product_cases import COLUMNS, harvested, held_out
 
 
 class Squares:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tileprof.harvest import operators
 from tileprof.harvest.__main__ import main
 from tileprof.harvest.operators import registry
-from tileprof.harvest.product_cases import Dtype
+from tileprof.harvest.products.product_cases import Dtype
 
 
 class _Calls(TorchDispatchMode):

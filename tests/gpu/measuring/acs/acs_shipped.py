@@ -21,7 +21,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
-from tileprof.examples.common import building, print_result, stepped, stepping
+from tileprof.examples.parts.common import building, print_result, stepped, stepping
 
 
 class Tree(torch.nn.Module):

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from tileprof.examples import common
+from tileprof.examples.parts import common
 
 ROUND_S = 0.05
 

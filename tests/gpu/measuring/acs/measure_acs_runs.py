@@ -1,12 +1,13 @@
 """Compare results under ACS with those of stream order, bit for bit, while kernels begin late at random.
 
     python tests/gpu/measuring/acs/measure_acs_runs.py OUT.json [--folder DIR] [--seconds S] [--steps N] [--only NAME,…]
+        [--ways streams,graph,workers] [--unchecked]
 
-By program: the digest of all steps in stream order, and over streams with delays; ``--check`` with the footprint table
-as recorded, and with tables that lack what one kernel writes. Programs are worked on side by side, and what can be done
-of each as soon as its table is there. ``OUT.json`` holds what was done of each program after each stage; what is
-complete there is not done again. Tables are kept in ``--folder``. No program begins or ends after ``--seconds``: run it
-again to continue.
+By program: the digest of all steps in stream order, and with delays over streams, as graphs (``acs-graph``) or by
+workers; ``--check`` (not if ``--unchecked``) with the footprint table as recorded, and with tables that lack what one
+kernel writes. Programs are worked on side by side, and what can be done of each as soon as its table is there.
+``OUT.json`` holds what was done of each program after each stage; what is complete there is not done again. Tables are
+kept in ``--folder``. No program begins or ends after ``--seconds``: run it again to continue.
 """
 
 from __future__ import annotations
@@ -62,17 +63,28 @@ DELAY_US = 10
 LEAST_S = 30
 """Seconds that must remain for a program to begin."""
 CHECKED_STEPS = 4
+WAYS: dict[str, dict[str, Any]] = {"streams": {}, "graph": {}, "workers": {"workers": 8}}
+"""How delayed steps run, with more settings of the library."""
 BROKEN = 3
 """Number of kernels whose ranges are deleted, one table each, until one is noticed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Number of steps, time limit (`time.time`), and number of the library's issuing threads."""
+    """Number of steps, time limit (`time.time`), number of the library's issuing threads, which of `WAYS`, and whether
+    tables are checked.
+    """
 
     steps: int
     ends: float
     threads: int
+    ways: tuple[str, ...] = ("streams",)
+    checked: bool = True
+
+
+def stage_of(way: str) -> str:
+    """Return what a delayed run is called in a row and its folder."""
+    return "delayed" if way == "streams" else f"delayed-{way}"
 
 
 def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
@@ -169,11 +181,11 @@ class _Program:
             self._compile()
             running = [runs.submit(self._run_plain)] if not self._ended("plain") else []
             self._record()
-            if not self._ended("delayed"):
-                running.append(runs.submit(self._run_delayed))
-            if self.row.get("differing", -1) < 0:
+            ways = [way for way in self._limits.ways if not self._ended(stage_of(way))]
+            running += [runs.submit(self._run_delayed, way) for way in ways]
+            if self._limits.checked and self.row.get("differing", -1) < 0:
                 running.append(runs.submit(self._run_check))
-            for number in range(len(self.row.setdefault("broken", [])), BROKEN):
+            for number in range(len(self.row.setdefault("broken", [])), BROKEN * self._limits.checked):
                 if not runs.submit(self._run_broken, number).result():
                     break
             for job in running:
@@ -187,8 +199,9 @@ class _Program:
     def _keep(self, **values: Any) -> None:
         with self._held:
             self.row.update(values, s=self._spent + time.time() - self._begin)
-            if self._ended("delayed") and self._ended("plain"):
-                self.row["same"] = self.row["delayed"] == self.row["plain"]
+            ended = [stage_of(way) for way in WAYS if self._ended(stage_of(way))]
+            if ended and self._ended("plain"):
+                self.row["same"] = all(self.row[stage] == self.row["plain"] for stage in ended)
             write_whole(self._place / "row.json", json.dumps(self.row))
             self._pools.told(dict(self.row))
 
@@ -199,7 +212,7 @@ class _Program:
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir()
         settings = acs.Settings(mode, own, table, rest=0, threads=self._limits.threads, **more)
-        words = command(self._name, steps, self._folder) + (self._digest if mode == "streams" else ())
+        words = command(self._name, steps, self._folder) + (() if mode == "check" else self._digest)
         code, output = ran(words, acs.environment(self._library, settings), self._limits.ends)
         counts = acs.results(own)
         return code, output, counts[0] if counts else {}
@@ -222,11 +235,13 @@ class _Program:
         code, output = ran(words, {}, self._limits.ends)
         self._keep(plain=[code, output], plain_s=time.time() - began)
 
-    def _run_delayed(self) -> None:
-        began = time.time()
-        code, output, counts = self._under("streams", self._limits.steps, self._table, "delayed", delay_us=DELAY_US)
-        numbers = {key: counts.get(key, 0) for key in ("launches", "spread", "unknown")}
-        self._keep(delayed=[code, output], delayed_s=time.time() - began, **numbers)
+    def _run_delayed(self, way: str) -> None:
+        began, stage = time.time(), stage_of(way)
+        mode: acs.Mode = "graph" if way == "graph" else "streams"
+        code, output, counts = self._under(mode, self._limits.steps, self._table, stage, delay_us=DELAY_US, **WAYS[way])
+        kept = {key: counts.get(key, 0) for key in ("launches", "spread", "unknown", "graph_kernels")}
+        numbers = kept if way == "streams" else {f"{stage}-counts": kept}
+        self._keep(**{stage: [code, output], f"{stage}_s": time.time() - began}, **numbers)
 
     def _run_check(self) -> None:
         began = time.time()
@@ -264,10 +279,11 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Po
     return program.row
 
 
-def is_complete(row: dict[str, Any]) -> bool:
+def is_complete(row: dict[str, Any], limits: Limits) -> bool:
     """Return whether all work on a program was done."""
-    exited_well = "error" not in row and all(row.get(key, [-1])[0] == 0 for key in ("plain", "delayed"))
-    return exited_well and row.get("differing", -1) >= 0 and "noticed" in row
+    stages = ("plain", *map(stage_of, limits.ways))
+    exited_well = "error" not in row and all(row.get(stage, [-1])[0] == 0 for stage in stages)
+    return exited_well and (not limits.checked or (row.get("differing", -1) >= 0 and "noticed" in row))
 
 
 def main() -> None:
@@ -282,14 +298,16 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=7, help="programs at a time")
     parser.add_argument("--recordings", type=int, default=5, help="tables that are made at a time")
     parser.add_argument("--runs", type=int, default=5, help="runs of programs at a time")
+    parser.add_argument("--ways", default="streams", help=f"of {', '.join(WAYS)}, separated by commas")
+    parser.add_argument("--unchecked", action="store_true")
     options = parser.parse_args()
     ends = time.time() + options.seconds
     folder = (options.folder or options.out.resolve().parent / "acs-runs").resolve()
     rows = {row["program"]: row for row in (json.loads(options.out.read_text()) if options.out.exists() else [])}
     names = options.only.split(",") if options.only else [*LIBRARIES, *EXAMPLES, "islands"]
-    names = [name for name in names if name not in rows or not is_complete(rows[name])]
+    limits = Limits(options.steps, ends, options.threads, tuple(options.ways.split(",")), not options.unchecked)
+    names = [name for name in names if name not in rows or not is_complete(rows[name], limits)]
     library, lock = acs.build(), Lock()
-    limits = Limits(options.steps, ends, options.threads)
 
     def tell(row: dict[str, Any]) -> None:
         with lock:
@@ -299,7 +317,7 @@ def main() -> None:
     def work_on(name: str) -> None:
         if time.time() < ends - LEAST_S:
             row = of_program(name, folder, library, limits, pools)
-            print(_line(row) if is_complete(row) else json.dumps(row), flush=True)
+            print(_line(row) if is_complete(row, limits) and limits.checked else json.dumps(row), flush=True)
 
     with (
         ProcessPoolExecutor(options.recordings, mp_context=get_context("spawn")) as recordings,
@@ -308,7 +326,7 @@ def main() -> None:
     ):
         pools = Pools(recordings, runs, tell)
         list(programs.map(work_on, names))
-    complete_rows = [row for row in rows.values() if is_complete(row)]
+    complete_rows = [row for row in rows.values() if is_complete(row, limits)]
     unfinished = set(names) - {row["program"] for row in complete_rows}
     print(f"{len(complete_rows)} programs done; left: {', '.join(sorted(unfinished)) or 'none'}", flush=True)
 

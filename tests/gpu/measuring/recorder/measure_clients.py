@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[4]
 GOLDEN = ROOT / "tests" / "golden"
 LIMIT_S, AT_ONCE, REPEATS = 150, 10, 5
 GRANULE, ARENA_BYTES = 4, 4 << 30
-"""Bytes that count as one address.
+"""Bytes that count as one address, as the tables say.
 
 With 32, neighbouring tiles of narrow types meet in pieces of which they share no byte.
 """
@@ -61,7 +61,8 @@ def one(name, script, out):
 def save(out, name, graph):
     """Write the part of a graph that the comparison needs."""
     launches = graph.launches
-    launches[[c for c in LAUNCHES if c in launches]].to_parquet(out / f"{name}.launches.parquet", compression="zstd")
+    launches = launches[[c for c in LAUNCHES if c in launches]].assign(granule=GRANULE)
+    launches.to_parquet(out / f"{name}.launches.parquet", compression="zstd")
     pairs = graph.pairs
     pairs[~pairs.reuse_only][PAIRS].to_parquet(out / f"{name}.pairs.parquet", compression="zstd")
 
@@ -185,7 +186,8 @@ def main(*words):
     timed = words[0] == "--times"
     out, *wishes = words[timed:]
     Path(out).mkdir(parents=True, exist_ok=True)
-    chosen = {n: s for n, s in programs().items() if not wishes or n in wishes}
+    scripts = programs()
+    chosen = {name: scripts[name] for name in wishes or scripts}
     (times if timed else record_all)(Path(out), chosen)
 
 

@@ -2,16 +2,16 @@
 many of 1,000 runs some bit differs from stream order.
 
 python tests/gpu/measuring/schedulers/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--examples 2]
-    [--only KIND,…] [--names NAME …]
+    [--only KIND,…] [--names NAME …] [--built DIR]
 
 Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
 persistent kernel under `PERSISTENT`), ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters,
 ``dataflow-bloom``) and ``spawn`` (programs whose threads launch child grids, under each rule for launches; ``flat``,
 whose result the others must have, runs once a process). Each case is a process. No times are measured: chains run
 ``--jobs`` at a time, and other work may run beside. The examples wait for the GPU between many short kernels, which
-takes long where several processes share it; they come last, ``--examples`` at a time. A row is written when it is
-known; runs of a process that have not ended after `CHUNK_S` are an error; nothing begins after ``--budget`` seconds,
-and what still runs ends.
+takes long where several processes share it; they come last, ``--examples`` at a time. Those that ``--built`` holds are
+not compiled again. A row is written when it is known; runs of a process that have not ended after `CHUNK_S` are an
+error; nothing begins after ``--budget`` seconds, and what still runs ends.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def spawn_names() -> list[str]:
 
 
 def built(folder: Path, only: list[str]) -> dict[str, Path]:
-    """Compile the examples with delays. Return their programs by name of a case's program."""
+    """Compile the examples with delays that are not in the folder. Return their programs by name of a case's program."""
     common = ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-include", DELAYS, f"-I{INCLUDE}"]
     commands = {}
     if "spawn" in only:
@@ -162,7 +162,7 @@ def built(folder: Path, only: list[str]) -> dict[str, Path]:
         commands |= {f"{bits} bits": [*common, f"-DBLOOM_BITS={bits}", SOURCES / "bloom.cu"] for _, bits in BLOOMS}
     with ThreadPoolExecutor() as pool:
         jobs = [pool.submit(subprocess.run, [*command, "-o", folder / name], check=True, capture_output=True)
-                for name, command in commands.items()]  # fmt: skip
+                for name, command in commands.items() if not (folder / name).exists()]  # fmt: skip
         for job in jobs:
             job.result()
     return {name: folder / name for name in commands}
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=2)
     parser.add_argument("--only", default="spawn,bloom,persistent,synchronised")
     parser.add_argument("--names", nargs="+", help="of the cases, those alone")
+    parser.add_argument("--built", type=Path, help="folder for the compiled examples, kept")
     parser.add_argument("--case", nargs=3, help="one case in this process: kind, name, program")
     chosen = parser.parse_args()
     if chosen.case:
@@ -251,7 +252,7 @@ def main() -> None:
         ThreadPoolExecutor(chosen.jobs) as pool,
         ThreadPoolExecutor(chosen.examples) as few,
     ):
-        building = pool.submit(built, Path(folder), only)
+        building = pool.submit(built, chosen.built or Path(folder), only)
         if "persistent" in only:
             compiling = pool.submit(compile_chains)
         jobs = [pool.submit(run, kind, name, None) for kind, name in all_cases if kind == "synchronised"]

@@ -15,7 +15,7 @@ from tileprof.errors import UserError
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.verification.pair_waits import pair_waits
 from tileprof.policy.verification.verifier import verify
-from tileprof.viz.policy_overlay import PairOverlay
+from tileprof.viz.tables.policy_overlay import PairOverlay
 
 
 def test_values_at_equal_distances_stand_in_order_each_with_its_tick() -> None:

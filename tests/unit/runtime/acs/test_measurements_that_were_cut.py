@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,26 +65,25 @@ def machine(monkeypatch):
     return gpu_machine
 
 
-def of_program(folder):
-    return of_steps(folder, 1000)
+LIMITS = runs.Limits(1000, time.time() + 10**6, 1)
 
 
-def of_steps(folder, steps):
+def of_program(folder, limits=LIMITS):
     with ThreadPoolExecutor(1) as recordings, ThreadPoolExecutor(1) as runs_in_turn:
         pools = runs.Pools(recordings, runs_in_turn)
-        return runs.of_program("cloth", folder, Path("library"), runs.Limits(steps, time.time() + 1000, 1), pools)
+        return runs.of_program("cloth", folder, Path("library"), limits, pools)
 
 
 def test_a_program_that_was_cut_goes_on_with_the_stage_that_did_not_end(machine, tmp_path):
     machine.cut = {"delayed", "check", "broken-0"}
-    assert not runs.is_complete(of_program(tmp_path))
+    assert not runs.is_complete(of_program(tmp_path), LIMITS)
     machine.cut = {"check"}
     row = of_program(tmp_path)
     assert (row["same"], row["spread"]) == (True, 5)
-    assert not runs.is_complete(row)
+    assert not runs.is_complete(row, LIMITS)
     machine.cut = set()
     row = of_program(tmp_path)
-    assert runs.is_complete(row)
+    assert runs.is_complete(row, LIMITS)
     assert (row["differing"], row["noticed"], row["deleted"]) == (0, 1, "a")
     assert machine.recorded == 1
     assert machine.started == ["plain", "delayed", "check", "broken-0", "delayed", "check", "broken-0", "check"]
@@ -93,9 +93,19 @@ def test_a_program_that_was_cut_goes_on_with_the_stage_that_did_not_end(machine,
 
 def test_stages_of_another_number_of_steps_do_not_count(machine, tmp_path):
     of_program(tmp_path)
-    of_steps(tmp_path, 10)
+    of_program(tmp_path, replace(LIMITS, steps=10))
     assert machine.started.count("plain") == 2
     assert machine.recorded == 1
+
+
+def test_delayed_steps_run_in_further_ways_and_without_checks(machine, tmp_path):
+    limits = replace(LIMITS, ways=("graph", "workers"), checked=False)
+    row = of_program(tmp_path, limits)
+    assert machine.started == ["plain", "delayed-graph", "delayed-workers"]
+    assert runs.is_complete(row, limits)
+    assert not runs.is_complete(row, LIMITS)
+    assert row["same"]
+    assert row["delayed-workers-counts"]["spread"] == 5
 
 
 def test_programs_measure_in_turn_and_one_that_does_not_answer_is_left_out(monkeypatch, tmp_path):

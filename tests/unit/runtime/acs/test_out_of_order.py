@@ -62,6 +62,21 @@ def test_a_region_that_repeats_becomes_a_graph_whose_parameters_follow_the_buffe
     assert counts["updated"] > 0
 
 
+def test_delays_stand_before_the_kernels_of_a_graph_and_show_an_order_that_lacks(
+    machine: Machine, tmp_path: Path
+) -> None:
+    words = ("4", "25", "loop")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    lacking = tmp_path / "lacking"
+    lacking.write_text("".join(line + "\n" for line in table.read_text().splitlines() if not line.startswith("write")))
+    expected = machine.run(*words, delay_us=0)
+    for used, right in ((table, True), (lacking, False)):
+        settings = acs.Settings("graph", tmp_path / str(right), used, delay_us=200)
+        assert (machine.run(*words, settings=settings, delay_us=0) == expected) == right
+        (counts,) = acs.results(settings.folder)
+        assert counts["graph_kernels"] > 0
+
+
 def test_a_program_that_repeats_itself_without_waiting_gets_the_same_graphs(machine: Machine, tmp_path: Path) -> None:
     words = ("5", "300", "steps")
     _, table = machine.table(*words, folder=tmp_path / "log")

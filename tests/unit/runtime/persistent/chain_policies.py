@@ -33,10 +33,11 @@ def policy_of(chain: Chain, kind: str, orders: list[tuple[int, ...] | None] | No
         return replace(result, stages=stages)
     semaphores, edges = [], []
     for (producer, consumer), (parent, child) in chain._needs(chain.memory()).items():
-        gx, gy, _ = stages[producer].grid
-        x, y = (n.ravel() for n in np.meshgrid(np.arange(gx), np.arange(gy)))
+        gx, gy, gz = stages[producer].grid
+        tile = np.arange(gx * gy * gz)
+        x, y = tile % gx, tile // gx % gy
         down, across = (y, x) if chain.operators[producer].rows_along == "y" else (x, y)
-        of = {"tile": np.arange(gx * gy), "row": down, "strided": 2 * down + across % 2}[kind]
+        of = {"tile": tile, "row": down, "strided": 2 * down + across % 2}[kind]
         _, of = np.unique(of, return_inverse=True)
         full = np.bincount(of)
         waits = [sorted(set(of[parent[child == t]].tolist())) for t in range(stages[consumer].tiles)]

@@ -129,11 +129,29 @@ def test_bytes_of_a_map_reach_to_the_last_element():
     assert map_.bytes == 100 * 72 * 4 == math.prod(map_.sizes) * map_.element
 
 
-def test_a_tensor_that_repeats_is_a_map_where_a_kernel_loads_through_it_and_each_byte_is_read_once():
-    words = words_of(7, (32, 4, 3), (128, 0), (8, 2, 2), (1, 1, 1))
-    assert tensormap.decode(words) is None
-    map_ = tensormap.decode(words, loaded=True)
+def test_each_byte_of_a_tensor_that_repeats_is_read_once():
+    map_ = tensormap.decode(words_of(7, (32, 4, 3), (128, 0), (8, 2, 2), (1, 1, 1)), loaded=True)
     box_bytes = bytes_of(tensormap.boxes(map_, np.array([[8, 1, 0, 0, 0], [8, 1, 2, 0, 0]], np.int64)[:1]))
     assert sorted(box_bytes) == [BASE + row * 128 + 32 + byte for row in (1, 2) for byte in range(32)]
     beyond = tensormap.boxes(map_, np.array([[8, 1, 3, 0, 0]], np.int64))
     assert not len(beyond.load)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "is_map"),
+    [
+        ((1000, 2, 1, 1 << 31), (4000, 0, 0), True),  # a result of cuBLAS's, with a dimension that it does not use
+        ((196, 256, 2, 1 << 31), (784, 200704, 0), True),
+        ((1000, 2, 3, 4), (4000, 0, 0), True),
+        ((32, 3), (0,), False),  # nothing but a row
+        ((32, 4, 3), (0, 128), False),
+        ((32, 4, 3, 5), (64, 4096, 0), False),  # rows overlap
+    ],
+)
+def test_what_no_kernel_loads_through_is_a_map_if_a_matrix_repeats_as_a_whole(sizes, strides, is_map):
+    words = words_of(7, sizes, strides, (8,) + (1,) * (len(sizes) - 1), (1,) * len(sizes))
+    map_ = tensormap.decode(words)
+    assert (map_ is not None) == is_map
+    assert tensormap.decode(words, loaded=True) is not None
+    matrix = sum((size - 1) * stride for size, stride in zip(sizes[1:], strides, strict=True)) + sizes[0] * 4
+    assert not is_map or map_.bytes == matrix

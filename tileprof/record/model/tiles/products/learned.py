@@ -5,7 +5,7 @@ Candidates are the kernels and slices of k that the library chose for any proble
 A second net, the *judge*, sees what a library weighs of each of these (`weighing`), also compared with the least among
 them, and what was learnt of each kernel. To its worth comes a vote of the near entries of the table, where they are
 given, and the candidate of the largest sum is chosen.
-`tileprof.harvest.product_ranker` trains both nets, by the same features.
+`tileprof.harvest.products.product_ranker` trains both nets, by the same features.
 
 A table of nets has a row per candidate, ``(group, number)``::
 

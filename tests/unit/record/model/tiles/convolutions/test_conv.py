@@ -19,7 +19,7 @@ from tests.unit.record.model.tiles.oracle import (
     slot_of,
 )
 from tileprof.devices import get
-from tileprof.record.model.tile_model import Operand
+from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.footprint import READ, WRITE
 
@@ -371,3 +371,21 @@ def test_every_byte_of_a_dense_input_is_read_by_some_tile():
     with overrides.override("conv=16x4x4"):
         footprint = run_model(call, H200)[0].footprint
     assert set().union(*(bytes_of(footprint, t, 0) for t in range(footprint.tiles))) == all_bytes(call["input"])
+
+
+def test_each_gradient_has_a_workspace_of_its_own():
+    source, gradient = torch.zeros(2, 64, 14, 14).half(), torch.zeros(2, 32, 14, 14).half()
+    window = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    def slots(mask):
+        call = call_of(
+            "aten::convolution_backward", gradient, source, torch.zeros(32, 64, 3, 3).half(), [32], *window, mask
+        )
+        return [{o.slot for o in k.operands if isinstance(o, Scratch)} for k in run_model(call, H200)]
+
+    of_input, of_weight = slots([True, False, False]), slots([False, True, False])
+    both = slots([True, True, False])
+    assert set().union(*of_input)
+    assert set().union(*of_weight)
+    assert both == of_input + of_weight
+    assert not set().union(*of_input) & set().union(*of_weight)

@@ -44,12 +44,24 @@ def test_training_takes_statistics_updates_averages_and_transforms(last):
     for result in (saved_mean, saved_invstd):
         assert_writes(statistics, result)
         assert_reads(statistics, result, call["input"], down)
-    for running in (call["running_mean"], call["running_var"]):
-        assert_writes(update, running)
+    for result in (call["running_mean"], call["running_var"], saved_invstd):
+        assert_writes(update, result)
+    for vector in (saved_mean, saved_invstd):
+        assert touches(update, vector)
     assert_writes(transform, out)
     assert_reads(transform, out, call["input"], positions(call["input"]))
     for vector in (saved_mean, saved_invstd, call["weight"], call["bias"]):
         assert_reads(transform, out, vector, up)
+
+
+def test_training_without_averages_inverts_the_variance_in_its_place():
+    call = call_of("aten::native_batch_norm", image(last=False), *vectors(2), None, None, True, 0.1, 1e-5)
+    statistics, inverse, transform = run_model(call, H200)
+    variance = call.outputs[2]
+    assert_writes(statistics, variance)
+    assert_writes(inverse, variance)
+    assert_reads(inverse, variance, variance, torch.arange(CHANNELS))
+    assert touches(transform, variance)
 
 
 @pytest.mark.parametrize("shape", [(40, CHANNELS), (4, CHANNELS, 30), (4, CHANNELS, 3, 5)])
