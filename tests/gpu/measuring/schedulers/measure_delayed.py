@@ -152,7 +152,7 @@ def spawn_names() -> list[str]:
 
 
 def built(folder: Path, only: list[str]) -> dict[str, Path]:
-    """Compile the examples with delays that are not in the folder. Return their programs by name of a case's program."""
+    """Compile the examples with delays that the folder lacks. Return their programs by name of a case's program."""
     common = ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-include", DELAYS, f"-I{INCLUDE}"]
     commands = {}
     if "spawn" in only:
