@@ -1,9 +1,9 @@
-// Runs a kernel's threads as fibers of one CPU thread, in an order that a seed chooses, and what they start
-// asynchronously at the worst moments.
+// Runs a kernel's threads as fibers of one CPU thread, in an order that a seed chooses, and their asynchronous
+// operations at the worst moments.
 //
-// A thread runs until it waits, or lets others go first. Loads, stores to other blocks and products are events, which
-// happen at a random moment, or as late or early as can be. A store to global memory is held back until a release by a
-// thread that knows of it: which those are is what the vector clocks of a block say, an entry a thread.
+// A thread runs until it waits, or lets others run. Loads, stores to other blocks and products are events, which happen
+// at a random moment, or as late or as early as possible. A store to global memory is held back until a release by a
+// thread that knows of it. Vector clocks per block, with an entry per thread, say which stores these are.
 #include "scheduler.h"
 
 namespace machine {
@@ -292,7 +292,7 @@ void store_release_outside(u64* address, u64 value) {
     if (one_in(options.yield_odds)) yield();
 }
 
-// On its way for any time: others, and the CPU, may step before it is there.
+// A word on its way takes any time: other threads, and the CPU, may step before it arrives.
 void store_relaxed_outside(u64* address, u64 value) {
     for (u64 turns = one_in(options.yield_odds) ? below(256) : 0; turns > 0; --turns) yield();
     *address = value;
@@ -386,12 +386,12 @@ u16 to_half(float value) {
 
 float from_half(u16 half) { return values_of_halves[half]; }
 
-// What runs on the CPU meanwhile, a step at a time; it returns whether it has done something.
+// The program that runs on the CPU meanwhile, one step at a time; returns whether it has done something.
 extern "C" __attribute__((visibility("default"))) void run_beside(int (*work)(void*), void* given) {
     beside = work, beside_given = given;
 }
 
-// Launches of the kernel behind each other, each with its arguments and as many blocks.
+// Launches of the kernel one after another, each with its arguments and as many blocks.
 extern "C" __attribute__((visibility("default"))) const char* run_launches(const void* const* arguments, u32 count,
                                                                            u32 number_of_blocks,
                                                                            u32 blocks_of_a_cluster, const Options* how,
