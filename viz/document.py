@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds import ROOFLINE, Machine
 from tileprof.analysis.lanes import LaneSource
 from tileprof.trace.schema import COVERAGES, TIMINGS
-from tileprof.viz.boxes import box_tables
-from tileprof.viz.buffer_uses import use_tables
 from tileprof.viz.comparisons import Study
-from tileprof.viz.fold import fold_launches
-from tileprof.viz.lanes import lane_tables
-from tileprof.viz.page_values import Packed, pack, packed_bytes, printable
-from tileprof.viz.policy_overlay import Overlay, overlay_table
-from tileprof.viz.relations import relation_tables
-from tileprof.viz.schedules import gain_tables
+from tileprof.viz.tables.boxes import box_tables
+from tileprof.viz.tables.buffer_uses import use_tables
+from tileprof.viz.tables.fold import fold_launches
+from tileprof.viz.tables.lanes import lane_tables
+from tileprof.viz.tables.page_values import Packed, pack, packed_bytes, printable
+from tileprof.viz.tables.policy_overlay import Overlay, overlay_table
+from tileprof.viz.tables.relations import relation_tables
+from tileprof.viz.tables.schedules import gain_tables
 from tileprof.viz.variants import Variant, variant_tables
 
 if TYPE_CHECKING:

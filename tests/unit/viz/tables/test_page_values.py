@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.packed_values import unpacked
-from tileprof.viz.page_values import LONGEST_TEXT, inert_json, pack, printable
+from tileprof.viz.tables.page_values import LONGEST_TEXT, inert_json, pack, printable
 
 exact = st.integers(-(2**52), 2**52)
 

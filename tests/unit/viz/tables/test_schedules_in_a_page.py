@@ -11,7 +11,7 @@ from tileprof.trace import load
 from tileprof.viz import study as run_study
 from tileprof.viz.comparisons import OCCUPANCIES, SIZES, Study, cost
 from tileprof.viz.document import document
-from tileprof.viz.schedules import gain_tables
+from tileprof.viz.tables.schedules import gain_tables
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_schedules_beyond_the_budget_become_shares_and_then_nothing(graph, sched
 
 
 def test_aggregated_lanes_hold_as_much_slot_time_as_the_tiles(graph, schedule_study, monkeypatch):
-    monkeypatch.setattr("tileprof.viz.schedules._TOO_MANY", 10)
+    monkeypatch.setattr("tileprof.viz.tables.schedules._TOO_MANY", 10)
     notes = []
     tables = gain_tables(graph, None, schedule_study, budget=10**9, notes=notes)
     list_entry = next(i for i, s in enumerate(schedule_study.schedules) if s.scheduler == "list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from tileprof.examples.common import parser, positive, torch
+from tileprof.examples.parts.common import parser, positive, torch
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> Any:

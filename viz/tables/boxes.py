@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tileprof.viz.page_values import Packed, pack, packed_bytes
+from tileprof.viz.tables.page_values import Packed, pack, packed_bytes
 
 if TYPE_CHECKING:
     from tileprof.trace import Recording

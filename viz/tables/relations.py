@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.arrays.ragged import owners, spans
-from tileprof.viz.page_values import Packed, pack, packed_bytes
+from tileprof.viz.tables.page_values import Packed, pack, packed_bytes
 
 if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock, TileGraph

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.timeline import Lanes, busy_share
 from tileprof.viz.comparisons import finite, plain
-from tileprof.viz.page_values import pack, packed_bytes, printable
+from tileprof.viz.tables.page_values import pack, packed_bytes, printable
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph

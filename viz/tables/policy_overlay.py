@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tileprof.viz.page_values import pack, printable
-from tileprof.viz.relations import fitted
+from tileprof.viz.tables.page_values import pack, printable
+from tileprof.viz.tables.relations import fitted
 
 if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.trace.footprint import READ
-from tileprof.viz.page_values import Packed, pack
+from tileprof.viz.tables.page_values import Packed, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

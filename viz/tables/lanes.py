@@ -10,8 +10,8 @@ import pandas as pd
 from tileprof.analysis.bounds import SPREAD
 from tileprof.analysis.lanes import LaneSource
 from tileprof.analysis.timeline import Lanes, blocks_of, busy_share
-from tileprof.viz.buffer_uses import moved_bytes, tile_bytes
-from tileprof.viz.page_values import pack, packed_bytes
+from tileprof.viz.tables.buffer_uses import moved_bytes, tile_bytes
+from tileprof.viz.tables.page_values import pack, packed_bytes
 
 if TYPE_CHECKING:
     from tileprof.trace import Recording

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from tileprof.viz.figure_style import PALETTE, dressed
+from tileprof.viz.figures.figure_style import PALETTE, dressed
 
 _COLOURED = 6
 """Kernels with a colour of their own, those with most time; the others share one."""

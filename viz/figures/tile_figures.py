@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
-from tileprof.viz.figure_style import dressed
+from tileprof.viz.figures.figure_style import dressed
 
 if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock, TileGraph
