@@ -101,5 +101,5 @@ def _saved(took: np.ndarray[tuple[int], np.dtype[np.float64]], gap_ns: float) ->
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
+    first_names = ", ".join(names[:_MOST_NAMED])
+    return f"{first_names} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else first_names

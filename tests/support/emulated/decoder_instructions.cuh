@@ -1,5 +1,5 @@
-// Stands in for the decoder's own instructions.cuh, on the machine of machine.h: words that others write are polled,
-// and stores of them arrive late.
+// Replaces the decoder's instructions.cuh, on the machine of machine.h: words that other threads write are polled, and
+// stores to them arrive late.
 #pragma once
 
 #include "ptx.cuh"
@@ -15,7 +15,7 @@ inline int __float_as_int(float value) { return same_bits<int>(value); }
 inline unsigned __float_as_uint(float value) { return same_bits<unsigned>(value); }
 inline void __syncthreads() { machine::sync_block(0, 288); }
 
-// What lanes of a warp show each other between two meetings.
+// Values that the lanes of a warp exchange between two barriers.
 inline float shown[64][12][32];
 
 inline float from_lane(float mine, u32 lane) {
@@ -35,8 +35,8 @@ inline float __shfl_sync(unsigned, float mine, int lane) { return from_lane(mine
 
 inline const int UNCHANGED = 0;
 
-// Who finds a word absent sleeps until nothing else can be done: it waits for several words at a time, and the machine
-// watches one.
+// A thread that finds a word absent sleeps until nothing else can run: it waits for several words at a time, and the
+// machine watches one.
 template <int WORDS>
 void load_relaxed_words(void* value, const void* address, bool when) {
     if (!when) return;
@@ -65,7 +65,7 @@ inline void multiply_add_16x8x16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a
     machine::multiply_rows(sums, a, b0, b1);
 }
 
-// Barriers at which some only arrive.
+// Barriers at which some threads only arrive.
 struct Meeting {
     u32 arrived = 0, phase = 0;
 };

@@ -46,7 +46,7 @@ _TRIGGERS = (
 _MEASURED_PDL = (
     "Simulated. Where dependent launch with the wait at entry was measured on an H200, GPT-3's MLP at 16 to 256 "
     "tokens, it was slower than stream order: "
-    "measure before you rely on a small gain (tests/benchmarks/bench_h200_chains.py)."
+    "measure before you rely on a small gain (tests/benchmarks/simulator/bench_h200_chains.py)."
 )
 
 

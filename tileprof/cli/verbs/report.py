@@ -84,7 +84,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.cli.text.report_text import print_report  # noqa: PLC0415 - as above
     from tileprof.devices import get  # noqa: PLC0415 - as above
     from tileprof.trace import manifest  # noqa: PLC0415 - as above
-    from tileprof.viz.report_curves import Curves  # noqa: PLC0415 - as above
+    from tileprof.viz.figures.report_curves import Curves  # noqa: PLC0415 - as above
 
     gc.set_threshold(50_000)  # a report makes many small arrays and hardly a cycle: a tenth of its time
     conditions = [condition(text, changes=False) for text in options.fail_if]

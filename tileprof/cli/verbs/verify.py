@@ -149,14 +149,14 @@ def _print_missing(assessment: Assessment, first: int) -> None:
     from tileprof.cli.text.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     missing = assessment.missing()
-    shown = missing.head(first) if first else missing
-    for row in shown.to_dict("records"):
+    first_missing = missing.head(first) if first else missing
+    for row in first_missing.to_dict("records"):
         print(
             f"  {plain(row['consumer'])} {_at(row['consumer_tile'])} needs {row['bytes']:,} bytes of "
             f"{plain(row['producer'])} {_at(row['producer_tile'])} ({row['hazard']})"
         )
-    if len(shown) < len(missing):
-        print(f"  … and {len(missing) - len(shown):,} more (--first 0 names all)")
+    if len(first_missing) < len(missing):
+        print(f"  … and {len(missing) - len(first_missing):,} more (--first 0 names all)")
 
 
 def _at(tile: list[int]) -> str:

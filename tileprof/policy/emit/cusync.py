@@ -280,10 +280,12 @@ def _shown_waits(stage: Stage, waits: Waits) -> list[str]:
     waiting = np.flatnonzero(np.diff(waits.indptr))
     for tile in waiting[:_SHOWN].tolist():
         rows = range(int(waits.indptr[tile]), int(waits.indptr[tile + 1]))
-        awaited = [f"{waits.semaphore[w]} at {waits.value[w]} of {waits.posts[waits.semaphore[w]]} posts" for w in rows]
-        more = f", and {len(awaited) - _SHOWN} more" if len(awaited) > _SHOWN else ""
+        wait_texts = [
+            f"{waits.semaphore[w]} at {waits.value[w]} of {waits.posts[waits.semaphore[w]]} posts" for w in rows
+        ]
+        more = f", and {len(wait_texts) - _SHOWN} more" if len(wait_texts) > _SHOWN else ""
         place = f"({tile % gx}, {tile // gx % gy}, {tile // (gx * gy)})"
-        lines.append(f"    tile {place} awaits semaphore {', '.join(awaited[:_SHOWN])}{more}")
+        lines.append(f"    tile {place} awaits semaphore {', '.join(wait_texts[:_SHOWN])}{more}")
     if len(waiting) > _SHOWN:
         lines.append(f"    and so on, {len(waiting) - _SHOWN} more tiles")
     if len(waiting) < stage.tiles:

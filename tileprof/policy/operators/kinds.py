@@ -206,8 +206,10 @@ def _runs(call: RecordedCall, inputs: list[Slot], out: Slot, function: str, numb
     operands = {role: slot.permuted(*order) for role, slot in zip("xy", spread, strict=False)} | {
         "out": out.permuted(*order)
     }
-    reached = call.tile(operands["out"])
-    run = prod(reached) if call.grid[0] == 1 else _number(tuple(n - 1 for n in reached), operands["out"].shape) + 1
+    tile_shape = call.tile(operands["out"])
+    run = (
+        prod(tile_shape) if call.grid[0] == 1 else _number(tuple(n - 1 for n in tile_shape), operands["out"].shape) + 1
+    )
     parameters: dict[str, Any] = {"run": run, "function": function} | ({} if number == 1.0 else {"number": number})
     return Draft("elementwise", operands, parameters, (-(-prod(operands["out"].shape) // run), 1, 1))
 

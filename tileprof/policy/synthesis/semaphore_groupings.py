@@ -126,8 +126,8 @@ class _Awaited:
 
 def waits_of(block: EdgeBlock, grouping: Grouping, producer: I64) -> int:
     """Return how many waits a grouping makes of all dependencies, one for each tile and semaphore."""
-    awaited = _Awaited.of(block, grouping, producer)
-    return int(np.diff(awaited.indptr)[block.set_of[block.set_of >= 0]].sum())
+    waits = _Awaited.of(block, grouping, producer)
+    return int(np.diff(waits.indptr)[block.set_of[block.set_of >= 0]].sum())
 
 
 def edge_for(
@@ -144,15 +144,15 @@ def edge_for(
     ``producer`` and ``consumer`` ``[tiles, 3]`` are grid coordinates by trace tile. Waits are boxes of semaphores where
     these fit exactly, else a table.
     """
-    awaited = _Awaited.of(block, grouping, producer)
+    waits = _Awaited.of(block, grouping, producer)
     semaphores = _semaphores(grouping, stages[0])
-    ranges = _boxes(block, awaited, consumer)
-    value = _value(awaited.posts, grouping.grid)
+    ranges = _boxes(block, waits, consumer)
+    value = _value(waits.posts, grouping.grid)
     if ranges is not None and value is not None:
         points = all(r.low == r.high for r in ranges)
         kind = grouping.name if points or grouping.name in {"grid", "row"} else "interval"
         return semaphores, Edge(*stages, hazards, kind, 0, ranges, parse(value, _VALUE))
-    table, values = _table(block, awaited, consumer)
+    table, values = _table(block, waits, consumer)
     return semaphores, Edge(*stages, hazards, "table", 0, table, values)
 
 
@@ -171,12 +171,12 @@ def hull_for(
     image, or in a ragged last tile, keep the slope of the others. None where not even the posts fit an expression, or
     for more than `MOST_WAITS`.
     """
-    awaited = _Awaited.of(block, grouping, producer)
-    value = _value(awaited.posts, grouping.grid)
+    waits = _Awaited.of(block, grouping, producer)
+    value = _value(waits.posts, grouping.grid)
     if value is None:
         return None
     waiting = np.flatnonzero(block.set_of >= 0)
-    low, high = (bound[block.set_of[waiting]] for bound in awaited.bounds())
+    low, high = (bound[block.set_of[waiting]] for bound in waits.bounds())
     spans = [envelope(low[:, axis], high[:, axis], waiting, consumer, grouping.grid[axis] - 1) for axis in range(3)]
     ranges = tuple(Range(parse(first, _AXES), parse(last, _AXES)) for first, last in spans)
     scope = {axis: consumer[:, n] for n, axis in enumerate(_AXES)}

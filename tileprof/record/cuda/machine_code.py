@@ -246,8 +246,10 @@ _MANY_REGISTERS: Final = frozenset(
 
 def _written_registers(instruction: Instruction) -> list[str]:
     """Return all registers and predicates that an instruction may write, or more."""
-    named = [(kind, number) for o in instruction.operands for kind, number in _REGISTER.findall(o.partition("[")[0])]
-    out = [f"{kind}{number}" for kind, number in named if kind in {"P", "UP"}]
+    registers = [
+        (kind, number) for o in instruction.operands for kind, number in _REGISTER.findall(o.partition("[")[0])
+    ]
+    out = [f"{kind}{number}" for kind, number in registers if kind in {"P", "UP"}]
     if instruction.name in _NO_RESULT:
         return out
     if instruction.name == "R2P":
@@ -259,7 +261,7 @@ def _written_registers(instruction: Instruction) -> list[str]:
     wide = 4 if ".128" in instruction.operation else 2 if re.search(two, instruction.operation) else 1
     if instruction.name in {"CS2R", "LEPC", "F2I", "I2F", "LDS", "LDG", "LD", "LDL", "SYNCS", "SHFL", "ELECT"}:
         wide = max(wide, 4)
-    kind, number = next(((k, n) for k, n in named if k in {"R", "UR"}), ("R", "Z"))
+    kind, number = next(((k, n) for k, n in registers if k in {"R", "UR"}), ("R", "Z"))
     return out + [f"{kind}{int(number) + i}" for i in range(wide) if number.isdigit()]
 
 

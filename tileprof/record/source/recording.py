@@ -265,8 +265,8 @@ def _stored(how: FilterSettings, filtered: list[Filtered]) -> filters.StoredFilt
     for f in filtered:
         lives = np.full(len(f.words), -1, np.int64)
         if f.filtered_times is not None:
-            ended = f.filtered_times["end_ns"] > 0  # a block without BlockLife does not say
-            lives[ended] = (f.filtered_times["end_ns"] - f.filtered_times["begin_ns"])[ended].astype(np.int64)
+            has_end = f.filtered_times["end_ns"] > 0  # a block without BlockLife does not say
+            lives[has_end] = (f.filtered_times["end_ns"] - f.filtered_times["begin_ns"])[has_end].astype(np.int64)
         launches.append(filters.LaunchFilters(f.launch, f.words, lives))
     return filters.StoredFilters(how.bits, how.hashes, how.granule, launches)
 

@@ -169,10 +169,10 @@ class AddressRun:
         base, flops = logs[origin].boxes(0, spans), logs[origin].flops
         shifts = np.zeros((3, len(base)), np.int64)
         for step in steps:
-            moved = logs[step].boxes(0, spans)
-            if not _same(base, moved, but_offset=True):
+            shifted_boxes = logs[step].boxes(0, spans)
+            if not _same(base, shifted_boxes, but_offset=True):
                 return None
-            shifts[step.index(1)] = moved.offset - base.offset
+            shifts[step.index(1)] = shifted_boxes.offset - base.offset
         guess = {p: (replace(base, offset=base.offset + np.asarray(p, np.int64) @ shifts), flops) for p in places}
         return guess if all(_same(guess[p][0], logs[p].boxes(0, spans)) for p in checks) else None
 

@@ -390,8 +390,8 @@ def _ordered(net: _Growing) -> Network:
 
     order = sorted(range(len(layers)), key=deep)
     place = {number: at for at, number in enumerate(order)} | {INPUT: INPUT}
-    moved = tuple(_renumbered(layers[number], place) for number in order)
-    return Network(moved, _DTYPES[dtype(net.image)], tuple(names[number] for number in order))
+    ordered_layers = tuple(_renumbered(layers[number], place) for number in order)
+    return Network(ordered_layers, _DTYPES[dtype(net.image)], tuple(names[number] for number in order))
 
 
 def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:

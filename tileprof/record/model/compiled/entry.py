@@ -46,8 +46,8 @@ def compiler(session: Session, before: Callable[[], None]) -> Iterator[None]:
 
         session.remark(FUSED)
         session.compiles = True
-        called, converted = torch.nn.Module.__call__, torch.nn.Module._apply  # noqa: SLF001 - ours, in its place
-        for function in (Mode.__torch_dispatch__, called, converted, unless_compiling(print)):
+        module_call, converted = torch.nn.Module.__call__, torch.nn.Module._apply  # noqa: SLF001 - ours, in its place
+        for function in (Mode.__torch_dispatch__, module_call, converted, unless_compiling(print)):
             _unfollowed(function)
         mode, settings = options.pop("mode", None), options.pop("options", None)
         options["backend"] = Backend(session, _settings(mode, settings, options.get("dynamic")))

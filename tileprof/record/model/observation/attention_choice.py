@@ -95,21 +95,21 @@ def backend(
         return Backend.MATH
     if 0 in (query.shape[2], key.shape[2]) or (mask is not None and mask.stride(-1) != 1):
         return Backend.MATH
-    allowed = torch.backends.cuda
+    backends = torch.backends.cuda
     dense = all(t.stride(-1) == 1 for t in (query, key, value))
     half = query.dtype in _HALF
     widths = query.shape[3], value.shape[3]
     if (dense or query.shape[3] == 1) and half:
         cudnn = max(widths) <= _CUDNN_WIDEST and not any(w % 8 for w in widths) and key.shape[2] != 1
         cudnn = cudnn and not (dropout and query.shape[2] == 1)
-        cudnn = cudnn and capability[0] in _PREFER_CUDNN and allowed.cudnn_sdp_enabled()
+        cudnn = cudnn and capability[0] in _PREFER_CUDNN and backends.cudnn_sdp_enabled()
         if cudnn and _mask_of_cudnn(mask, query, key):
             return Backend.CUDNN
         square = not causal or query.shape[2] == key.shape[2]
         flash = mask is None and max(widths) <= _FLASH_WIDEST and widths[0] == widths[1] and square
-        if flash and capability >= (8, 0) and allowed.flash_sdp_enabled():
+        if flash and capability >= (8, 0) and backends.flash_sdp_enabled():
             return Backend.FLASH
-    if dense and (half or query.dtype is torch.float32) and allowed.mem_efficient_sdp_enabled():
+    if dense and (half or query.dtype is torch.float32) and backends.mem_efficient_sdp_enabled():
         return Backend.EFFICIENT
     return Backend.MATH
 
@@ -250,8 +250,8 @@ def _weights(call: dict[str, Any], seed: int) -> tuple[torch.Tensor, torch.Tenso
     if call.get("attn_bias") is not None:
         scores = scores + call["attn_bias"]
     if call["is_causal"]:
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~allowed, -math.inf)
+        causal_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~causal_mask, -math.inf)
     weights = scores.softmax(-1).nan_to_num(0.0)  # rows that see no key
     chance = torch.rand(weights.shape, generator=torch.Generator().manual_seed(seed))
     p = call["dropout_p"]

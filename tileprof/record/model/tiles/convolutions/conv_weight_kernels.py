@@ -173,12 +173,12 @@ def _touched(axis: Axis, lo: I64, hi: I64, begin: I64, end: I64) -> Iterator[tup
 
     Entries with all taps share merged pieces, the others take each of their taps.
     """
-    everything = (begin == 0) & (end == axis.taps)
-    if everything.any():
+    covers_all_taps = (begin == 0) & (end == axis.taps)
+    if covers_all_taps.any():
         for piece in axis.sources(lo, hi):
-            yield everything, piece
+            yield covers_all_taps, piece
     for tap in range(axis.taps):
-        selection = ~everything & (begin <= tap) & (tap < end)
+        selection = ~covers_all_taps & (begin <= tap) & (tap < end)
         if selection.any():
             yield selection, axis.tap(lo, hi, tap)
 

@@ -92,10 +92,10 @@ def entry(key: tuple[int, ...], device: Device) -> Entry | None:
     table = tables.table(FAMILY, device)
     if table is None:
         return None
-    known: dict[tuple[int, ...], Entry | None] = table.derived.setdefault("entries", {})
-    if key not in known:
-        known[key] = entry_of(table, key, device, trees=tables.table(RANKER, device))
-    return known[key]
+    entries: dict[tuple[int, ...], Entry | None] = table.derived.setdefault("entries", {})
+    if key not in entries:
+        entries[key] = entry_of(table, key, device, trees=tables.table(RANKER, device))
+    return entries[key]
 
 
 def entry_of(
@@ -122,13 +122,13 @@ def entry_of(
         same, source = learned.alike(table, near, near[0]), ShapeSource.NEIGHBOUR
         return _like(table, near, apart, same, key, source, without)
     engine = engine_of(table, key)
-    found = candidates(table, key, device, engine, without=without)
-    if found is None or found.apart[0] > _FARTHEST:
+    near_entries = candidates(table, key, device, engine, without=without)
+    if near_entries is None or near_entries.apart[0] > _FARTHEST:
         return None
-    best = learned.best(found, trees, learned.group_of(key, engine=engine is not None))
-    same = learned.alike(table, found.near, found.entries[best])
+    best = learned.best(near_entries, trees, learned.group_of(key, engine=engine is not None))
+    same = learned.alike(table, near_entries.near, near_entries.entries[best])
     source = ShapeSource.LEARNED if engine is None else ShapeSource.HEURISTIC
-    return _like(table, found.near, found.apart, same, key, source, without)
+    return _like(table, near_entries.near, near_entries.apart, same, key, source, without)
 
 
 def candidates(

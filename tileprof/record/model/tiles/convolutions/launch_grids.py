@@ -89,10 +89,10 @@ def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], 
         return launch.grid
     kernel = parse_name(launch.name)
     if kernel.role == Role.PRODUCT:
-        counted = _product_grid(launch, kernel, measured, key)
+        grid = _product_grid(launch, kernel, measured, key)
     else:
-        counted = _other_grid(launch, kernel.role, measured, key, copied, behind=behind)
-    return counted or _scaled(launch.grid, measured, key)
+        grid = _other_grid(launch, kernel.role, measured, key, copied, behind=behind)
+    return grid or _scaled(launch.grid, measured, key)
 
 
 def slices(launch: MeasuredLaunch, measured: Key) -> int:

@@ -143,12 +143,12 @@ def _before(call: _Call, launch: MeasuredLaunch, role: Role, following: Role, ta
 
 def _copied_input(call: _Call, launch: MeasuredLaunch, role: Role) -> int:
     """Return which input a copy is of: the one whose blocks the grid counts, else the next one."""
-    left = [number for number in copy_order(call.problem.key) if not call.copied[number]]
+    remaining = [number for number in copy_order(call.problem.key) if not call.copied[number]]
     if role == Role.TRANSPOSE:
         sizes = operand_sizes(call.problem.key)
-        fitting = [number for number in left if _transpose_grid(sizes[number]) == launch.grid]
-        left = fitting or left
-    return left[0]
+        fitting = [number for number in remaining if _transpose_grid(sizes[number]) == launch.grid]
+        remaining = fitting or remaining
+    return remaining[0]
 
 
 def _transpose_grid(shape: Sequence[int]) -> tuple[int, int, int]:

@@ -65,11 +65,11 @@ def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, pa
     sketch.whole(indices, READ)
     last = len(gradient.shape) - 1
     selected = None if rows is None else np.flatnonzero(rows != padding)
-    touched = np.arange(out.shape[0]) if selected is None else np.unique(rows[selected])
+    out_rows = np.arange(out.shape[0]) if selected is None else np.unique(rows[selected])
     which = np.arange(indices.numel) if selected is None else selected
     _product(sketch, gradient, READ, tile, (tuple(range(last)), which), (last, lo, hi))
     for mode in (READ, WRITE):
-        _product(sketch, out, mode, tile, ((0,), touched), (1, lo, hi))
+        _product(sketch, out, mode, tile, ((0,), out_rows), (1, lo, hi))
     confession = {} if selected is not None else without_values("every tile updates all rows of its columns")
     flops = indices.numel * width
     return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **confession)

@@ -5,7 +5,7 @@ Candidates are the kernels and slices of k that the library chose for any proble
 A second net, the *judge*, sees what a library weighs of each of these (`weighing`), also compared with the least among
 them, and what was learnt of each kernel. To its worth comes a vote of the near entries of the table, where they are
 given, and the candidate of the largest sum is chosen.
-`tileprof.harvest.product_ranker` trains both nets, by the same features.
+`tileprof.harvest.products.product_ranker` trains both nets, by the same features.
 
 A table of nets has a row per candidate, ``(group, number)``::
 
@@ -105,9 +105,9 @@ def choose(problem: Problem, nets: Table, sms: int, near: Near | None = None) ->
     some = group.categories.get(category)
     if some is None or not len(some):
         return None
-    seen = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
-    some, prior = _sieved(seen, group, category, some)
-    worth = _worth(keys, seen, group, some, prior)
+    problem_inputs = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
+    some, prior = _sieved(problem_inputs, group, category, some)
+    worth = _worth(keys, problem_inputs, group, some, prior)
     if near is not None and len(near.apart):
         share = votes(key, near, group.recipes[some])
         worth = worth + (VOTE * np.log(share + NO_VOTE)).astype(np.float32)
@@ -207,8 +207,8 @@ def _sieved(
     most = likely.max()
     likely = np.maximum(likely - (most + np.log(np.exp(likely - most).sum())), UNLIKELIEST)
     if len(some) > KEPT:
-        kept = np.sort(np.argpartition(-likely, KEPT)[:KEPT])
-        some, likely = some[kept], likely[kept]
+        best = np.sort(np.argpartition(-likely, KEPT)[:KEPT])
+        some, likely = some[best], likely[best]
     return some, likely.astype(np.float32)
 
 
@@ -225,20 +225,24 @@ def _worth(
             for size, tile in ((keys[0, 5], shapes.m), (keys[0, 6], shapes.n))
         ]
         shapes = shapes._replace(m=tiles[0], n=tiles[1])
-    seen, work = weighing.tile_features(np, keys, shapes)[0], weighing.work(np, keys, shapes)[0]
-    costs = seen[:, weighing.COSTS]
+    tile_inputs, work = weighing.tile_features(np, keys, shapes)[0], weighing.work(np, keys, shapes)[0]
+    costs = tile_inputs[:, weighing.COSTS]
     cost, own = np.exp(net["cost"][kernel]), work[:, weighing.WORKS :]
     starts = 4 * np.arange(1, COST_WAYS + 1, dtype=np.float32)
     once = np.log(own * cost[:, ::2] + starts * cost[:, 1::2])
     times = (once[:, :, None] + np.log(work[:, None, : weighing.WORKS])).reshape(len(once), -1)
     likely = np.stack([prior, prior - prior.max()], axis=1) / PRIOR_UNIT
-    known = np.concatenate(
-        [_standard(seen, net, "tile"), *(np.minimum(v - v.min(axis=0), FARTHEST) for v in (costs, times)), likely],
+    inputs = np.concatenate(
+        [
+            _standard(tile_inputs, net, "tile"),
+            *(np.minimum(v - v.min(axis=0), FARTHEST) for v in (costs, times)),
+            likely,
+        ],
         axis=1,
     )
     whole = np.maximum(_layer(np.maximum(_layer(problem, net, "trunk0"), 0), net, "trunk1"), 0)
     of_kernel = net["of_kernel"][kernel]
-    first = _layer(known, net, "tile") * (1 + _layer(of_kernel, net, "scale")) + _layer(of_kernel, net, "shift")
+    first = _layer(inputs, net, "tile") * (1 + _layer(of_kernel, net, "scale")) + _layer(of_kernel, net, "shift")
     first += _layer(whole, net, "problem")
     last = _layer(np.maximum(_layer(np.maximum(first, 0), net, "second"), 0), net, "last")[:, 0]
     crossed = of_kernel @ _layer(whole, net, "cross")
