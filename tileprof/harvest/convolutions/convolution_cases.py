@@ -115,7 +115,7 @@ def captured(random: Random, kind: str | None = None) -> Iterator[tuple[int, ...
     while True:
         own = kind or _choice(random, CAPTURED_KINDS.items())
         one, other, third = (rows[n] for n in random.choices(by_kind[own], cum_weights=often[own], k=3))
-        layer = _mixed(one, other, third, random.random())
+        layer = _crossed_layer(one, other, third, random.random())
         dtype = _choice(random, _CAPTURED_DTYPES)
         batch = _choice(random, _BATCHES) if random.random() < 0.85 else random.randint(1, _MOST_IMAGES)
         several, fits = fitting(np.array([layer], np.int64), np.array([batch]), np.array([dtype]))
@@ -132,7 +132,7 @@ def _choice(random: Random, options: Iterable[tuple[Any, float]]) -> Any:
     return random.choices(values, often)[0]
 
 
-def _mixed(one: list[int], other: list[int], third: list[int], kind: float) -> list[int]:
+def _crossed_layer(one: list[int], other: list[int], third: list[int], kind: float) -> list[int]:
     """Return a layer, with the image of ``other`` from `_AS_IT_IS` on, and with other channels from `_OTHER_IMAGE`
     on: groups and channels of a group are those of ``other`` and ``third``.
     """

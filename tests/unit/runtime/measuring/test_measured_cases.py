@@ -184,20 +184,20 @@ def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_
 def test_rows_of_a_later_job_gain_over_what_was_measured_before() -> None:
     rows = [{"chain": "c", "row": "graph", "us": 10.0}, {"chain": "d", "row": "graph", "us": 1.0}]
     job = measure.Job(SimpleNamespace(name="c"), "compiled")
-    late = measure._joined(rows, job, [{"row": COMPILED, "us": 8.0}])
+    late = measure._with_rows_of_job(rows, job, [{"row": COMPILED, "us": 8.0}])
     assert [(row["chain"], row["row"], row.get("gain")) for row in late] == [
         ("c", "graph", 0.0), ("c", COMPILED, pytest.approx(0.2)), ("d", "graph", None),
     ]  # fmt: skip
-    failure_rows = measure._joined(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
+    failure_rows = measure._with_rows_of_job(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
     assert [row.get("said") for row in failure_rows] == [None, "not compiled in 9 s", None]
     assert "gain" not in failure_rows[1]
     assert [
         row["chain"]
-        for row in measure._joined(
+        for row in measure._with_rows_of_job(
             failure_rows, measure.Job(SimpleNamespace(name="e"), "triton"), [{"row": "graph", "us": 1.0}]
         )
     ] == ["c", "c", "d", "e"]
-    assert measure._joined(rows, job, []) == rows
+    assert measure._with_rows_of_job(rows, job, []) == rows
 
 
 def test_the_kernels_that_are_prepared_are_those_that_are_launched(monkeypatch) -> None:
