@@ -1,4 +1,4 @@
-"""``tileprof run -- PROGRAM``: the program stays as it is, its models are noticed, and what is measured is told."""
+"""``tileprof run -- PROGRAM``: the program stays unchanged, its models are noticed, and measurements are printed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_on_a_gpu(monkeypatch):
 
 
 class Cached(nn.Module):
-    """Keeps what it is given, in a cache that is an argument."""
+    """A module that keeps its inputs in a cache that is an argument."""
 
     def forward(self, x, cache):
         cache.rows.append(x) if cache.store is None else cache.store.add_(x)
@@ -100,7 +100,7 @@ def test_tensors_are_found_inside_of_caches() -> None:
 
 
 def measurement(call, times):
-    """`compare` with compilers and clock played."""
+    """Run `compare` with simulated compilers and a simulated clock."""
     records = []
 
     def clock(works, restore):
@@ -160,7 +160,7 @@ def test_the_shares_of_operators_add_up() -> None:
 
 @pytest.fixture
 def main_restored(monkeypatch):
-    """What a program that runs in this process changes."""
+    """The state that a program changes when it runs in this process."""
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)

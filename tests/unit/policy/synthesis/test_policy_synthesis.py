@@ -1,4 +1,4 @@
-"""Synthesised policies are sound on any graph, and tight on the known ones."""
+"""Synthesised policies are sound on any graph, and tight on known graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table that `measure_models.py` makes of its rows, and the page about whole models, which holds that table."""
+"""The table that `measure_models.py` makes of its rows, and the page about whole models, which contains it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tileprof.record.model.tile_model import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.convolutions import (
     conv_kernels,
     conv_weight_kernels,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _DENSE: Final = 6
 """Scratch slots from here on hold dense copies of operands that are not."""
+_SLOTS: Final = 16
+"""More than one gradient has."""
 
 
 @models(
@@ -81,11 +83,25 @@ def convolution_backward(call: Call, device: Device) -> list[Kernel]:
         axes = _axes(call, large, weight, transposed=False)
         problem = WeightGradient(next(returned), small, large, axes, groups)
         measured = _measured(Pass.WEIGHT_GRADIENT, settings, problem, device)
-        launched += conv_weight_kernels.kernels(problem, device) if measured is None else measured
+        kernels = conv_weight_kernels.kernels(problem, device) if measured is None else measured
+        launched += _apart(kernels, 1)
     if of_bias:
         dims = [d for d in range(len(gradient.shape)) if d != 1]
-        launched += reduction("sum", gradient, [next(returned)], dims, device)
+        launched += _apart(reduction("sum", gradient, [next(returned)], dims, device), 2)
     return launched
+
+
+def _apart(kernels: list[Kernel], number: int) -> list[Kernel]:
+    """Return a gradient's launches with a workspace of their own, the ``number``-th: PyTorch allocates one for each
+    call of cuDNN (``run_conv_plan``).
+    """
+
+    def moved(operand: Operand | Scratch) -> Operand | Scratch:
+        if isinstance(operand, Scratch) and not operand.library:
+            return replace(operand, slot=operand.slot + number * _SLOTS)
+        return operand
+
+    return [replace(kernel, operands=tuple(map(moved, kernel.operands))) for kernel in kernels]
 
 
 @dataclass(frozen=True, slots=True)
