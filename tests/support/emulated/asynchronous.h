@@ -25,25 +25,29 @@ void check_descriptor(u64 descriptor) {
         report(text("a descriptor %llx that the machine does not know", static_cast<unsigned long long>(descriptor)));
 }
 
-// Returns row `row`, element `k` of a K-major operand, with 128-byte swizzle or without.
-float element(Block& block, u64 descriptor, u32 row, u32 k) {
+// Returns elements 8 * `half` to 8 * `half` + 7 of a row of a K-major operand, with 128-byte swizzle or without.
+void elements(Block& block, u64 descriptor, u32 row, u32 half, float (&values)[8]) {
     const u32 start = start_of(descriptor);
-    u16 half;
-    std::memcpy(
-        &half,
-        bytes_of(block, has_windows(descriptor) ? start + row * 16 + 2 * k : swizzled(start + row * 128 + 2 * k), 2),
-        2);
-    return values_of_halves[half];
+    const u32 offset = has_windows(descriptor) ? start + (row + half) * 16 : swizzled(start + row * 128 + 16 * half);
+    u16 halves[8];
+    std::memcpy(halves, bytes_of(block, offset, 16), 16);
+    for (u32 i = 0; i < 8; ++i) values[i] = values_of_halves[halves[i]];
 }
 
 // Sixteen rows of one wgmma, by one warp.
 void compute(Block& block, u32 warp, const Group& group, u64 number) {
     const Product& first = group.products[0][number];
-    float a[16][16], b[16][256], sums[16][256] = {};
-    for (u32 row = 0; row < 16; ++row)
-        for (u32 k = 0; k < 16; ++k) a[row][k] = element(block, first.a, warp % 4 * 16 + row, k);
-    for (int column = 0; column < first.width; ++column)
-        for (u32 k = 0; k < 16; ++k) b[k][column] = element(block, first.b, column, k);
+    float a[16][16], b[16][256], sums[16][256] = {}, eight[8];
+    for (u32 half = 0; half < 2; ++half) {
+        for (u32 row = 0; row < 16; ++row) {
+            elements(block, first.a, warp % 4 * 16 + row, half, eight);
+            for (u32 k = 0; k < 8; ++k) a[row][8 * half + k] = eight[k];
+        }
+        for (int column = 0; column < first.width; ++column) {
+            elements(block, first.b, column, half, eight);
+            for (u32 k = 0; k < 8; ++k) b[8 * half + k][column] = eight[k];
+        }
+    }
     for (u32 row = 0; row < 16; ++row)
         for (u32 k = 0; k < 16; ++k)
             for (int column = 0; column < first.width; ++column) sums[row][column] += a[row][k] * b[k][column];

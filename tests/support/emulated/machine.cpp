@@ -97,7 +97,7 @@ void load_matrices(u32 address, bool transposed, u32* squares) {
 void multiply_rows(float* sums, const u32* a, u32 b_low, u32 b_high) {
     now->sums = sums, now->a = a, now->b[0] = b_low, now->b[1] = b_high;
     collective("mma.sync", [](Warp&) {
-        float left[16][16], right[16][8];
+        float left[16][16], right[16][8], all[16][8];
         const auto half = [](u32 two, u32 i) { return values_of_halves[u16(two >> 16 * i)]; };
         for (u32 lane = 0; lane < 32; ++lane) {
             const Fiber& fiber = lane_of(*now, lane);
@@ -107,11 +107,13 @@ void multiply_rows(float* sums, const u32* a, u32 b_low, u32 b_high) {
                 for (u32 part = 0; part < 2; ++part)
                     right[lane % 4 * 2 + i + part * 8][lane / 4] = half(fiber.b[part], i);
             }
+            for (u32 i = 0; i < 4; ++i) all[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = fiber.sums[i];
         }
+        for (u32 row = 0; row < 16; ++row)
+            for (u32 k = 0; k < 16; ++k)
+                for (u32 column = 0; column < 8; ++column) all[row][column] += left[row][k] * right[k][column];
         for (u32 lane = 0; lane < 32; ++lane)
-            for (u32 i = 0; i < 4; ++i)
-                for (u32 k = 0; k < 16; ++k)
-                    lane_of(*now, lane).sums[i] += left[lane / 4 + i / 2 * 8][k] * right[k][lane % 4 * 2 + i % 2];
+            for (u32 i = 0; i < 4; ++i) lane_of(*now, lane).sums[i] = all[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     });
 }
 
@@ -119,13 +121,13 @@ void sync_block(u32 barrier, u32 threads) {
     std::vector<Fiber*>& here = block_of(*now).meetings[barrier];
     here.push_back(now);
     if (here.size() < threads) return sleep("bar.sync");
-    Clock all;
-    for (const Fiber* fiber : here) all.join(fiber->clock);
-    for (Fiber* fiber : here) {
-        fiber->clock = all;
-        if (fiber != now) wake(*fiber);
+    if (block_of(*now).held > 0) {
+        Clock all;
+        for (const Fiber* fiber : here) all.join(fiber->clock);
+        for (Fiber* fiber : here) fiber->clock = all;
     }
-    here.clear();
+    here.pop_back();
+    wake_all(here);
 }
 
 void sync_cluster() {

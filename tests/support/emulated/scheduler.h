@@ -154,6 +154,7 @@ void set_up(const void* const* parameters, u32 number_of_launches) {
     now = nullptr, time_ns = 0, progress = true, failed = false, failure.clear();
     grid_size = {blocks_each};
     for (u32 i = 0; i < number_of_launches; ++i) launches.push_back({parameters[i], blocks_each, blocks_each, {}});
+    fibers.reserve(number_of_blocks * THREADS), warps.reserve(number_of_blocks * WARPS);
     cluster_meetings.resize(number_of_blocks / split);
     for (u32 b = 0; b < number_of_blocks; ++b) {
         blocks.emplace_back().memory.assign(SHARED_END, 0xFF);  // not a number, in every type

@@ -31,7 +31,7 @@ namespace {
 
 constexpr u32 THREADS = 384, WARPS = THREADS / 32;
 constexpr u32 SHARED_END = 228 * 1024;
-constexpr u64 STACK_BYTES = 64 * 1024;
+constexpr u64 STACK_BYTES = 64 * 1024 + 9 * 64;  // with 64 KiB, all stacks would fall into the same cache sets
 constexpr u32 MOST_REPEATS = 256;  // reads of one word by one thread, above which it counts as polling
 constexpr int MOST_IDLE = 64;  // how often in a row all polling threads may find no change
 
@@ -101,6 +101,9 @@ struct Warp {
     std::deque<std::unique_ptr<Group>> groups;
     bool starved = false;
     u64 priority;
+
+    Warp() = default;
+    Warp(Warp&&) = default;
 };
 
 struct Barrier {
@@ -139,8 +142,8 @@ struct Poller {
 
 std::mt19937_64 dice;
 Options options;
-std::deque<Fiber> fibers;
-std::deque<Warp> warps;
+std::vector<Fiber> fibers;  // reserved before the first is made: others point to them
+std::vector<Warp> warps;
 std::deque<Block> blocks;
 std::deque<Launch> launches;
 std::vector<std::vector<Fiber*>> cluster_meetings;
