@@ -41,7 +41,16 @@ WORDS = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelv
 
 def figures() -> list[Figure]:
     """Return the figures of all pages with the values that results files give them."""
-    return [*_of_mutants(), *_of_chains(), *_of_models(), *_of_programs(), *_of_acs(), *_of_dealing()]
+    return [
+        *_of_mutants(),
+        *_of_chains(),
+        *_of_models(),
+        *_of_programs(),
+        *_of_acs(),
+        *_of_dealing(),
+        *_of_five_programs(),
+        *_of_llama(),
+    ]
 
 
 def _of_mutants() -> Iterator[Figure]:
@@ -189,6 +198,37 @@ def _of_dealing() -> Iterator[Figure]:
     yield Figure(r"queue on the GPU is the fastest in (\w+) of (\w+) layers", cells)
 
 
+def _of_five_programs() -> Iterator[Figure]:
+    gains = []
+    for key in ("over_stream", "over_pytorch"):
+        percents = sorted(-100 * row[key] for row in results("five_programs")["rows"])
+        gains += [f"{percents[0]:.0f}", f"{percents[-1]:.0f}"]
+    sentence = r"(\d+) to (\d+)% faster than stream order, (\d+) to (\d+)% faster than PyTorch in a CUDA graph"
+    yield Figure(sentence, tuple(gains))
+
+
+def _of_llama() -> Iterator[Figure]:
+    row = results("llama70b", BENCHMARKS)
+    launches, tiles, edges = f"{row['launches']:,}", f"{row['million_tiles']}", f"{row['billion_edges']}"
+    report = f"{row['report_s']}", f"{row['report_gb']}"
+    yield Figure(r"CPU cores: ([\d,]+) launches, (\d+) million tiles", (launches, f"{row['million_tiles']:.0f}"))
+    yield Figure(r"recorded in (\d+) s, analysed in (\d+) s", (f"{row['record_s']:.0f}", f"{row['report_s']:.0f}"))
+    sentence = r"([\d,]+) launches, ([\d.]+) million tiles, ([\d.]+) billion tile edges \(`bench_llama70b"
+    yield Figure(sentence, (launches, tiles, edges))
+    sentence = r"recorded in ([\d.]+) s with ([\d.]+) GB; analysed and reported in ([\d.]+) s with ([\d.]+) GB; trace"
+    yield Figure(
+        sentence + r" ([\d.]+) MB", (f"{row['record_s']}", f"{row['record_gb']}", *report, f"{row['trace_mb']}")
+    )
+    yield Figure(r"has ([\d.]+) million tiles with ([\d.]+) billion tile edges", (tiles, edges))
+    sentence = r"80 layers and ([\d.]+) million tiles at 2048 tokens; its trace is ([\d.]+) MB"
+    yield Figure(sentence, (tiles, f"{row['trace_mb']}"))
+    yield Figure(
+        r"The ([\d.]+) billion tile edges of LLaMA-2-70B take ([\d.]+) GB and ([\d.]+) s", (edges, *report[::-1])
+    )
+    sentence = r"\(([\d.]+) million tiles, ([\d.]+) billion tile edges\): ([\d.]+) s and ([\d.]+) GB"
+    yield Figure(sentence, (tiles, edges, *report))
+
+
 def ends(ratios: Iterable[float]) -> tuple[str, str]:
     """Return the smallest and the largest, with two decimals."""
     values = sorted(ratios)
@@ -226,9 +266,9 @@ def with_figures(text: str) -> str:
 
 # ---- the other numbers
 
-_UNITS = r"us|ms|ns|s|min|x|%|[kMG]B|TFLOP/s|times|points"
+_UNITS = r"us|ms|ns|s|min|%|[kMG]B|TFLOP/s|times|points"
 _NUMBER = re.compile(
-    rf"(?<![\w.#/-])[-+]?\d[\d,.]*(?: to \d[\d,.]*)?(?:\s?(?:{_UNITS})\b|%)|(?<![\w.#/-])\d{{1,3}}(?:,\d{{3}})+"
+    rf"(?<![\w.#/-])[-+]?\d[\d,.]*(?: to \d[\d,.]*)?(?:\s?(?:{_UNITS})\b|x\b|%)|(?<![\w.#/-])\d{{1,3}}(?:,\d{{3}})+"
 )
 _SOURCE = re.compile(
     r"\w+\.(?:py|cu|cc|cpp|h|cuh|json|csv|npz|toml|md)\b|2026-\d\d-\d\d|"

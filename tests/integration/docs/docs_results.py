@@ -5,7 +5,8 @@
     python -m tests.integration.docs.docs_results --list       lists the other numbers; ! where no source is near
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``. What ``docs_examples.py`` executes, and tables
-that a script of ``tests/benchmarks`` writes between such marks, are not listed.
+between such marks that a script of ``tests/benchmarks`` writes or a test of their subject computes again, are not
+listed.
 """
 
 from __future__ import annotations
@@ -349,6 +350,27 @@ def held_out_recordings() -> list[str]:
     return markdown(["held out", "predicted, us", "measured, us", "gain predicted", "measured"], rows)
 
 
+def rules_of_sources() -> list[str]:
+    """Return the table of rules of the simulated schedulers' sources, and the effect of each on simulated times."""
+    head = ["scheduler", "rule", "source", "here", "source's rule changes the time by"]
+    rows = []
+    for row in results("worth", BENCHMARKS):
+        changes = ", ".join("0" if change == 0 else f"{change:+.1f}" for change in row["worth"])
+        rows.append([f"`{row['scheduler']}`", row["rule"], row["source"], row["here"], f"{changes}%"])
+    return markdown(head, rows)
+
+
+def five_programs() -> list[str]:
+    """Return the table of programs from a recording to a policy that runs."""
+    head = ["program", "stages of the policy", "PyTorch in a graph", "stream order, tileprof's kernels", "policy"]
+    rows = []
+    for row in results("five_programs")["rows"]:
+        times = (f"{row[key]:.1f}" for key in ("pytorch", "stream", "policy"))
+        gains = (f"{row[key]:.1%}" for key in ("over_stream", "over_pytorch"))
+        rows.append([row["program"], row["stages"], *times, *gains])
+    return markdown([*head, "over stream order", "over PyTorch"], rows)
+
+
 ACCESSES = {
     "gpt2_medium": "GPT-2 medium",
     "lstm": "LSTM",
@@ -410,7 +432,8 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
     "chain-times": {"chains": chains, "two streams by chain": streams_by_chain},
     "measured": {"two streams": streams_by_kind, "delayed": delayed},
-    "simulator-accuracy": {"held-out recordings": held_out_recordings},
+    "run": {"five programs": five_programs},
+    "simulator-accuracy": {"held-out recordings": held_out_recordings, "rules of sources": rules_of_sources},
     "verify": {"halo": halo, "mutants": mutants},
     "whole-models": {"whole models": whole_models, "starts": starts},
 }

@@ -96,7 +96,7 @@ class Layout:
         # last slot lies the other ring.
         spare = max(0, max(_reach(stage, plan) for stage in stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
         taps = min(_slot_taps(stage, plan) for stage in stages)
-        # Of halos for all taps one is multiplied for long while the next comes.
+        # a halo for all taps takes long to multiply while the next one is loaded
         whole = taps > max(stage.share(plan.split) for stage in stages)
         best: tuple[tuple[int, int], int, int] | None = None
         # Blocks of keys and values are multiplied, one or two at a time, while the next comes.

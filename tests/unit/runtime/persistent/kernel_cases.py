@@ -72,7 +72,7 @@ def wide_rows() -> Chain:
 def attending(
     tokens: int, heads: int, groups: int, head: int, tile: tuple[int, int], rows: int, *, causal: bool = True
 ) -> Chain:
-    """Attention between products, in tiles of so many rows."""
+    """Attention between products, in tiles of ``rows`` rows."""
     chain = attention_block(tokens, 64, heads, groups, head, bias=True)
     first, attention, last = chain.operators
     operators = replace(first, tile=tile), replace(attention, rows=rows, causal=causal), replace(last, tile=tile)
