@@ -83,7 +83,7 @@ def document(
     strings = Strings()
     source = LaneSource(graph.recording, launches)
     shown_launches = source.timed(launches).head(MOST_LAUNCHES)
-    notes += _untimed(launches, source.lives.source)
+    notes += _timing_notes(launches, source.lives.source)
     if len(shown_launches) < len(launches):
         notes.append(f"Only the first {len(shown_launches):,} of {len(launches):,} launches are in this page.")
     pairs = _important_pairs(graph.pairs, len(shown_launches), notes)
@@ -132,7 +132,7 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _untimed(launches: pd.DataFrame, sources: list[str]) -> list[str]:
+def _timing_notes(launches: pd.DataFrame, sources: list[str]) -> list[str]:
     """Return what `LaneSource.timed` had to assume."""
     notes = []
     if len(launches) > 1 and not launches["begin_ns"].to_numpy().any():

@@ -94,7 +94,7 @@ def brute_force(kernel, arguments, evaluation):
     constants = _constants(choice, arguments)
     constants |= {n: v for n, v in choice.constants.items() if n not in kernels._OPTIONS}
     grid = kernels._grid(choice, constants)
-    own = kernels._accepted(kernel.source, kernel.name, constants)
+    own = kernels._accepted_arguments(kernel.source, kernel.name, constants)
     with watching(interpreter.interpreter_builder) as watch, np.errstate(all="ignore"):
         function[grid](**own)
     touched_bytes = {}
@@ -127,7 +127,7 @@ def _interpreted(kernel):
         mock.patch.object(heuristics, "cached_autotune", decorated),
         mock.patch.object(helpers, "set_driver_to_gpu"),
     ):
-        exec(kernels._compiled(kernel.source, kernel.name), vars(module))
+        exec(kernels._compiled_code(kernel.source, kernel.name), vars(module))
 
     class First:
         def __getattr__(self, name):

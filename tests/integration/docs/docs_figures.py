@@ -266,9 +266,9 @@ def with_figures(text: str) -> str:
 
 # ---- the other numbers
 
-_UNITS = r"us|ms|ns|s|min|x|%|[kMG]B|TFLOP/s|times|points"
+_UNITS = r"us|ms|ns|s|min|%|[kMG]B|TFLOP/s|times|points"
 _NUMBER = re.compile(
-    rf"(?<![\w.#/-])[-+]?\d[\d,.]*(?: to \d[\d,.]*)?(?:\s?(?:{_UNITS})\b|%)|(?<![\w.#/-])\d{{1,3}}(?:,\d{{3}})+"
+    rf"(?<![\w.#/-])[-+]?\d[\d,.]*(?: to \d[\d,.]*)?(?:\s?(?:{_UNITS})\b|x\b|%)|(?<![\w.#/-])\d{{1,3}}(?:,\d{{3}})+"
 )
 _SOURCE = re.compile(
     r"\w+\.(?:py|cu|cc|cpp|h|cuh|json|csv|npz|toml|md)\b|2026-\d\d-\d\d|"

@@ -101,7 +101,7 @@ def _print(trace: Trace, options: Namespace) -> int:
             guidance = guide(report, simulator, times.result())
         curves = Curves(graph)
         step("asking filters that blocks filled")
-        inserted = _inserted(trace)
+        inserted = _filter_answers(trace)
     if options.json:
         parts: dict[str, object] = {"guidance": guidance.to_json()}
         parts |= {"filters": inserted.to_json()} if inserted is not None else {}
@@ -121,7 +121,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     return 1 if failures else 0
 
 
-def _inserted(trace: Trace) -> InsertedReport | None:
+def _filter_answers(trace: Trace) -> InsertedReport | None:
     """Return what filters answer that blocks filled; None where there are none or too many pairs of blocks."""
     from tileprof.analysis.simulate.inserted import inserted_report  # noqa: PLC0415 - as above
 

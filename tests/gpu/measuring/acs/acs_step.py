@@ -126,7 +126,7 @@ def main() -> None:
             if getattr(request, "keep", False):
                 step = common._keeping(step)
             if getattr(request, "graph", False):
-                step = common._captured(step)
+                step = common._replay_of(step)
             for _ in range(values.warm):
                 result = step()
             torch.cuda.synchronize()

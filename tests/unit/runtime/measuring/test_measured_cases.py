@@ -113,7 +113,7 @@ def chains_in(path):
     return [r["chain"] for r in json.loads(path.read_text())["rows"]]
 
 
-def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(fake_gpu, capsys) -> None:
+def test_the_budget_ends_the_run_and_a_later_call_continues(fake_gpu, capsys) -> None:
     compiled, out = fake_gpu
     gpt = ["GPT-3 MLP TP8, 1 tokens", "GPT-3 MLP TP8, 16 tokens"]
     measure.main([str(out), "--only", "GPT-3 MLP", "--budget", "15"])
@@ -130,7 +130,7 @@ def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(fake_gpu,
         measure.main([])
 
 
-def test_what_is_there_is_not_measured_again_where_only_what_is_missing_is(fake_gpu, monkeypatch, capsys) -> None:
+def test_only_missing_rows_are_measured(fake_gpu, monkeypatch, capsys) -> None:
     _, out = fake_gpu
     measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens", "--budget", "15"])  # all but torch.compile
     before = json.loads(out.read_text())["rows"]
@@ -184,20 +184,20 @@ def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_
 def test_rows_of_a_later_job_gain_over_what_was_measured_before() -> None:
     rows = [{"chain": "c", "row": "graph", "us": 10.0}, {"chain": "d", "row": "graph", "us": 1.0}]
     job = measure.Job(SimpleNamespace(name="c"), "compiled")
-    late = measure._joined(rows, job, [{"row": COMPILED, "us": 8.0}])
+    late = measure._with_rows_of_job(rows, job, [{"row": COMPILED, "us": 8.0}])
     assert [(row["chain"], row["row"], row.get("gain")) for row in late] == [
         ("c", "graph", 0.0), ("c", COMPILED, pytest.approx(0.2)), ("d", "graph", None),
     ]  # fmt: skip
-    failure_rows = measure._joined(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
+    failure_rows = measure._with_rows_of_job(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
     assert [row.get("said") for row in failure_rows] == [None, "not compiled in 9 s", None]
     assert "gain" not in failure_rows[1]
     assert [
         row["chain"]
-        for row in measure._joined(
+        for row in measure._with_rows_of_job(
             failure_rows, measure.Job(SimpleNamespace(name="e"), "triton"), [{"row": "graph", "us": 1.0}]
         )
     ] == ["c", "c", "d", "e"]
-    assert measure._joined(rows, job, []) == rows
+    assert measure._with_rows_of_job(rows, job, []) == rows
 
 
 def test_the_kernels_that_are_prepared_are_those_that_are_launched(monkeypatch) -> None:
@@ -254,7 +254,7 @@ def test_more_waits_never_take_less_and_the_sum_of_stages_bounds_it(chain) -> No
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_without_a_gpu_or_a_chain_a_sentence_says_so(tmp_path) -> None:
+def test_a_missing_gpu_or_chain_is_reported_in_one_sentence(tmp_path) -> None:
     with pytest.raises(SystemExit, match=r"no GPU here .*; --prepare compiles without one"):
         measure.main([str(tmp_path / "o.json")])
     with pytest.raises(SystemExit, match="no chain's name contains 'nothing of the kind'"):

@@ -34,7 +34,7 @@ PAGE_BYTES: Final = 4096
 """The unit that the device copies when it meets a tensor map and does not find the bounds of the parameters around it.
 """
 BEGIN_BYTES: Final = 16
-"""Parameters begin so far behind a multiple of 64; pages do not."""
+"""Offset of parameters behind a multiple of 64; pages have none."""
 PART_BYTES: Final = 16
 """Bytes per entry of a copied page."""
 _NOT_REPLAYED: Final = "its stores through tensor maps could not be replayed"
@@ -67,7 +67,7 @@ class Loads:
     decodable: bool = True
     """They are in a mode that is decoded; otherwise each counts as the whole tensor."""
     identity: int = 0
-    """The map's address, or below 0 what it held where that may have changed."""
+    """The map's address, or below 0 a name of its contents if they may have changed."""
 
     def boxes(self, of: TensorMap | None = None) -> Strided:
         """Return what they read; or the same coordinates of another tensor, with this one's boxes."""
@@ -218,9 +218,9 @@ class Owners:
         if by_item is not None:
             return WrittenBoxes(by_item, "inferred", "each work item writes its rows by its columns", split)
         if not complete:
-            return _everything([], geometry, lifetimes, "not all of its parameters were seen")
+            return _all_tensors([], geometry, lifetimes, "not all of its parameters were seen")
         as_loaded = _as_loaded(outputs, loads)
-        return as_loaded or _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
+        return as_loaded or _all_tensors(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
 
     def _replayed_regions(self, launch: int) -> tuple[list[tuple[int, int, int]], str]:
         """Return result, region and address of each tensor that replays of this launch saw written, or why not."""
@@ -457,7 +457,7 @@ def _as_loaded(outputs: list[TensorMap], loads: list[Loads]) -> WrittenBoxes | N
     return None
 
 
-def _everything(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> WrittenBoxes:
+def _all_tensors(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> WrittenBoxes:
     if others:
         ranges = [(m.base, m.base + m.bytes) for m in others]
         return WrittenBoxes(whole(ranges, geometry.tiles), "conservative", f"{why}; every tile stands as writer of all")
