@@ -148,7 +148,7 @@ def page_file() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_browser_runs_nothing_and_complains_of_nothing_whatever_the_names_are(tab, tmp_path: Path, seed: int) -> None:
+def test_names_run_no_code_and_cause_no_errors_in_a_browser(tab, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     kernel, op, module, note = ("".join(draw_name(dice) for _ in range(6)) + dice.choice(NAMES) for _ in range(4))
     path = tmp_path / "named.tileprof"

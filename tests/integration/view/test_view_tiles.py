@@ -44,7 +44,7 @@ def test_every_tile_has_as_many_parents_as_the_graph_says(tab, graph):
     assert len(view.palette("tiles")) > 10
 
 
-def test_hovering_a_tile_tells_coordinates_bytes_buffers_and_times(tab, graph):
+def test_hovering_a_tile_shows_coordinates_bytes_buffers_and_times(tab, graph):
     view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles&beside=list")
     view.until(READY)
     view.until("() => tileprof.simulated()?.top")

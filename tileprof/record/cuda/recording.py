@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _MOST_COMPLAINTS: Final = 6
-"""Printed; a trace holds all of them."""
+"""Most notes that are printed; a trace holds all of them."""
 
 
 @dataclass(frozen=True, slots=True)

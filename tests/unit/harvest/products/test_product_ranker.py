@@ -49,7 +49,7 @@ def test_candidates_are_kernels_with_slices_that_were_launched(answers):
     assert (menu.recipes[lesson.candidate] == answers.recipes[answers.recipe]).all()
 
 
-def test_kernels_without_a_tile_in_their_name_are_told_by_their_threads_and_have_the_largest_tile():
+def test_kernels_without_a_tile_in_their_name_are_identified_by_threads_and_get_the_largest_tile():
     rows = np.array([recipe(8, 1, kind="gemv", threads=128), recipe(7, 1, kind="gemv", threads=128),
                      recipe(8, 1, kind="gemv", threads=256), recipe(64, 64), recipe(64, 32)], np.int32)  # fmt: skip
     kernel, largest = ranker.kernels_of(rows)

@@ -36,7 +36,7 @@ def test_footprints_that_no_argument_tells_apart_are_united():
     assert entry.count == 3
 
 
-def test_a_launch_that_was_recorded_once_speaks_for_its_arguments_alone():
+def test_a_launch_that_was_recorded_once_only_covers_its_own_arguments():
     (entry,) = tabulate([instance(4096, 8, 1, 32)], "p").entries["k"]
     assert entry.mask == bytes(8) + b"\xff" * 8
 

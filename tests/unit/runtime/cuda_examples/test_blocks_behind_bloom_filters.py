@@ -120,12 +120,12 @@ def test_filters_miss_no_dependency_and_no_block_races(program, window) -> None:
 
 
 @pytest.mark.parametrize("fault", gate_third([fault for fault in FAULTS if fault != NEVER_ENDS]))
-def test_a_planted_fault_is_seen(program, fault) -> None:
+def test_a_planted_fault_is_detected(program, fault) -> None:
     window, number = FAULTS[fault][0], [*FAULTS].index(fault)
     assert any(program(window, number, seed=seed)[0] != 0 for seed in range(1, 13))
 
 
-def test_a_wait_that_cannot_end_is_given_up_and_said(program) -> None:
+def test_a_wait_that_cannot_end_times_out_and_is_reported(program) -> None:
     code, lines = program(64, [*FAULTS].index(NEVER_ENDS), limit="100")
     assert code != 0
     assert any(line["late"] for line in lines if "mode" in line)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tileprof.record.cuda.tensor_maps.unreported_stores import Loads
 
 _MOST_CELLS = 1 << 22
-"""Rectangles of a phase that are looked at."""
+"""Most rectangles of a phase that are examined."""
 
 
 def result(output: TensorMap, loads: list[Loads]) -> Strided | None:

@@ -34,7 +34,7 @@ PAGE_BYTES: Final = 4096
 """The unit that the device copies when it meets a tensor map and does not find the bounds of the parameters around it.
 """
 BEGIN_BYTES: Final = 16
-"""Parameters begin so far behind a multiple of 64; pages do not."""
+"""Offset of parameters behind a multiple of 64; pages have none."""
 PART_BYTES: Final = 16
 """Bytes per entry of a copied page."""
 _NOT_REPLAYED: Final = "its stores through tensor maps could not be replayed"
@@ -67,7 +67,7 @@ class Loads:
     decodable: bool = True
     """They are in a mode that is decoded; otherwise each counts as the whole tensor."""
     identity: int = 0
-    """The map's address, or below 0 what it held where that may have changed."""
+    """The map's address, or below 0 a name of its contents if they may have changed."""
 
     def boxes(self, of: TensorMap | None = None) -> Strided:
         """Return what they read; or the same coordinates of another tensor, with this one's boxes."""

@@ -110,7 +110,7 @@ class Problem:
         return Placement(*ways[0], split, alone, certain=False, by_residue=by_residue)
 
     def _residue_tiles(self, rows: int) -> int:
-        """Return tiles of so many pixels each, where tiles have pixels of one residue."""
+        """Return tiles of this many pixels each, where tiles have pixels of one residue."""
         assert isinstance(self.shape, Window)
         strides = [axis.stride for axis in self.shape.axes]
         return sum(-(-int(np.prod(some)) // rows) for _, some in residues(self.shape.pixels, strides))

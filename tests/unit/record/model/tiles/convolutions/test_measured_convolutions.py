@@ -266,7 +266,7 @@ def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
     assert {(k.shape_source, k.time_source) for k in near} == {(ShapeSource.LEARNED, TimeSource.INTERPOLATED)}
 
 
-def test_kernels_are_told_by_their_names():
+def test_kernels_are_identified_by_their_names():
     assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").tile == (128, 64, 64)
     assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").cluster == (2, 4)
     xmma = "sm90_xmma_fprop_implicit_gemm_bf16_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1"
@@ -283,7 +283,7 @@ def test_kernels_are_told_by_their_names():
     assert parse_name("a kernel of tomorrow").role == Role.OTHER
 
 
-def test_layouts_are_told_as_pytorch_tells_them():
+def test_layouts_are_classified_as_by_pytorch():
     torch = pytest.importorskip("torch")
     for shape in ((1, 64, 7, 7), (2, 5, 1, 1), (1, 5, 1, 9), (3, 1, 4, 4)):
         for case_key in (torch.empty(shape), torch.empty(shape).to(memory_format=torch.channels_last)):

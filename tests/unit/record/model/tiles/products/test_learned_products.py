@@ -97,7 +97,7 @@ def test_the_candidate_of_the_largest_worth_among_those_that_the_sieve_leaves_is
 
 
 @pytest.mark.parametrize("problem", UNSEEN)
-def test_what_is_chosen_is_as_it_is_launched(problem):
+def test_the_chosen_kernel_is_the_launched_one(problem):
     chosen = learned.choose(problem, nets(), H200.sms)
     assert chosen == fitted(chosen, problem, H200.sms)
 
