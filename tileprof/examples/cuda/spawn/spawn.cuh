@@ -145,6 +145,34 @@ __device__ inline Place place_in_warp(u32 mask, int items) {
     return place;
 }
 
+// Of warps that launch, by a number that hardly two of them share.
+constexpr int LOCKS = 1 << 14;
+static __device__ int launching[LOCKS];
+
+// Calls launch(), for one thread of a warp at a time unless all 32 have come together. Threads of a warp that launch in
+// several groups may never return from cudaGetParameterBuffer (driver 580, an H200), nor does a group while another
+// thread of its warp sleeps; single threads and whole warps do (docs/measured.md, "Runs with random delays").
+template <class Launch>
+__device__ bool alone_in_warp(Launch&& launch) {
+    if (__activemask() == ~0u) {
+        __syncwarp();
+        return launch();
+    }
+    u64 grid;
+    asm volatile("mov.u64 %0, %gridid;" : "=l"(grid));
+    const u64 warp = grid * 0x9E3779B97F4A7C15ull + blockIdx.x * 8191ull + threadIdx.x / 32 * 131ull;
+    int* lock = &launching[(warp >> 3) % LOCKS];
+    while (true) {  // launches inside of the loop, behind which threads of a warp may meet
+        if (atomicCAS(lock, 0, 1) == 0) {
+            const bool launched = launch();
+            __threadfence();
+            atomicExch(lock, 0);
+            return launched;
+        }
+        __nanosleep(100);
+    }
+}
+
 __device__ inline u32 threads_together() { return __activemask(); }
 __device__ inline u32 least_in_warp(u32 mask, u32 word) { return __reduce_min_sync(mask, word); }
 #endif
@@ -219,8 +247,11 @@ __device__ void each(Control* control, int items, Item item) {
     if (launches(*control, items)) {
         const int blocks = blocks_of(items);
         atomicAdd(&control->waiting, blocks);
-        SPAWN_CHILD(child<Item>, blocks, CHILD_THREADS, control, item, items);
-        if (cudaGetLastError() == cudaSuccess) {
+        const bool launched = alone_in_warp([&] {
+            SPAWN_CHILD(child<Item>, blocks, CHILD_THREADS, control, item, items);
+            return cudaGetLastError() == cudaSuccess;
+        });
+        if (launched) {
             atomicAdd(&control->launched, 1u);
             return;
         }
