@@ -131,10 +131,10 @@ def is_cudnn(op: str, problem: Attention, device: Device) -> bool:
     that.
     """
     override = dictated("attention", (problem.queries, problem.keys))
-    chosen = op.removesuffix("_backward").endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
+    has_cudnn_name = op.removesuffix("_backward").endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
     fits = problem.q.dtype in HALF and max(problem.width, problem.value_width) <= CUDNN_WIDEST
     whole = problem.width % 8 == 0 and problem.value_width % 8 == 0
-    return device.architecture == "sm_90" and chosen and fits and whole and override is None
+    return device.architecture == "sm_90" and has_cudnn_name and fits and whole and override is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,8 +310,8 @@ def triangle(call: Call, _device: Device) -> list[Kernel]:
     else:
         low = np.maximum(low, limit)
     row = start // columns
-    chosen = low < high
-    row, low, high, which = row[chosen], low[chosen], high[chosen], which[chosen]
+    is_inside = low < high
+    row, low, high, which = row[is_inside], low[is_inside], high[is_inside], which[is_inside]
     sketch.span(source, READ, tile[which], Span(tuple(range(rank - 1)), row, row + 1), Span((rank - 1,), low, high))
     sketch.span(out, WRITE, tile, Span(tuple(range(rank)), lo, hi))
     return [sketch.kernel(f"triangle<{short(call.op)}>", threads=THREADS)]

@@ -115,30 +115,30 @@ def reduction(
     outer = tuple(d for d in order if d not in reduced)
     inputs = int(np.prod([source.shape[d] for d in inner], dtype=np.int64))
     outputs = source.numel // inputs
-    chosen = _plan_for(source, inner, outer, inputs, outputs, device)
-    sketch = Sketch(blocks(outputs, chosen.outputs_per_block), chosen.splits)
-    tile, lo, hi = ranges(outputs, chosen.outputs_per_block)
-    _read(sketch, source, (inner, outer), chosen, (tile, lo, hi), inputs)
+    plan = _plan_for(source, inner, outer, inputs, outputs, device)
+    sketch = Sketch(blocks(outputs, plan.outputs_per_block), plan.splits)
+    tile, lo, hi = ranges(outputs, plan.outputs_per_block)
+    _read(sketch, source, (inner, outer), plan, (tile, lo, hi), inputs)
     kept_order = tuple(sorted(range(len(outer)), key=lambda i: outer[i]))
     places = tuple(kept_order.index(i) for i in range(len(outer)))
-    every = np.tile(tile, chosen.splits) + np.repeat(np.arange(chosen.splits), len(tile)) * len(tile)
-    own = Span(places, np.tile(lo, chosen.splits), np.tile(hi, chosen.splits))
+    every = np.tile(tile, plan.splits) + np.repeat(np.arange(plan.splits), len(tile)) * len(tile)
+    own = Span(places, np.tile(lo, plan.splits), np.tile(hi, plan.splits))
     for result in results:
-        sketch.span(result, WRITE if chosen.splits == 1 else ATOMIC, every, own)
+        sketch.span(result, WRITE if plan.splits == 1 else ATOMIC, every, own)
     kernels: list[Kernel] = []
-    if chosen.splits > 1:
-        staged = scratch(staging, len(tile), chosen.splits * chosen.outputs_per_block * len(results))
+    if plan.splits > 1:
+        staged = scratch(staging, len(tile), plan.splits * plan.outputs_per_block * len(results))
         row = every % len(tile)
         sketch.span(staged, ATOMIC, every, Span((0,), row, row + 1))
         semaphores = scratch(staging + _SEMAPHORES, len(tile))
         sketch.span(semaphores, ATOMIC, every, Span((0,), row, row + 1))
         # blocks of an output count themselves, from zero
         kernels = [memset(semaphores)]
-    width, height, _ = chosen.threads
+    width, height, _ = plan.threads
     shared = 4 * width * height * len(results) if width > 32 or height > 1 else 0
     flops = flops_each * source.numel
     more: dict[str, Any] = {"rate": rate_of(source), "shared_bytes": shared}
-    return [*kernels, sketch.kernel(f"reduce<{name}>", threads=chosen.threads, flops=flops, **more)]
+    return [*kernels, sketch.kernel(f"reduce<{name}>", threads=plan.threads, flops=flops, **more)]
 
 
 def without_dims(result: Operand, rank: int, dims: Sequence[int]) -> Operand:
