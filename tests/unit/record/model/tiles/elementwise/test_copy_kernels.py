@@ -133,3 +133,10 @@ def test_many_inputs_take_several_concatenation_kernels():
 def test_nothing_is_rearranged_for_no_elements():
     call = call_of("aten::flip", torch.rand(0, 3), [1])
     assert rearranged("flip", call["self"], call.outputs[0], lambda a, b: [(a, b)]) == []
+
+
+def test_inputs_of_more_than_four_dimensions_are_copied_one_by_one():
+    call = call_of("aten::cat", [torch.rand(2, 3, 1, 2, 4) for _ in range(3)], 4)
+    assert len(run_model(call, H200)) == 3
+    call = call_of("aten::cat", [torch.rand(2, 3, 2, 4) for _ in range(3)], 3)
+    assert len(run_model(call, H200)) == 1
