@@ -39,7 +39,7 @@ from tileprof.policy.assessment import assess
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace.footprint import READ, WRITE
-from tileprof.viz.policy_overlay import PairOverlay
+from tileprof.viz.tables.policy_overlay import PairOverlay
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]

@@ -32,7 +32,7 @@ from IPython.display import Markdown
 import tileprof
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import Simulator, scheduler
-from tileprof.viz.tile_figures import tile_graph
+from tileprof.viz.figures.tile_figures import tile_graph
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]

@@ -41,7 +41,7 @@ from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.format.tile_numbers import tile_numbers
 from tileprof.policy.verification.verifier import verify
-from tileprof.viz.tile_figures import tile_matrix
+from tileprof.viz.figures.tile_figures import tile_matrix
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]

@@ -9,14 +9,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from tileprof.viz.document import document
-from tileprof.viz.page_values import inert_json
+from tileprof.viz.tables.page_values import inert_json
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.guidance import Guidance
     from tileprof.analysis.reporting.report import Report
     from tileprof.viz.comparisons import Study
-    from tileprof.viz.policy_overlay import Overlay
+    from tileprof.viz.tables.policy_overlay import Overlay
     from tileprof.viz.variants import Variant
 
 # The drawing is our own, on canvas: plotly's script alone is 4.5 MB, more than the whole page of a GPT-2 may have, and

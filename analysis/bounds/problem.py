@@ -186,7 +186,7 @@ class Successors(NamedTuple):
     parent_at: NDArray[np.int64]
     """``[r]`` where a relation's part of ``parent_indptr`` begins."""
     parent_indptr: NDArray[np.int64]
-    """CSR over producer tiles: positions within the relation's own entries."""
+    """CSR over all tiles of a producer: positions within the relation's own entries."""
     parent_set: NDArray[np.int32]
     member_indptr: NDArray[np.int64]
     """CSR over sets (at ``Problem.set_at``): positions within the relation's own tiles with a parent."""
@@ -198,6 +198,8 @@ class Successors(NamedTuple):
 def successors(p: Problem) -> Successors:
     """Return both inverse relations; O(entries log entries) once a distinct relation."""
     order = np.argsort(p.producer, kind="stable").astype(np.int64)
+    producer_tiles = np.zeros(len(p.sets), np.int64)
+    np.maximum.at(producer_tiles, p.relation, np.diff(p.tile_base)[p.producer])
     parent_indptr, parent_set, member_indptr, member = [], [], [], []
     for r in range(len(p.sets)):
         entries = slice(int(p.entry_at[r]), int(p.entry_at[r + 1]) if r + 1 < len(p.sets) else len(p.parent))
@@ -208,7 +210,7 @@ def successors(p: Problem) -> Successors:
         set_of_entry = np.repeat(np.arange(p.sets[r], dtype=np.int32), np.diff(indptr))
         by_parent = np.argsort(parent, kind="stable")
         parent_set.append(set_of_entry[by_parent])
-        parent_indptr.append(_offsets(np.bincount(parent, minlength=1)))
+        parent_indptr.append(_offsets(np.bincount(parent, minlength=int(producer_tiles[r]))))
         set_of = p.set_of[tiles]
         waiting = np.flatnonzero(set_of >= 0)
         member.append(waiting[np.argsort(set_of[waiting], kind="stable")].astype(np.int32))

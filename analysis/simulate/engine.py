@@ -533,8 +533,7 @@ def _tile_ends(
         link = s.out[o]
         r, gate = p.relation[link], plan.gate[p.consumer[link]]
         at = s.parent_at[r] + tile - p.tile_base[i]
-        stop = s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)
-        if gate in (FREE, GRID) or at + 1 >= stop:
+        if gate in (FREE, GRID):
             continue
         for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
             k = s.parent_set[p.entry_at[r] + e]
@@ -554,8 +553,7 @@ def _note_children(p: Problem, s: Successors, plan: Plan, z: State, tile: int, l
         link = s.out[o]
         r, c = p.relation[link], p.consumer[link]
         at = s.parent_at[r] + tile - p.tile_base[launch]
-        stop = s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)
-        if plan.gate[c] in (FREE, GRID) or at + 1 >= stop:
+        if plan.gate[c] in (FREE, GRID):
             continue
         for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
             k = s.parent_set[p.entry_at[r] + e]

@@ -13,8 +13,8 @@ from tileprof.harvest.slices import harvest
 
 FAMILIES: Final = {
     "attention": "tileprof.harvest.attention",
-    "convolutions": "tileprof.harvest.convolutions",
-    "products": "tileprof.harvest.products",
+    "convolutions": "tileprof.harvest.convolutions.convolution_calls",
+    "products": "tileprof.harvest.products.product_calls",
     "operators": "tileprof.harvest.operators",
 }
 """Families and their modules, each with a ``FAMILY``; modules are loaded when they are asked for."""

@@ -131,7 +131,7 @@ def programs(held_out):
     recordings = pd.read_parquet(RECORDED / "launches.parquet", columns=["program"]).program.unique()
     if held_out:
         return judgement(lists[held_out], recordings), "held_out.py"
-    return sorted(set(recordings) - {e["name"] for drawn in lists.values() for e in drawn}), "clients.py"
+    return sorted(set(recordings) - {e["name"] for entries in lists.values() for e in entries}), "clients.py"
 
 
 def judgement(drawn, recordings):

@@ -189,8 +189,8 @@ def kept_items(work):
     """
     first = most = others = 0
     for begin, end in pairwise(work.round_at.tolist()):
-        kept = np.where(work.items[begin:end] < work.threshold, work.items[begin:end], 0)
-        warps = np.pad(kept, (0, -len(kept) % H200.warp)).reshape(-1, H200.warp)
+        own_items = np.where(work.items[begin:end] < work.threshold, work.items[begin:end], 0)
+        warps = np.pad(own_items, (0, -len(own_items) % H200.warp)).reshape(-1, H200.warp)
         first += int(warps[np.arange(len(warps)), (warps > 0).argmax(axis=1)].sum())
         most += int(warps.max(axis=1).sum())
         others += int((warps.sum(axis=1) - warps.max(axis=1)).sum())
@@ -316,16 +316,16 @@ def comparison(results):
         if scale == 14:
             times = {name: calibrated(*works[name], rows[name], options) for name in works}
         rows_shown = []
-        for name, (work, counted) in works.items():
+        for name, (work, work_counts) in works.items():
             real = {rule: measured[name, rule] for rule in MEASURED}
-            simulated = times_us(with_times(work, counted, times[name]), replace(options, jitter_ns=late[name]))
+            simulated = times_us(with_times(work, work_counts, times[name]), replace(options, jitter_ns=late[name]))
             for rule, us in simulated.items():
                 if rule not in CALIBRATED or (scale == 16 and (name, rule) not in FITTED):
                     off[rule].append((us, real[rule]))
                 if scale == 16 and (name, rule) not in FITTED:
                     later.setdefault(rule, []).append((us, real[rule]))
             item_ns = ITEM_NS * times[name].item_ns / times["bfs"].item_ns
-            k20c = times_us(with_times(work, counted, Times(item_ns, BASE_NS, CHILD_NS)), Spawning())
+            k20c = times_us(with_times(work, work_counts, Times(item_ns, BASE_NS, CHILD_NS)), Spawning())
             medians = {rule: row.us for rule, row in real.items()}
             rows_shown.append((name, *(gains(some) for some in (k20c, simulated, medians))))
         lines += [f"Scale {scale}, times as fast as flat:", "", *table(rows_shown), ""]

@@ -1,4 +1,4 @@
-"""Programs of users that the recorder once fell short on: bytes that change are recorded, few of them coarsely."""
+"""Users' programs on which the recorder once failed: all changed bytes are recorded, and few of them coarsely."""
 
 import sys
 from pathlib import Path

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tileprof.analysis.guidance import Guidance
-    from tileprof.viz.report_curves import Curves
+    from tileprof.viz.figures.report_curves import Curves
 
 _NARROWEST = 80
 _COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}

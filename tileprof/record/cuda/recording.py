@@ -276,9 +276,11 @@ def write_check(events: list[dict[str, Any]], checked: int, missed: int) -> str:
     others = sum(e["graph"] < 0 and e["launch"] not in compared for e in launches)
     words = f"write check: {checked:,} bytes changed, {missed:,} of them outside every recorded write"
     if in_graphs:
-        words += f"; not checked: {_counted(in_graphs)} in CUDA graphs (run the program without graphs to check them)"
+        words += (
+            f"; not checked: {_launch_count(in_graphs)} in CUDA graphs (run the program without graphs to check them)"
+        )
     if others:
-        words += f"; {_counted(others, 'other ')} {'was' if others == 1 else 'were'} not compared"
+        words += f"; {_launch_count(others, 'other ')} {'was' if others == 1 else 'were'} not compared"
     return words
 
 
@@ -303,7 +305,7 @@ def _summary(path: Path, decoder: Decoder, extra: Extra, *, check_writes: bool) 
     _say(f"next: tileprof report {shell_word(path)}")
 
 
-def _counted(launches: int, kind: str = "") -> str:
+def _launch_count(launches: int, kind: str = "") -> str:
     return f"{launches:,} {kind}launch{'' if launches == 1 else 'es'}"
 
 

@@ -1,12 +1,13 @@
 """Compare results under ACS with those of stream order, bit for bit, while kernels begin late at random.
 
     python tests/gpu/measuring/acs/measure_acs_runs.py OUT.json [--folder DIR] [--seconds S] [--steps N] [--only NAME,…]
+        [--ways streams,graph,workers] [--unchecked]
 
-By program: the digest of all steps in stream order, and over streams with delays; ``--check`` with the footprint table
-as recorded, and with tables that lack what one kernel writes. Programs are worked on side by side, and what can be done
-of each as soon as its table is there. ``OUT.json`` holds what was done of each program after each stage; what is
-complete there is not done again. Tables are kept in ``--folder``. No program begins or ends after ``--seconds``: run it
-again to continue.
+By program: the digest of all steps in stream order, and with delays over streams, as graphs (``acs-graph``) or by
+workers; ``--check`` (not if ``--unchecked``) with the footprint table as recorded, and with tables that lack what one
+kernel writes. Programs are worked on side by side, and what can be done of each as soon as its table is there.
+``OUT.json`` holds what was done of each program after each stage; what is complete there is not done again. Tables are
+kept in ``--folder``. No program begins or ends after ``--seconds``: run it again to continue.
 """
 
 from __future__ import annotations
@@ -56,27 +57,40 @@ LIBRARIES = (
     "bert llama t5 vit",
     "resnet18 googlenet shufflenet squeezenet",
 )
-"""Models that one process runs one after another: to begin, and to record, costs more than the steps."""
+"""Models that one process runs one after another, since starting and recording cost more than the steps."""
 DELAY_US = 10
-"""In the mean: the GPU sleeps for up to twice that before each launch."""
+"""Mean delay: the GPU sleeps for up to twice that before each launch."""
 LEAST_S = 30
-"""That have to be left for a program to begin."""
+"""Seconds that must remain for a program to begin."""
 CHECKED_STEPS = 4
+WAYS: dict[str, dict[str, Any]] = {"streams": {}, "graph": {}, "workers": {"workers": 8}}
+"""How delayed steps run, with more settings of the library."""
 BROKEN = 3
-"""Kernels whose ranges are deleted, one table each, until one is noticed."""
+"""Number of kernels whose ranges are deleted, one table each, until one is noticed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many steps, until when (`time.time`), and how many threads of the library's issue."""
+    """Number of steps, time limit (`time.time`), number of the library's issuing threads, which of `WAYS`, and whether
+    tables are checked.
+    """
 
     steps: int
     ends: float
     threads: int
+    ways: tuple[str, ...] = ("streams",)
+    checked: bool = True
+
+
+def stage_of(way: str) -> str:
+    """Return what a delayed run is called in a row and its folder."""
+    return "delayed" if way == "streams" else f"delayed-{way}"
 
 
 def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
-    """A program with this number of steps, without ``--digest``, which changes what padding of parameters holds."""
+    """Return a program with this number of steps, without ``--digest``, which changes what padding of parameters
+    holds.
+    """
     if name == "islands":
         return str(folder / "islands" / "program"), str(steps)
     words = (
@@ -88,8 +102,9 @@ def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
 
 
 def lacking(table: Path, number: int, out: Path) -> str:
-    """Write a table without what one kernel writes: of those that write, the one with ``number`` more frequent ones;
-    its name, "" where there are not that many.
+    """Write a table without the writes of one kernel: of those that write, the one with ``number`` more frequent ones.
+
+    Return its name, or "" if there are fewer.
     """
     lines, kernel, counts = table.read_text().splitlines(), "", Counter[str]()
     for line in lines:
@@ -108,7 +123,7 @@ def lacking(table: Path, number: int, out: Path) -> str:
 
 
 def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple[int, str]:
-    """Exit code and stdout; -1 and what it said on stderr where it did not end in time."""
+    """Return exit code and stdout; -1 and stderr if the program did not end in time."""
     try:
         result = subprocess.run(
             words,
@@ -125,8 +140,8 @@ def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple
 
 def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
     """Write the table of a program into a folder; in a process of its own, whose variables change."""
-    for left in ("raw", "recorded.tileprof"):  # of a run that was ended
-        shutil.rmtree(place / left, ignore_errors=True)
+    for leftover in ("raw", "recorded.tileprof"):  # of an interrupted run
+        shutil.rmtree(place / leftover, ignore_errors=True)
     record_table(words, place, library).write(place / "table.half")
     for large in ("raw", "recorded.tileprof"):
         shutil.rmtree(place / large, ignore_errors=True)
@@ -135,7 +150,7 @@ def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
 
 @dataclass(frozen=True)
 class Pools:
-    """Who makes the tables, and who runs the programs that have one. ``told`` gets a row after each stage."""
+    """Workers that make tables, and workers that run programs which have one. ``told`` gets a row after each stage."""
 
     recordings: Executor
     runs: Executor
@@ -143,7 +158,7 @@ class Pools:
 
 
 class _Program:
-    """What is done of one program: its row is kept in a file after each stage, and goes on from there."""
+    """The work on one program. Its row is kept in a file after each stage, and continues from there."""
 
     def __init__(self, name: str, folder: Path, library: Path, limits: Limits, pools: Pools) -> None:
         self._name, self._folder, self._library, self._limits, self._pools = name, folder, library, limits, pools
@@ -152,25 +167,25 @@ class _Program:
         self._table = self._place / "table"
         self._digest = () if name == "islands" else ("--digest",)
         self.row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads}
-        kept = self._place / "row.json"
-        before = json.loads(kept.read_text()) if kept.exists() else {}
+        row_file = self._place / "row.json"
+        before = json.loads(row_file.read_text()) if row_file.exists() else {}
         if all(before.get(key) == value for key, value in self.row.items()):
             self.row = before
         self.row.pop("error", None)
         self._begin, self._spent, self._held = time.time(), self.row.get("s", 0.0), Lock()
 
     def work(self) -> None:
-        """Do all that is not done, side by side where it can be."""
+        """Do all remaining work, side by side where possible."""
         runs = self._pools.runs
         try:
             self._compile()
             running = [runs.submit(self._run_plain)] if not self._ended("plain") else []
             self._record()
-            if not self._ended("delayed"):
-                running.append(runs.submit(self._run_delayed))
-            if self.row.get("differing", -1) < 0:
+            ways = [way for way in self._limits.ways if not self._ended(stage_of(way))]
+            running += [runs.submit(self._run_delayed, way) for way in ways]
+            if self._limits.checked and self.row.get("differing", -1) < 0:
                 running.append(runs.submit(self._run_check))
-            for number in range(len(self.row.setdefault("broken", [])), BROKEN):
+            for number in range(len(self.row.setdefault("broken", [])), BROKEN * self._limits.checked):
                 if not runs.submit(self._run_broken, number).result():
                     break
             for job in running:
@@ -184,8 +199,9 @@ class _Program:
     def _keep(self, **values: Any) -> None:
         with self._held:
             self.row.update(values, s=self._spent + time.time() - self._begin)
-            if self._ended("delayed") and self._ended("plain"):
-                self.row["same"] = self.row["delayed"] == self.row["plain"]
+            ended = [stage_of(way) for way in WAYS if self._ended(stage_of(way))]
+            if ended and self._ended("plain"):
+                self.row["same"] = all(self.row[stage] == self.row["plain"] for stage in ended)
             write_whole(self._place / "row.json", json.dumps(self.row))
             self._pools.told(dict(self.row))
 
@@ -196,7 +212,7 @@ class _Program:
         shutil.rmtree(own, ignore_errors=True)
         own.mkdir()
         settings = acs.Settings(mode, own, table, rest=0, threads=self._limits.threads, **more)
-        words = command(self._name, steps, self._folder) + (self._digest if mode == "streams" else ())
+        words = command(self._name, steps, self._folder) + (() if mode == "check" else self._digest)
         code, output = ran(words, acs.environment(self._library, settings), self._limits.ends)
         counts = acs.results(own)
         return code, output, counts[0] if counts else {}
@@ -219,11 +235,13 @@ class _Program:
         code, output = ran(words, {}, self._limits.ends)
         self._keep(plain=[code, output], plain_s=time.time() - began)
 
-    def _run_delayed(self) -> None:
-        began = time.time()
-        code, output, counts = self._under("streams", self._limits.steps, self._table, "delayed", delay_us=DELAY_US)
-        numbers = {key: counts.get(key, 0) for key in ("launches", "spread", "unknown")}
-        self._keep(delayed=[code, output], delayed_s=time.time() - began, **numbers)
+    def _run_delayed(self, way: str) -> None:
+        began, stage = time.time(), stage_of(way)
+        mode: acs.Mode = "graph" if way == "graph" else "streams"
+        code, output, counts = self._under(mode, self._limits.steps, self._table, stage, delay_us=DELAY_US, **WAYS[way])
+        kept = {key: counts.get(key, 0) for key in ("launches", "spread", "unknown", "graph_kernels")}
+        numbers = kept if way == "streams" else {f"{stage}-counts": kept}
+        self._keep(**{stage: [code, output], f"{stage}_s": time.time() - began}, **numbers)
 
     def _run_check(self) -> None:
         began = time.time()
@@ -240,7 +258,7 @@ class _Program:
         )
 
     def _run_broken(self, number: int) -> bool:
-        """Whether another kernel is to be tried."""
+        """Return whether another kernel is to be tried."""
         table = self._place / f"lacking-{number}"
         kernel = lacking(self._table, number, table)
         if not kernel or self.row.get("noticed") or self._limits.ends - time.time() < 1:
@@ -261,14 +279,15 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Po
     return program.row
 
 
-def is_complete(row: dict[str, Any]) -> bool:
-    """Whether all that a program has to do was done."""
-    ended = "error" not in row and all(row.get(key, [-1])[0] == 0 for key in ("plain", "delayed"))
-    return ended and row.get("differing", -1) >= 0 and "noticed" in row
+def is_complete(row: dict[str, Any], limits: Limits) -> bool:
+    """Return whether all work on a program was done."""
+    stages = ("plain", *map(stage_of, limits.ways))
+    exited_well = "error" not in row and all(row.get(stage, [-1])[0] == 0 for stage in stages)
+    return exited_well and (not limits.checked or (row.get("differing", -1) >= 0 and "noticed" in row))
 
 
 def main() -> None:
-    """Go through the programs that are not in ``OUT.json``, several at a time."""
+    """Work on the programs that are not in ``OUT.json``, several at a time."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--folder", type=Path, help="where tables are kept; default: beside OUT.json")
@@ -279,24 +298,26 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=7, help="programs at a time")
     parser.add_argument("--recordings", type=int, default=5, help="tables that are made at a time")
     parser.add_argument("--runs", type=int, default=5, help="runs of programs at a time")
+    parser.add_argument("--ways", default="streams", help=f"of {', '.join(WAYS)}, separated by commas")
+    parser.add_argument("--unchecked", action="store_true")
     options = parser.parse_args()
     ends = time.time() + options.seconds
     folder = (options.folder or options.out.resolve().parent / "acs-runs").resolve()
     rows = {row["program"]: row for row in (json.loads(options.out.read_text()) if options.out.exists() else [])}
     names = options.only.split(",") if options.only else [*LIBRARIES, *EXAMPLES, "islands"]
-    names = [name for name in names if name not in rows or not is_complete(rows[name])]
-    library, held = acs.build(), Lock()
-    limits = Limits(options.steps, ends, options.threads)
+    limits = Limits(options.steps, ends, options.threads, tuple(options.ways.split(",")), not options.unchecked)
+    names = [name for name in names if name not in rows or not is_complete(rows[name], limits)]
+    library, lock = acs.build(), Lock()
 
     def tell(row: dict[str, Any]) -> None:
-        with held:
+        with lock:
             rows[row["program"]] = row
             write_whole(options.out, json.dumps(list(rows.values()), indent=1))
 
     def work_on(name: str) -> None:
         if time.time() < ends - LEAST_S:
             row = of_program(name, folder, library, limits, pools)
-            print(_line(row) if is_complete(row) else json.dumps(row), flush=True)
+            print(_line(row) if is_complete(row, limits) and limits.checked else json.dumps(row), flush=True)
 
     with (
         ProcessPoolExecutor(options.recordings, mp_context=get_context("spawn")) as recordings,
@@ -305,9 +326,9 @@ def main() -> None:
     ):
         pools = Pools(recordings, runs, tell)
         list(programs.map(work_on, names))
-    done = [row for row in rows.values() if is_complete(row)]
-    left = set(names) - {row["program"] for row in done}
-    print(f"{len(done)} programs done; left: {', '.join(sorted(left)) or 'none'}", flush=True)
+    complete_rows = [row for row in rows.values() if is_complete(row, limits)]
+    unfinished = set(names) - {row["program"] for row in complete_rows}
+    print(f"{len(complete_rows)} programs done; left: {', '.join(sorted(unfinished)) or 'none'}", flush=True)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -21,17 +21,18 @@ ROOT = Path(__file__).resolve().parents[4]
 GOLDEN = ROOT / "tests" / "golden"
 LIMIT_S, AT_ONCE, REPEATS = 150, 10, 5
 GRANULE, ARENA_BYTES = 4, 4 << 30
-"""Bytes that count as one address, as the tables say: with 32, neighbouring tiles of narrow types meet where they share
-no byte.
+"""Bytes that count as one address, as the tables say.
+
+With 32, neighbouring tiles of narrow types meet in pieces of which they share no byte.
 """
 LAUNCHES = ["op", "kernel", "tiles", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "coverage"]
 PAIRS = ["producer", "consumer", "pattern"]
 
 
 def programs():
-    """Names and scripts, those first that take longest."""
-    drawn = [e for path in sorted(GOLDEN.glob("held_out*.json")) for e in json.loads(path.read_text())]
-    held_out = [e["name"] for e in sorted(drawn, key=lambda e: e["reserve"])]
+    """Return names and scripts, the slowest first."""
+    entries = [e for path in sorted(GOLDEN.glob("held_out*.json")) for e in json.loads(path.read_text())]
+    held_out = [e["name"] for e in sorted(entries, key=lambda e: e["reserve"])]
     clients = (
         "triton_products", "faster_rcnn", "t5_step", "static_decode", "flex_attention", "mamba", "whisper", "qwen3_moe",
         "convnext", "mixer", "unet", "gcn", "gat",
@@ -40,7 +41,7 @@ def programs():
 
 
 def one(name, script, out):
-    """Record a program; its launches and true pairs."""
+    """Record a program. Return its launches and true pairs."""
     from tileprof.analysis import build_graph
     from tileprof.record import Options
     from tileprof.record.cuda import recording
@@ -58,7 +59,7 @@ def one(name, script, out):
 
 
 def save(out, name, graph):
-    """Write what the comparison needs of a graph."""
+    """Write the part of a graph that the comparison needs."""
     launches = graph.launches
     launches = launches[[c for c in LAUNCHES if c in launches]].assign(granule=GRANULE)
     launches.to_parquet(out / f"{name}.launches.parquet", compression="zstd")
@@ -67,7 +68,7 @@ def save(out, name, graph):
 
 
 def record_all(out, names):
-    """Record the programs, several at once; one line for each."""
+    """Record the programs, several at once, and print one line for each."""
 
     def start(item):
         name, script = item
@@ -87,7 +88,7 @@ def record_all(out, names):
 
 
 def times(out, names):
-    """Run programs under PyTorch's profiler; kernels, grids and durations of each."""
+    """Run programs under PyTorch's profiler. Return kernels, grids and durations of each."""
     import torch
 
     sys.path.insert(0, str(GOLDEN))
@@ -114,7 +115,9 @@ def times(out, names):
 
 
 def profile_of(torch, run, out):
-    """The kernels, copies and memsets of a run, in order of their start, each with the median of its durations."""
+    """Return the kernels, copies and memsets of a run, in order of their start, each with the median of its
+    durations.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     run()
@@ -145,8 +148,8 @@ def profile_of(torch, run, out):
 
 
 def join(out, folder, timed):
-    """One table of launches, with durations of the folder ``timed``, and one of pairs. Programs not in ``out`` stay, and
-    so do durations that ``timed`` lacks, if the launches are the same.
+    """Write one table of launches, with durations from the folder ``timed``, and one of pairs. Programs not in ``out``
+    stay, and so do durations that ``timed`` lacks, if the launches are the same.
     """
     import pandas as pd
 
@@ -172,7 +175,9 @@ def alike(launches, others):
 
 
 def durations(launches, path):
-    """Nanoseconds of each launch; NaN for all of a program of which the profiler saw another sequence of launches."""
+    """Return the nanoseconds of each launch; NaN for a program for which the profiler saw another sequence of
+    launches.
+    """
     rows = json.loads(path.read_text()) if path.exists() else []
     grids = [[int(n) for n in launches.loc[i, ["grid_x", "grid_y", "grid_z"]]] for i in range(len(launches))]
     same = len(rows) == len(launches) and all(r["grid"] in (None, g) for r, g in zip(rows, grids, strict=True))

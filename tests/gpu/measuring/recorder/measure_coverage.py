@@ -84,7 +84,7 @@ def child(name):
 
 
 def one(name, out):
-    """Record a program; its launches that are not exact, by kernel, with bytes and reason."""
+    """Record a program. Return its launches that are not exact, by kernel, with bytes and reason."""
     from tileprof.record import Options
     from tileprof.record.cuda import decode, recording
     from tileprof.record.cuda.settings import Settings
@@ -135,7 +135,7 @@ def keep(raw, out):
 
 
 def summary(result):
-    """Lines of a short table."""
+    """Return the lines of a short table."""
     total = sum(result["bytes"].values()) or 1
     shares = ", ".join(f"{level} {size / total:.1%}" for level, size in result["bytes"].items())
     yield f"{result['program']}: {shares} of {total:,} bytes; {result['seconds']} s; exit {result.get('exit')}"

@@ -16,7 +16,7 @@ def narrowing() -> Chain:
 
 
 def wide_rows() -> Chain:
-    """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
+    """A row of pixels is so long that not all taps are loaded at once, but one row of them at a time."""
     x, h, y = matrix("x", 2, 9, 112, 128), matrix("h", 2, 9, 112, 128), matrix("y", 2, 9, 112, 128)
     first = Conv2d(x, matrix("w1", 128, 3, 3, 128), h, matrix("b1", 128), tile=(112, 128), padding=1, epilogue="relu")
     return Chain(

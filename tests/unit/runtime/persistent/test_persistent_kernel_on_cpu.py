@@ -220,7 +220,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_seen(make, fault) -> None:
+def test_a_planted_fault_is_detected(make, fault) -> None:
     name, patch = FAULTS[fault]
     case = CASES[name]
     assert any(wrong_runs(make(plan_for(name), patch, case[4]), case[0], 60))

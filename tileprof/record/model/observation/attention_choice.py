@@ -65,7 +65,7 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
         padded = choice is Backend.FLASH and query.shape[3] % _FLASH_WIDTHS != 0
         if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability) and not padded):
             return operator._op_dk(_IMPLICIT, *inputs, scale=scale, enable_gqa=enable_gqa)  # noqa: SLF001 - PyTorch's
-        return _fused(choice, *inputs, scale=scale)
+        return _fused_attention(choice, *inputs, scale=scale)
 
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attention, "AutogradCPU")
@@ -149,7 +149,7 @@ def _numbers(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | N
     return torch.where(mask, zero, torch.full((), -math.inf, dtype=query.dtype, device=mask.device))
 
 
-def _fused(
+def _fused_attention(
     choice: Backend,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -205,7 +205,7 @@ def _forward(operator: Any) -> Any:
     names = [r.name for r in operator._schema.returns]  # noqa: SLF001 - has no public name
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        call = _named(operator, args, kwargs)
+        call = _arguments_by_name(operator, args, kwargs)
         results = _laid_out(operator, args, kwargs)
         seed = int(torch.randint(1 << 31, ())) if call["dropout_p"] else 0
         out, sums = _value(call, seed)
@@ -226,7 +226,7 @@ def _backward(operator: Any) -> Any:
     gradient_name = operator._schema.arguments[0].name  # noqa: SLF001 - has no public name
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        call = _named(operator, args, kwargs)
+        call = _arguments_by_name(operator, args, kwargs)
         seed = int(call["philox_seed"].flatten()[0]) if call["dropout_p"] else 0
         gradients = _gradients(call, call[gradient_name].float(), seed)
         results = _laid_out(operator, args, kwargs)
@@ -238,7 +238,7 @@ def _backward(operator: Any) -> Any:
     return kernel
 
 
-def _named(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _arguments_by_name(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     arguments = operator._schema.arguments  # noqa: SLF001 - has no public name
     values = {a.name: a.default_value for a in arguments if a.has_default_value()}
     return values | {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs

@@ -1,4 +1,4 @@
-"""Check what a tensor-map load reads, against element-by-element enumeration; and that another layout is refused."""
+"""What a tensor-map load reads, compared with element-by-element enumeration; other layouts are refused."""
 
 import ctypes
 import itertools
@@ -16,7 +16,7 @@ BASE = 0x7F0000001000
 
 
 def words_of(type_, sizes, strides, box, steps, base=BASE, im2col=0):
-    """The map's words, written from the layout in the module's docstring."""
+    """Return the map's words, written from the layout in the module's docstring."""
     w = np.zeros(16, np.uint32)
     w[0], w[1] = base & 0xFFFFFFFF, base >> 32
     w[2] = im2col | len(sizes) - 1 << 4 | type_ << 7
@@ -33,7 +33,7 @@ def words_of(type_, sizes, strides, box, steps, base=BASE, im2col=0):
 
 
 def read_by(map_, at):
-    """Bytes of the elements at + i*step < at + box that lie in the tensor."""
+    """Return the bytes of the elements at + i*step < at + box that lie in the tensor."""
     axes = [
         [c for c in range(a, a + b, s) if 0 <= c < n]
         for a, b, s, n in zip(at, map_.box, map_.steps, map_.sizes, strict=True)
@@ -95,7 +95,7 @@ def test_a_batch_dimension_of_one_may_have_no_stride():
     [
         np.zeros(16, np.uint32),
         words_of(7, (32, 4), (0,), (8, 2), (1, 1)),  # rows on top of each other
-        words_of(0, (8,), (), (8,), (1,)),  # smaller than the hardware moves
+        words_of(0, (8,), (), (8,), (1,)),  # smaller than the hardware's smallest transfer
         words_of(7, (32,), (), (8,), (1,), base=BASE + 4),  # not aligned
         words_of(15, (32,), (), (8,), (1,)),  # no such element
     ],
@@ -105,7 +105,7 @@ def test_words_that_cannot_be_a_map_are_none(words):
 
 
 def encoder(change=lambda words: words):
-    """CuTensorMapEncodeTiled with this layout, or another."""
+    """Return a fake cuTensorMapEncodeTiled with this layout, or another."""
     types = {6: 6, 7: 7, 9: 10}
 
     def encode(to, type_, dims, base, sizes, strides, box, steps, *_):

@@ -58,7 +58,7 @@ def convolution(call: Call, device: Device) -> list[Kernel]:
         call.outputs[0], source, call["weight"], axes, call["groups"], call.arguments.get("bias"), transposed=transposed
     )
     settings = _Settings.of(call, source, call["weight"], transposed=transposed)
-    launched = _measured(Pass.FORWARD, settings, window, device)
+    launched = _measured_launches(Pass.FORWARD, settings, window, device)
     if launched is None:
         return conv_kernels.kernels(window, device, "deconv" if transposed else "fprop")
     return [*launched, *_bias_added(window, launched)]
@@ -76,13 +76,13 @@ def convolution_backward(call: Call, device: Device) -> list[Kernel]:
     if of_input:
         axes = _axes(call, gradient, weight, transposed=not transposed)
         window = Window(next(returned), gradient, weight, axes, groups, transposed=not transposed)
-        measured = _measured(Pass.INPUT_GRADIENT, settings, window, device)
+        measured = _measured_launches(Pass.INPUT_GRADIENT, settings, window, device)
         launched += conv_kernels.kernels(window, device, "dgrad") if measured is None else measured
     if of_weight:
         small, large = (source, gradient) if transposed else (gradient, source)
         axes = _axes(call, large, weight, transposed=False)
         problem = WeightGradient(next(returned), small, large, axes, groups)
-        measured = _measured(Pass.WEIGHT_GRADIENT, settings, problem, device)
+        measured = _measured_launches(Pass.WEIGHT_GRADIENT, settings, problem, device)
         kernels = conv_weight_kernels.kernels(problem, device) if measured is None else measured
         launched += _apart(kernels, 1)
     if of_bias:
@@ -123,7 +123,9 @@ class _Settings:
         return cls(source, weight, window, int(call["groups"]), bool(transposed))
 
 
-def _measured(what: Pass, settings: _Settings, shape: Window | WeightGradient, device: Device) -> list[Kernel] | None:
+def _measured_launches(
+    what: Pass, settings: _Settings, shape: Window | WeightGradient, device: Device
+) -> list[Kernel] | None:
     """Return the launches that a GPU was seen to make; None where none was, or where tiles are dictated."""
     out = shape.out if isinstance(shape, Window) else shape.weight
     key = key_of(

@@ -64,7 +64,7 @@ def multi_tensor(
     if not all(_walks_alike(i.walked) for i in items):
         return [k for i in items for k in elementwise(name, [*i.reads, *i.whole], i.writes, flops_each=flops_each)]
     most = min(MAX_TENSORS[min(depth, 5)], MAX_WITH_SCALARS if scalars else MAX_TENSORS[1])
-    return [_launch(name, group, flops_each) for group in _packed(items, most)]
+    return [_launch(name, group, flops_each) for group in _launch_groups(items, most)]
 
 
 def _launch(name: str, group: Sequence[tuple[Item, int, int]], flops_each: float) -> Kernel:
@@ -85,7 +85,7 @@ def _launch(name: str, group: Sequence[tuple[Item, int, int]], flops_each: float
     return sketch.kernel(f"multi_tensor<{name}>", threads=THREADS, flops=flops_each * elements, rate=rate)
 
 
-def _packed(items: Sequence[Item], most_tensors: int) -> Iterator[list[tuple[Item, int, int]]]:
+def _launch_groups(items: Sequence[Item], most_tensors: int) -> Iterator[list[tuple[Item, int, int]]]:
     """Groups of (item, first chunk, last chunk): a launch ends when it is full of tensors or of chunks."""
     group: list[tuple[Item, int, int]] = []
     room = MAX_BLOCKS
@@ -159,7 +159,7 @@ def foreach_reduce(call: Call, device: Device) -> list[Kernel]:
     parts = scratch(0, len(tensors), width)
     row = {t.ref: i for i, t in enumerate(tensors)}
     kernels = []
-    for group in _packed([Item((t,), ()) for t in tensors if t.numel], MAX_TENSORS[1]):
+    for group in _launch_groups([Item((t,), ()) for t in tensors if t.numel], MAX_TENSORS[1]):
         sketch = Sketch(sum(last - first for _, first, last in group))
         at = 0
         for item, first, last in group:

@@ -5,7 +5,7 @@ Candidates are the kernels and slices of k that the library chose for any proble
 A second net, the *judge*, sees what a library weighs of each of these (`weighing`), also compared with the least among
 them, and what was learnt of each kernel. To its worth comes a vote of the near entries of the table, where they are
 given, and the candidate of the largest sum is chosen.
-`tileprof.harvest.product_ranker` trains both nets, by the same features.
+`tileprof.harvest.products.product_ranker` trains both nets, by the same features.
 
 A table of nets has a row per candidate, ``(group, number)``::
 
@@ -106,7 +106,7 @@ def choose(problem: Problem, nets: Table, sms: int, near: Near | None = None) ->
     if some is None or not len(some):
         return None
     problem_inputs = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
-    some, prior = _sieved(problem_inputs, group, category, some)
+    some, prior = _likeliest(problem_inputs, group, category, some)
     worth = _worth(keys, problem_inputs, group, some, prior)
     if near is not None and len(near.apart):
         share = votes(key, near, group.recipes[some])
@@ -193,7 +193,7 @@ def _layer(values: NDArray[np.float32], net: dict[str, NDArray[np.float32]], nam
     return np.asarray(values @ net[name] + net[f"{name}_bias"], np.float32)
 
 
-def _sieved(
+def _likeliest(
     seen: NDArray[np.float32], group: _Group, category: int, some: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the likeliest of the candidates ``some``, in their order, and logarithms of their likelihoods."""

@@ -139,7 +139,7 @@ def nearest(
 
 def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
     """Return the time in ns of all launches of a product with this recipe; 0 where nothing like it was measured."""
-    timed = _timed(problem, table)
+    timed = _timed_entries(problem, table)
     if not len(timed.rows):
         return 0.0
     key = _key(problem)
@@ -197,7 +197,7 @@ def _cells(sizes: NDArray[np.floating]) -> NDArray[np.int64]:
     return np.asarray(np.clip(np.floor(sizes / _CELL), 0, _CELLS - 2), np.int64)
 
 
-def _timed(problem: Problem, table: Table) -> _Timed:
+def _timed_entries(problem: Problem, table: Table) -> _Timed:
     group = _group(problem)
     key = ("timed", *group.values())
     if key not in table.derived:
