@@ -159,7 +159,9 @@ def _efficient(
     tile_bytes = _LOCK_BYTES + 4 * blocks.queries * _SUM_COLUMNS
     rows = replace(delta, shape=(batch, heads, queries, 1), strides=(heads * queries, queries, 1, 1))
     place = Scratch(1, batch * heads * query_blocks * -(-width // _SUM_COLUMNS) * tile_bytes)
-    results = [(o, o) for o in (gradients.key, gradients.value) if o is not None]
+    results: list[tuple[Operand, Operand | Scratch]] = [
+        (o, o) for o in (gradients.key, gradients.value) if o is not None
+    ]
     # The block that comes last writes a gradient of queries: it may be any of those that add to it.
     sums = scratch_rows(1, batch, heads, queries, width)[0]
     direct = gradients.query if gradients.query is not None else sums
