@@ -60,7 +60,7 @@ class Agreement:
     by_filters: int
     exact: int
     lacking: int
-    """Of the exact ones: must be 0."""
+    """Number of exact pairs that the filters lack: must be 0."""
     conflicting: int
     """Pairs by filters that touch the same bytes: `exact` and those that launches in between order too."""
 

@@ -304,7 +304,7 @@ def _number(who: str, option: Field[Any], text: str) -> float | int:
     except ValueError:
         if names:
             choices = f"{_comma_list(names)}{close(text, names)} ({option.metadata['meaning']})"
-            raise UserError(f"{who}: {option.name}={text} is none of {choices}") from None
+            raise UserError(f"{who}: {option.name}={text}; expected one of {choices}") from None
         kind = "a whole number" if whole else "a number"
         raise UserError(f"{who}: {option.name}={text} is not {kind} ({option.metadata['meaning']})") from None
 

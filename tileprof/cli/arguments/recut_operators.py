@@ -32,7 +32,7 @@ MOST_SETS = 16
 """Different sets of products for which tiles are looked for."""
 
 MOST_SIDE = 1 << 20
-"""Rows or columns of a tile in a policy: more are none."""
+"""Most rows or columns of a tile in a policy."""
 
 TILED = frozenset({"gemm", "conv2d"})
 """Operators whose tiles are chosen."""

@@ -111,9 +111,9 @@ def _by_hand(options: Namespace) -> dict[str, str]:
 
     for name in ("launches", "pair", "module", "policy", "fuse", "no_fuse"):
         if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} chooses from a trace; {options.source} is none")
+            raise UserError(f"--{name.replace('_', '-')} chooses from a trace; {options.source} is not a trace")
     if options.format in _OF_A_GRAPH:
-        raise UserError(f"--format {options.format} shows a trace; {options.source} is none")
+        raise UserError(f"--format {options.format} shows a trace; {options.source} is not a trace")
     return _texts(options, load_dependencies(options.source))
 
 

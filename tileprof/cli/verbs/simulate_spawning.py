@@ -99,8 +99,8 @@ def _workload(text: str) -> Spawns:
     scale, seed = (int(_number(f"{text}: {key}", value, whole=True)) for key, value in settings.items())
     if scale not in SCALES:
         raise UserError(
-            f"{text}: scale is {scale}, expected {SCALES.start} to {SCALES.stop - 1}: 2 to that many vertices, rows, "
-            "cells or points"
+            f"{text}: scale is {scale}, expected {SCALES.start} to {SCALES.stop - 1} (the binary logarithm of the "
+            "number of vertices, rows, cells or points)"
         )
     if seed < 0:
         raise UserError(f"{text}: seed is {seed}, expected at least 0")

@@ -38,7 +38,7 @@ _MOST_FLOPS: Final = {"FP32": 1e11, "TF32": 1e12, "FP16": 4e12, "BF16": 4e12, "F
 
 _FLOPS_PER_S: Final = {"FP32": 45e12, "TF32": 300e12, "FP16": 700e12, "BF16": 700e12, "FP8": 1200e12}
 _COMMON_S: Final = 100e-6
-"""Products of up to about this long are taken whatever they are."""
+"""Products of up to about this time are taken without further conditions."""
 
 
 class Op(IntEnum):

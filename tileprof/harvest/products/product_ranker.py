@@ -43,15 +43,16 @@ if TYPE_CHECKING:
 
 HELD_OUT_EVERY: Final = 25
 LEAST, SHARE = 5, 2000
-"""How often a kernel with so many slices is chosen for problems of a category, at least, to become a candidate: so
-often, but once per so many problems is enough."""
+"""Least number of choices with which a kernel of one slice count becomes a candidate for problems of a category:
+``LEAST``, but one per ``SHARE`` problems is enough.
+"""
 _KIND, _M, _N, _SPLIT, _POST = (RECIPE.index(name) for name in ("kind", "m", "n", "split", "post"))
 _CLUSTER: Final = [RECIPE.index(name) for name in ("cluster_m", "cluster_n")]
 _SHAPE: Final = [_M, _N, *_CLUSTER, _SPLIT]
 _SLICED: Final = [POSTS.index(post) for post in ("reduce", "inside")]
 SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (256, 128, 64), (384, 192), (384, 128)
 RANK: Final = 24
-"""Width of what is learnt of a kernel."""
+"""Width of what is learnt about a kernel."""
 _STEP, _JUDGE_STEP, _AT_ONCE = 8192, 4096, 4096
 _RATE, _DECAY, _LONGEST = 2e-3, 1e-3, 2.0
 _COST: Final = 8.0

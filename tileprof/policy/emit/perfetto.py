@@ -32,7 +32,7 @@ MOST_ARROWS: Final = 2000
 
 _LAUNCHES, _TILES = 0, 1
 _SLOTS: Final = 64
-"""Tracks kept for an SM: more than blocks fit on any."""
+"""Tracks per SM: more than blocks fit on any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Symbol:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name in _RESERVED_NAMES:
             raise PolicyError(
-                f"{self.name!r:.40} names no extent: lower-case letters, digits and _, and none of "
+                f"{self.name!r:.40} is not a name of a size: use lower-case letters, digits and _, but not "
                 f"{', '.join(sorted(_RESERVED_NAMES))}"
             )
         numbers = (self.low, self.high, self.multiple)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _MOST_COMPLAINTS: Final = 6
-"""Printed; a trace holds all of them."""
+"""Most notes that are printed; a trace holds all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def convert(
     """
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:
-        raise UserError("The time pass alone makes no trace. Add blocks or accesses to --passes.")
+        raise UserError("The time pass alone does not make a trace. Add blocks or accesses to --passes.")
     if exit_code < 0 and not any((folder / main).glob("process-*")):
         raise UserError(f"The program died by signal {-exit_code} before it used CUDA: nothing was recorded.")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))

@@ -149,7 +149,7 @@ class Session:
         return notes
 
     def notes(self) -> list[str]:
-        """Return what the trace has to confess so far."""
+        """Return the notes for the trace so far."""
         recurrent = [
             f"{name} was recorded step by step, as PyTorch computes it without cuDNN: on a GPU cuDNN's own kernels "
             "run, and launches, gaps and times differ."
@@ -180,11 +180,11 @@ class Session:
         self._progress = Progress(on=False)
 
     def note(self, text: str) -> None:
-        """Something the trace has to confess."""
+        """Add a note to the trace."""
         self._notes.add(text)
 
     def remark(self, text: str) -> None:
-        """Something about the whole run that the trace has to confess, whenever a captured region begins."""
+        """Add a note about the whole run to the trace, each time a captured region begins."""
         self._remarks.add(text)
 
     # ---- captured regions

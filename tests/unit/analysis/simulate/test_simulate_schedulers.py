@@ -389,7 +389,7 @@ def test_the_link_of_the_cpu_is_the_devices_for_as_many_blocks_as_it_has_sms():
     assert time_of(g, f"ccks:{costs},up_ns=1") == first + 1 + first
     assert time_of(g, f"ccks:{costs},way=2") == 30 + 10 + 30 + 30 + 10
     assert time_of(g, f"ccks:{costs},way=relay") == time_of(g, f"ccks:{costs},way=2")
-    with pytest.raises(UserError, match="way=moon is none of ring, host, relay, copy, write, batch"):
+    with pytest.raises(UserError, match="way=moon; expected one of ring, host, relay, copy, write, batch"):
         scheduler("ccks:way=moon")
     with pytest.raises(UserError, match="no times of the link by way of 'copy'"):
         time_of(g, f"ccks:{costs},way=3")

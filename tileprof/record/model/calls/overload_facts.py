@@ -91,7 +91,7 @@ class Operator:
     strided: bool = True
     mutates: bool = False
     view: bool = False
-    """Its results are its first argument's memory, seen otherwise."""
+    """Its results are other views of its first argument's memory."""
     metadata: bool = False
     """A question about a tensor's metadata."""
 

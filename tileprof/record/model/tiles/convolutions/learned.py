@@ -38,7 +38,7 @@ _UNKNOWN: Final = -1
 _NEARER: Final = (1, 4, 16, 64, 256)
 _NEAR, _FAR = 0.3, 64.0
 _STEPS: Final = 4096.0
-"""Of features per one."""
+"""Steps per unit to which features are rounded."""
 _SAME: Final = 1e-9
 _SMS: Final = 132.0
 _LIBRARIES: Final = (

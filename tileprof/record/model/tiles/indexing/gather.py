@@ -31,9 +31,9 @@ def gather(call: Call, _device: Device) -> list[Kernel]:
         return rows
     sketch, tile, span = _over(index)
     sketch.span(index, READ, tile, span)
-    confession = _cells(call, sketch, source, index, span, READ)
+    uncertainty = _cells(call, sketch, source, index, span, READ)
     sketch.span(out, WRITE, tile, span)
-    return [sketch.kernel("gather", threads=128, **confession)]
+    return [sketch.kernel("gather", threads=128, **uncertainty)]
 
 
 def _rows(call: Call, source: Operand, index: Operand, out: Operand) -> list[Kernel] | None:
@@ -65,8 +65,8 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
     if call.arguments.get("include_self") is False:  # what is there must not count: it is filled over first
         fill, tile, span = _over(index)
         fill.span(index, READ, tile, span)
-        confession = _cells(call, fill, out, index, span, WRITE)
-        kernels.append(fill.kernel(f"{name}<fill>", threads=128, **confession))
+        uncertainty = _cells(call, fill, out, index, span, WRITE)
+        kernels.append(fill.kernel(f"{name}<fill>", threads=128, **uncertainty))
     sketch, tile, span = _over(index)
     sketch.span(index, READ, tile, span)
     source = call.arguments.get("src")
@@ -74,8 +74,8 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
         # The source may be larger than the index; its first elements are taken along every dimension.
         sketch.span(part(source, index.shape, source.strides), READ, tile, span)
     adds = name.rstrip("_") != "scatter" or call.arguments.get("reduce") is not None
-    confession = _cells(call, sketch, out, index, span, ATOMIC if adds else WRITE)
-    return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **confession)]
+    uncertainty = _cells(call, sketch, out, index, span, ATOMIC if adds else WRITE)
+    return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **uncertainty)]
 
 
 def _over(index: Operand) -> tuple[Sketch, I64, Span]:
