@@ -74,8 +74,8 @@ class Examined:
     @property
     def bytes_written(self) -> int:
         """Distinct bytes that its tiles write."""
-        written = accesses.union([boxes for mode, boxes in self.parts if mode != READ])
-        return int((written.end - written.start).sum())
+        written_boxes = accesses.union([boxes for mode, boxes in self.parts if mode != READ])
+        return int((written_boxes.end - written_boxes.start).sum())
 
     def lower(self, level: str, note: str) -> None:
         """Lower the coverage to at most ``level``; ``note`` says why."""
