@@ -221,20 +221,20 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=250, help="runs per process of an example")
     parser.add_argument("--built", type=Path, help="folder for the compiled examples, kept")
     parser.add_argument("--case", nargs=3, help="one case in this process: kind, name, program")
-    chosen = parser.parse_args()
-    if chosen.case:
-        kind, name, program = chosen.case
-        for row in rows_of(kind, name, chosen.runs, chosen.chunk, Path(program) if program else None):
+    options = parser.parse_args()
+    if options.case:
+        kind, name, program = options.case
+        for row in rows_of(kind, name, options.runs, options.chunk, Path(program) if program else None):
             print(json.dumps(row), flush=True)
         return
     start_s, lock = time.time(), threading.Lock()
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def run(kind: str, name: str, program: Path | None) -> None:
-        left_s = start_s + chosen.budget - time.time()
+        left_s = start_s + options.budget - time.time()
         if left_s < 5:
             return
-        command = [sys.executable, __file__, chosen.output, "--runs", str(chosen.runs), "--chunk", str(chosen.chunk)]
+        command = [sys.executable, __file__, options.output, "--runs", str(options.runs), "--chunk", str(options.chunk)]
         command += ["--case", kind, name, str(program or "")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
             timer = threading.Timer(left_s, os.killpg, (process.pid, signal.SIGKILL))
@@ -244,18 +244,18 @@ def main() -> None:
                 with lock:
                     rows[kind, name, row["scheduler"]] = row
                     print(f"{time.time() - start_s:.0f} s", row, flush=True)
-                    chosen.output.write_text(json.dumps({"device": device, "rows": [*rows.values()]}, indent=1))
+                    options.output.write_text(json.dumps({"device": device, "rows": [*rows.values()]}, indent=1))
             timer.cancel()
 
-    only = chosen.only.split(",")
-    all_cases = [case for case in cases(only) if not chosen.names or case[1] in chosen.names]
+    only = options.only.split(",")
+    all_cases = [case for case in cases(only) if not options.names or case[1] in options.names]
     device = device_name()
     with (
         tempfile.TemporaryDirectory() as folder,
-        ThreadPoolExecutor(chosen.jobs) as pool,
-        ThreadPoolExecutor(chosen.examples) as few,
+        ThreadPoolExecutor(options.jobs) as pool,
+        ThreadPoolExecutor(options.examples) as few,
     ):
-        building = pool.submit(built, chosen.built or Path(folder), only)
+        building = pool.submit(built, options.built or Path(folder), only)
         if "persistent" in only:
             compiling = pool.submit(compile_chains)
         jobs = [pool.submit(run, kind, name, None) for kind, name in all_cases if kind == "synchronised"]
