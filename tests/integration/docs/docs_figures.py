@@ -16,10 +16,12 @@ from tests.integration.docs.docs_results import (
     DEALT,
     PAGES,
     ROOT,
+    STREAMS,
     TABLES,
     acs_gains,
     mean,
     results,
+    streams,
     sum_of_mutants,
     with_tables,
 )
@@ -49,6 +51,7 @@ def figures() -> list[Figure]:
         *_of_acs(),
         *_of_dealing(),
         *_of_five_programs(),
+        *_of_cusync(),
         *_of_llama(),
     ]
 
@@ -243,6 +246,24 @@ def _of_five_programs() -> Iterator[Figure]:
         gains += [f"{percents[0]:.0f}", f"{percents[-1]:.0f}"]
     sentence = r"(\d+) to (\d+)% faster than stream order, (\d+) to (\d+)% faster than PyTorch in a CUDA graph"
     yield Figure(sentence, tuple(gains))
+
+
+def _of_cusync() -> Iterator[Figure]:
+    rows = streams()
+    cells = []
+    for way in STREAMS[1:]:
+        for word in ("MLP", "convolutions", "attention"):
+            gains = [us["graph"] / us[way] for chain, us in rows.items() if word in chain]
+            cells.append(f"{mean(gains):.3f}")
+    sentence = r"MLPs ([\d.]+)x, pairs of convolutions ([\d.]+)x, attention blocks ([\d.]+)x with programmatic launch; "
+    yield Figure(sentence + r"([\d.]+)x, ([\d.]+)x and ([\d.]+)x with two streams", tuple(cells))
+    gains = []
+    for row in results("exported_headers")["rows"].values():
+        (_, stream), *others = row["schedules"].items()
+        gains += [1 - each["us"] / stream["us"] for name, each in others if "wrong" not in name]
+    sentence = r"from ([-+\d]+)% to ([-+\d]+)% for (\w+) chains"
+    words = WORDS[len(results("exported_headers")["rows"])]
+    yield Figure(sentence, (f"{100 * min(gains):+.0f}", f"{100 * max(gains):+.0f}", words))
 
 
 def _of_llama() -> Iterator[Figure]:

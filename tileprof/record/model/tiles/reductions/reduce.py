@@ -185,19 +185,36 @@ def reduce(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::logsumexp", "aten::_logsumexp")
 def logsumexp(call: Call, device: Device) -> list[Kernel]:
-    """Model what ATen composes: the maxima, then exponentials less the maxima summed, then the logarithm put back."""
+    """Model what ATen composes (``logsumexp_out_impl``): maxima, of which infinite ones become 0; exponentials less
+    the maxima, summed; their logarithm, to which the maxima are added.
+    """
     source, out = call["self"], call.outputs[0]
+    if source.numel == 0:
+        return []
     rank = len(source.shape)
     dims = reduced_dims(call, rank)
     result = without_dims(out, rank, dims)
     full = tuple(1 if d in dims else n for d, n in enumerate(source.shape))
-    peaks, sums = (scratch(slot, *full) for slot in (0, 1))
-    shifted = scratch(2, *source.shape)
-    kernels = reduction("max", source, [without_dims(peaks, rank, dims)], dims, device)
-    kernels += elementwise("exp", [source, peaks], [shifted], flops_each=9)
-    kernels += reduction("sum", shifted, [without_dims(sums, rank, dims)], dims, device, staging=8)
-    flat = [without_dims(o, rank, dims) for o in (sums, peaks)]
-    return kernels + elementwise("log", flat, [result], flops_each=9)
+
+    def room(slot: int, *shape: int) -> Operand:
+        return replace(scratch(slot, *shape, itemsize=source.itemsize), dtype=source.dtype)
+
+    peaks, shifted = room(0, *full), room(1, *source.shape)
+    flat, sizes, infinite = (
+        without_dims(peaks, rank, dims),
+        room(2, *result.shape),
+        scratch(3, *result.shape, itemsize=1),
+    )
+    infinite = replace(infinite, dtype="bool")
+    kernels = reduction("max", source, [flat], dims, device)
+    kernels += elementwise("abs", [flat], [sizes])
+    kernels += elementwise("eq", [sizes], [infinite])
+    kernels += elementwise("masked_fill_", [flat, infinite], [flat])
+    kernels += elementwise("sub", [source, peaks], [shifted])
+    kernels += elementwise("exp_", [shifted], [shifted], flops_each=8)
+    kernels += reduction("sum", shifted, [result], dims, device, staging=8)
+    kernels += elementwise("log_", [result], [result], flops_each=8)
+    return kernels + elementwise("add_", [result, flat], [result])
 
 
 @models("aten::equal")
