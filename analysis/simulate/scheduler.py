@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.machine import Machine
 from tileprof.analysis.bounds.problem import Links, Problem
 from tileprof.analysis.simulate.address_ranges import range_hazards
-from tileprof.analysis.simulate.plan import Draft, Plan
+from tileprof.analysis.simulate.engine.plan import Draft, Plan
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis.dependencies.graph import TileGraph
-    from tileprof.analysis.simulate.engine import Outcome, Room
+    from tileprof.analysis.simulate.engine.event_loop import Outcome, Room
     from tileprof.devices import Device
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.problem import successors
-from tileprof.analysis.simulate.engine import Outcome, Room
-from tileprof.analysis.simulate.plan import READY, Deciding, Draft, Plan
+from tileprof.analysis.simulate.engine.event_loop import Outcome, Room
+from tileprof.analysis.simulate.engine.plan import READY, Deciding, Draft, Plan
 from tileprof.analysis.simulate.rings import Rings, run
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.workers import first_begins, workers

@@ -180,6 +180,11 @@ def acs_runs() -> list[str]:
     return markdown(acs_results.RUNS_HEAD, acs_results.runs_rows(results("acs_runs")), left=1)
 
 
+def acs_ways() -> list[str]:
+    """Return the table of programs that ran with delays as graphs and by workers."""
+    return markdown(acs_results.WAYS_HEAD, acs_results.ways_rows(results("acs_runs")), left=2)
+
+
 def bloom() -> list[str]:
     """Return the table of the program that finds its dependencies by filters."""
     return markdown(bloom_results.RANGES_HEAD, bloom_results.ranges_rows(results("bloom")))
@@ -430,6 +435,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "fastest steps": acs_fastest,
         "simulated": acs_simulated,
         "delayed runs": acs_runs,
+        "delayed ways": acs_ways,
     },
     "bloom": {
         "found by filters": bloom,

@@ -275,8 +275,8 @@ def lives_of(path, program):
 
 def row_of(path, program, size):
     """Return the answers of a program's filters."""
-    from tileprof.analysis.simulate.bloom import Filters
-    from tileprof.analysis.simulate.inserted import answers
+    from tileprof.analysis.simulate.filters.bloom import Filters
+    from tileprof.analysis.simulate.filters.inserted import answers
     from tileprof.trace import filters, load
 
     trace = load(path)

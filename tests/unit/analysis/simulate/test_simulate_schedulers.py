@@ -17,11 +17,12 @@ from tests.support.synthetic_graphs import (
     random_graphs,
     trace,
 )
-from tests.unit.analysis.simulate import plain_engine as reference
+from tests.unit.analysis.simulate.engine import plain_engine as reference
 from tests.unit.analysis.simulate.launch_chains import chain, time_of, with_trace
 from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, scheduler
+from tileprof.analysis.simulate import SCHEDULERS, Simulator, life_model, scheduler
+from tileprof.analysis.simulate.engine import event_loop as engine
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs import missed_notes
 from tileprof.analysis.simulate.simulator import covered_ns

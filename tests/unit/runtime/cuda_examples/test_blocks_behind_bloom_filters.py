@@ -21,7 +21,7 @@ from tests.support.orders import orders
 from tests.support.runtime.planted import changed, gate_third
 from tests.support.shared_libraries import SHARED
 from tileprof import examples
-from tileprof.analysis.simulate.bloom import Filters
+from tileprof.analysis.simulate.filters.bloom import Filters
 from tileprof.runtime.include_path import INCLUDE
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++, which compiles the program for the CPU")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.simulate.bloom import (
+from tileprof.analysis.simulate.filters.bloom import (
     Bits,
     Filters,
     Side,
