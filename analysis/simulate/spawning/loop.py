@@ -248,4 +248,4 @@ def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
         first, last = tile * o.child, min((tile + 1) * o.child, w.items[grid])
         _begin_warps(w, z, o, slot, w.first_child[grid] + first, w.first_child[grid] + last, now + w.child_ns)
     else:
-        schedule(z, now + w.child_ns + w.longest_ns[grid], slot)
+        schedule(z, now + w.child_ns + w.beside_ns * (z.c[CHILDREN] - 1) + w.longest_ns[grid], slot)
