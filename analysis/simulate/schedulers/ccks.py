@@ -82,6 +82,7 @@ class Ccks(Options):
     depth: int = option(
         0, "tiles that a worker is sent and has not completed, 0: tiles are not tied to workers", most=12
     )
+    lead_ns: float = option(0.0, "ns before its tile's end at which a worker takes its next command, with a depth")
     overwrite: int = option(0, "1: overwrite commands that are not taken, with a depth of 2 or more", most=1)
     urgent: int = option(-1, "a launch of the program that goes first, with a depth; -1: none", least=-1)
 
@@ -160,6 +161,7 @@ class _CcksInRings(Ccks):
             decide_ns=plan.deciding.decide_ns,
             fetch_ns=float(plan.overhead_ns.max(initial=0.0)),
             local_ns=self.local_ns,
+            lead_ns=self.lead_ns,
         )
         outcome = run(p, successors(p), costs, place, grade)
         sentences = []

@@ -44,6 +44,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 from measuring import ROOT, put
 
 RESULTS = ROOT / "tests/gpu/results/spawn.json"
+SIMULATED = ROOT / "tests/benchmarks/results/spawn.json"
+"""By scale of `TESTED`, rule and program: simulated microseconds, and measured ones as `Measured`."""
 SOURCES = ROOT / "tileprof/examples/cuda/spawn"
 NOTING = ROOT / "tests/support/emulated/noting.h"
 CALIBRATED = ("flat", "always")
@@ -305,15 +307,36 @@ def main():
     sentence = (
         f"Of {len(near)} times that set no constant of a program, the simulated one is within 15% of the measured one "
         f"in {within(pairs)}, within a factor of 1.5 in {sum(n <= 1.5 for n in near)} and within 2 in "
-        f"{sum(n <= 2 for n in near)}. The next table counts, for scale 16 and for the scale that is held out, programs "
+        f"{sum(n <= 2 for n in near)}. The next table counts, for scale 16 and for the one that is held out, programs "
         "within 15%, and those within 15% or the range of repeats where these differ by more."
     )
     lines += [*textwrap.wrap(sentence, 118), "", *counts_table(tested)]
     blocks = [*measured_table(results)], [*spread_table(results)], lines, [*missed_table(tested)]
+    if arguments.write:
+        SIMULATED.write_text(dumped(tested))
     for block, written in zip(BLOCKS, blocks, strict=True):
         print("\n".join(written), end="\n\n")
         if arguments.write:
             put(arguments.write, block, written)
+
+
+def dumped(tested):
+    """Text of `SIMULATED`, a line for each scale and rule."""
+    rows = [
+        f'"{scale} {rule}": {json.dumps({name: [round(us, 1), *real] for name, (us, real) in some.items()})}'
+        for scale, by_rule in tested.items()
+        for rule, some in by_rule.items()
+    ]
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def simulated_before():
+    """Pairs as `comparison` has them, by scale, rule and program, from `SIMULATED`."""
+    tested = {scale: {} for scale in TESTED}
+    for key, some in json.loads(SIMULATED.read_text()).items():
+        scale, rule = key.split()
+        tested[int(scale)][rule] = {name: (us, Measured(*real)) for name, (us, *real) in some.items()}
+    return tested
 
 
 def within(pairs):
