@@ -51,6 +51,8 @@ class Ccks(Options):
 
     ``depth`` ties tiles to workers as the runtime's co-pilot does: each is sent up to so many, and ``overwrite=1``
     overwrites commands that are not taken where a more urgent tile becomes ready (`tileprof.analysis.simulate.rings`).
+    A worker takes its next command ``lead_ns`` before its tile has ended; the runtime's loaders do when the tile's last
+    blocks of k are in their rings.
     Tiles with the longest chain behind them go first, before them the program of launch ``urgent``: all launches that
     depend on each other. One thread decides then, and ``commit_ns``, ``batch``, ``threads``, ``window`` and ``bypass``
     do not count. With ``depth`` 0 whichever worker is free takes a tile, as if each command could be overwritten.
