@@ -83,7 +83,7 @@ def document(
     strings = Strings()
     source = LaneSource(graph.recording, launches)
     shown_launches = source.timed(launches).head(MOST_LAUNCHES)
-    notes += _untimed(launches, source.lives.source)
+    notes += _timing_notes(launches, source.lives.source)
     if len(shown_launches) < len(launches):
         notes.append(f"Only the first {len(shown_launches):,} of {len(launches):,} launches are in this page.")
     pairs = _important_pairs(graph.pairs, len(shown_launches), notes)
@@ -132,7 +132,7 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _untimed(launches: pd.DataFrame, sources: list[str]) -> list[str]:
+def _timing_notes(launches: pd.DataFrame, sources: list[str]) -> list[str]:
     """Return what `LaneSource.timed` had to assume."""
     notes = []
     if len(launches) > 1 and not launches["begin_ns"].to_numpy().any():
@@ -198,14 +198,16 @@ def _codes(column: pd.Series[Any], values: tuple[str, ...]) -> NDArray[np.int64]
 
 
 def _important_pairs(pairs: pd.DataFrame, launches: int, notes: list[str]) -> pd.DataFrame:
-    chosen = pairs[(pairs["consumer"] < launches) & (pairs["producer"] < launches)]
-    if len(chosen) > MOST_PAIRS:
-        first = chosen.assign(real=~chosen["reuse_only"].astype(bool)).sort_values(["real", "bytes"], ascending=False)
-        chosen = first.head(MOST_PAIRS).drop(columns="real").sort_index()
+    nearby_pairs = pairs[(pairs["consumer"] < launches) & (pairs["producer"] < launches)]
+    if len(nearby_pairs) > MOST_PAIRS:
+        first = nearby_pairs.assign(real=~nearby_pairs["reuse_only"].astype(bool)).sort_values(
+            ["real", "bytes"], ascending=False
+        )
+        nearby_pairs = first.head(MOST_PAIRS).drop(columns="real").sort_index()
         notes.append(
             f"Only the {MOST_PAIRS:,} pairs of launches with most dependent bytes, of {len(pairs):,}, are in this page."
         )
-    return chosen
+    return nearby_pairs
 
 
 def _pairs(pairs: pd.DataFrame, strings: Strings, report: Report | None) -> dict[str, Packed]:

@@ -24,7 +24,7 @@ LISTS = {
 }
 NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
 RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
-"""Drawn behind those, in case the machine that records has another version of the library, which lacks one."""
+"""Reserves, drawn after those, in case the recording machine has a version of the library that lacks one."""
 KNOWN = ("mamba", "t5", "whisper", "qwen3_moe", "convnext_atto", "GCNConv", "GATConv")
 """Those of `clients.py`, as the candidates have them."""
 TYPES = ("float32", "float16", "bfloat16")
@@ -40,7 +40,7 @@ SHRUNK = {
     64: ("head_dim", "d_kv"),
     4000: ("vocab_size",),
 }  # fmt: skip
-"""Attributes of configurations that are made small, by the value that they get."""
+"""Attributes of configurations that are reduced, and their values."""
 
 
 def of_timm(name):
@@ -100,13 +100,13 @@ def tensors(out):
 
 
 def entries(*lists):
-    """The programs of some lists (all, if none is named)."""
+    """Return the programs of some lists (of all, if none is named)."""
     paths = [LISTS[name] for name in lists or LISTS]
     return [entry for path in paths if path.exists() for entry in json.loads(path.read_text())]
 
 
 def program(entry):
-    """A program of a list."""
+    """Return a program of a list."""
     dtype = getattr(torch, entry["dtype"])
 
     def make():
@@ -171,7 +171,7 @@ def draw(list_name, seed):
 
 
 def runs(entry):
-    """Whether the program is small enough and runs on the CPU."""
+    """Return whether the program is small enough and runs on the CPU."""
     try:
         torch.manual_seed(0)
         with torch.device("cpu" if entry["library"] == "torch_geometric" else "meta"):  # it copies its graph

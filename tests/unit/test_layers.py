@@ -1,13 +1,14 @@
-"""Nothing to the right of the data flow is imported by anything to its left."""
+"""No part of the package imports a part that comes later in the data flow, and folders stay small."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# What a part may import. `tileprof` itself is its version and its few names; every part may know those.
+# What each part may import. `tileprof` itself is its version and its few names, which every part may use.
 ALLOWED = {
     "tileprof": {"trace", "record", "api", "notebook"},
     "errors": set(),
@@ -59,15 +60,15 @@ ALLOWED = {
 
 
 def modules():
-    """(dotted name, path) of every module in the package."""
+    """Yield (dotted name, path) of every module in the package."""
     for folder, prefix in (("tileprof", "tileprof"), ("analysis", "tileprof.analysis"), ("viz", "tileprof.viz")):
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
             yield ".".join((prefix, *parts)), path
 
 
-def imported(name, source):
-    """Dotted names that a module imports anywhere in it: top level, functions, TYPE_CHECKING blocks."""
+def imported_names(name, source):
+    """Return the dotted names that a module imports anywhere in it: top level, functions, TYPE_CHECKING blocks."""
     package = name.removesuffix(".__init__").split(".") if name.endswith(".__init__") else name.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -80,7 +81,7 @@ def imported(name, source):
 
 
 def part(name):
-    """The part of the package that a dotted name belongs to; None for names from elsewhere."""
+    """Return the part of the package that a dotted name belongs to; None for names of other packages."""
     words = name.split(".")
     if words[0] != "tileprof":
         return None
@@ -88,9 +89,9 @@ def part(name):
 
 
 def breaches(name, source):
-    """Imports that the rules forbid, as sentences."""
+    """Return the imports that the rules forbid, as sentences."""
     mine = part(name)
-    for other in sorted(set(imported(name, source))):
+    for other in sorted(set(imported_names(name, source))):
         if other.split(".")[0] in {"analysis", "viz"}:
             yield f"{name} imports {other}: it is tileprof.{other}"
         elif (theirs := part(other)) not in {None, mine, "tileprof"} | ALLOWED[mine]:
@@ -106,13 +107,13 @@ def test_every_part_of_the_package_has_a_rule():
 
 
 def test_helpers_of_tests_are_imported_by_their_full_names_and_no_test_imports_another():
-    """Scripts for a GPU and measurements run by their path, where the folder's own modules have short names."""
-    everything = [p for p in (ROOT / "tests").rglob("*.py") if "golden" not in p.parts]
-    unit = {p.stem for p in everything if (ROOT / "tests" / "unit") in p.parents}
+    """Scripts for a GPU and measurements run by path; there, the folder's own modules have short names."""
+    paths = [p for p in (ROOT / "tests").rglob("*.py") if "golden" not in p.parts]
+    unit = {p.stem for p in paths if (ROOT / "tests" / "unit") in p.parents}
     wrong = []
-    for path in everything:
+    for path in paths:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for other in set(imported(name, path.read_text())):
+        for other in set(imported_names(name, path.read_text())):
             last = other.split(".")[-1]
             if last.startswith("test_") and other.startswith(("tests.", "test_")):
                 wrong.append(f"{name} imports {other}, which is a test")
@@ -157,3 +158,15 @@ def test_a_forbidden_import_is_found_wherever_it_stands(name, source):
 )
 def test_an_allowed_import_is_let_through(name, source):
     assert list(breaches(name, source)) == []
+
+
+def test_no_folder_has_more_than_twenty_modules():
+    """More are no list that a newcomer reads: a subject among them becomes a folder."""
+    sources = {".py", ".js", ".cu", ".cuh", ".h", ".cc", ".cpp"}
+    modules = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for part in ("tileprof", "analysis", "viz", "tests")
+        for path in (ROOT / part).rglob("*")
+        if path.suffix in sources and path.name != "__init__.py"
+    )
+    assert {folder: count for folder, count in modules.items() if count > 20} == {}

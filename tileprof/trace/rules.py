@@ -147,10 +147,10 @@ def _bytes(trace: Recording) -> Iterator[tuple[int, str]]:
     for name, actual in zip(
         ("bytes_read", "bytes_written"), bytes_by_tile(base + rows["tile"], boxes, len(tiles["tile"])), strict=True
     ):
-        yield from _where(tiles[name] != actual, partial(_miscounted, name, tiles[name], actual))
+        yield from _where(tiles[name] != actual, partial(_wrong_count_message, name, tiles[name], actual))
 
 
-def _miscounted(name: str, stored: NDArray[Any], actual: NDArray[Any], row: int) -> str:
+def _wrong_count_message(name: str, stored: NDArray[Any], actual: NDArray[Any], row: int) -> str:
     return f"{name} is {stored[row]}, its boxes hold {actual[row]}"
 
 

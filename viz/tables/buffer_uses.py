@@ -115,12 +115,12 @@ def _how(trace: Recording, launches: pd.DataFrame, operands: pd.DataFrame) -> ND
     for launch, operand in zip(operands["launch"].tolist(), operands["operand"].tolist(), strict=True):
         footprint = place[int(launch)]
         if footprint not in modes:
-            modes[footprint] = _touched(trace, footprint)
+            modes[footprint] = _modes_by_operand(trace, footprint)
         rows.append(modes[footprint].get(int(operand), 0))
     return np.array(rows, np.int64)
 
 
-def _touched(trace: Recording, footprint: int) -> dict[int, int]:
+def _modes_by_operand(trace: Recording, footprint: int) -> dict[int, int]:
     boxes = trace.footprint(footprint).boxes
     modes: dict[int, int] = {}
     for key in np.unique(boxes.operand.astype(np.int64) * 2 + (boxes.mode == READ)).tolist():

@@ -45,7 +45,7 @@ def fold_launches(launches: pd.DataFrame) -> list[Item]:
     keys = pd.factorize(pd.Series(list(zip(shape, *columns, strict=True)), dtype=object))[0]
     numbers = pd.factorize(modules.map(lambda m: "".join(_DIGITS.findall(m)[:1])))[0]
     items = fold(keys, numbers)
-    return _opened(by_module(items, [m.split(".") if m else [] for m in modules], 0, 0, _MOST_DRAWN))
+    return _split_largest(by_module(items, [m.split(".") if m else [] for m in modules], 0, 0, _MOST_DRAWN))
 
 
 def by_module(
@@ -59,7 +59,7 @@ def by_module(
     if sum(map(_drawn_launches, items)) <= most:
         return items
     paths = [_path(item, modules, origin) for item in items]
-    prefix_length = max(prefix_length, len(_shared([path for path in paths if path])))
+    prefix_length = max(prefix_length, len(_common_parts([path for path in paths if path])))
     grouped: list[Item] = []
     for key, run in groupby(zip(paths, items, strict=True), lambda pair: _key(pair[0], prefix_length)):
         inside = [item for _, item in run]
@@ -80,7 +80,7 @@ def by_module(
     return grouped
 
 
-def _opened(items: list[Item]) -> list[Item]:
+def _split_largest(items: list[Item]) -> list[Item]:
     """Return the items with the largest modules taken apart until enough boxes are drawn for a reader to see a
     structure.
     """
@@ -132,7 +132,7 @@ def _drawn_launches(item: Item) -> int:
     return 1 if "launch" in item else sum(map(_drawn_launches, item["items"]))
 
 
-def _shared(paths: Sequence[list[str]]) -> list[str]:
+def _common_parts(paths: Sequence[list[str]]) -> list[str]:
     """Return the parts with which all paths begin."""
     if not paths:
         return []
@@ -144,7 +144,7 @@ def _shared(paths: Sequence[list[str]]) -> list[str]:
 def _path(item: Item, modules: Sequence[list[str]], origin: int) -> list[str]:
     """Return the path that all launches of an item share."""
     begin = origin + _begin(item)
-    return _shared(modules[begin : begin + _launches(item)])
+    return _common_parts(modules[begin : begin + _launches(item)])
 
 
 def _key(path: list[str], prefix_length: int) -> tuple[str, ...] | None:

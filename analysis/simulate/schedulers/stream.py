@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.engine.plan import Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 
@@ -18,7 +18,7 @@ class Stream(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | host | not said | time per launch | -9.4, 0, -0.3% |
+    | host | not stated | time per launch | -9.4, 0, -0.3% |
     """
 
     name: ClassVar[str] = "stream"

@@ -114,7 +114,7 @@ def schedule(z: State, when: float, item: int) -> None:
 
 
 @internal
-def drawn(seed: int, t: int) -> float:
+def random_share(seed: int, t: int) -> float:
     """Return a number from 0 to 1 for a thread, by splitmix64."""
     word = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(t) * np.uint64(0xD1B54A32D192ED03)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

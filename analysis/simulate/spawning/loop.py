@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled, internal
 from tileprof.analysis.heaps import pop
-from tileprof.analysis.simulate.spawning.launches import completes, drawn, ends, later, schedule
+from tileprof.analysis.simulate.spawning.launches import completes, ends, later, random_share, schedule
 from tileprof.analysis.simulate.spawning.rules import count_end, tick, tiles_of
 from tileprof.analysis.simulate.spawning.state import (
     ACTIVE,
@@ -225,7 +225,7 @@ def _begin_warps(w: Work, z: State, o: Costs, slot: int, first: int, last: int, 
             if w.items[u] > 0:
                 to_site = max(to_site, w.own_ns[u])
         z.others_end[t] = begin + longest
-        late = drawn(o.seed, t) * o.jitter_ns if o.jitter_ns > 0 else 0.0
+        late = random_share(o.seed, t) * o.jitter_ns if o.jitter_ns > 0 else 0.0
         later(w, o, z, DECIDES, t, begin + (to_site if to_site > 0 else longest) + late)
 
 

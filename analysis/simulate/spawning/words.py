@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tileprof.analysis.bounds.compiled import internal
-from tileprof.analysis.simulate.spawning.launches import drawn, later
+from tileprof.analysis.simulate.spawning.launches import later, random_share
 from tileprof.analysis.simulate.spawning.state import (
     COMES,
     DECIDES,
@@ -48,7 +48,7 @@ def _way_ns(o: Costs, z: State, first: int) -> float:
     """
     group = z.group[z.slot[first]]
     side = int(1 <= group <= 3 or group == 7)
-    return (o.read_ns + (o.far_ns if side == int(drawn(o.seed, 0) * 2) else 0.0)) / 2
+    return (o.read_ns + (o.far_ns if side == int(random_share(o.seed, 0) * 2) else 0.0)) / 2
 
 
 @internal

@@ -85,10 +85,10 @@ def tile_graph(works, factor):
                 for after in works[begin:end]
             ]
             if any(sets):
-                kept = [parents for parents in sets if parents]
+                parent_sets = [parents for parents in sets if parents]
                 places = np.cumsum([bool(parents) for parents in sets]) - 1
                 of = [int(place) if parents else -1 for place, parents in zip(places, sets, strict=True)]
-                links.append((producer, consumer, block(kept, of)))
+                links.append((producer, consumer, block(parent_sets, of)))
     rows = [
         {"footprint": n, "timing": "modelled", "block_x": 128, "blocks_per_sm": WORKERS,
          "duration_ns": round(float(feet[n].duration_ns.max()))}
@@ -165,28 +165,28 @@ def errors(rows, mode):
     """Simulated over measured time less one, of those that nothing was calibrated with; each program's exact graph
     once.
     """
-    kept = [row for row in rows if (not row[4] if mode == "filters" else row[0] == CALIBRATED[0])]
-    return [simulated[mode] / us[mode] - 1 for _, _, us, simulated, _ in kept]
+    test_rows = [row for row in rows if (not row[4] if mode == "filters" else row[0] == CALIBRATED[0])]
+    return [simulated[mode] / us[mode] - 1 for _, _, us, simulated, _ in test_rows]
 
 
 def table(rows):
     """Markdown."""
     yield "| bits per filter | program | exact graph: measured / simulated | filters: measured / simulated |"
     yield "|---|---|---|---|"
-    for bits, seed, us, simulated, known in rows:
+    for bits, seed, us, simulated, is_calibrated in rows:
         cells = [f"{us[m]:,.0f} / {simulated[m]:,.0f} ({simulated[m] / us[m] - 1:+.0%})" for m in ("exact", "filters")]
-        cells[1] += ", calibrated" if known else ""
+        cells[1] += ", calibrated" if is_calibrated else ""
         yield f"| {bits:,} | {seed} | {' | '.join(cells)} |"
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     rows, look_ups = comparison()
     lines = [*table(rows), "", f"Look-ups take {look_ups:.1f} times as long as from one block."]
     print("\n".join(lines))
-    if chosen.write:
+    if options.write:
         put(ROOT / "docs/bloom.md", BLOCK, lines)
 
 

@@ -7,7 +7,7 @@ profiler saw another sequence of kernels), and pairs of launches that truly depe
 `bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
 Pairs with a launch that the GPU's recorder knows nothing of (it stands for all memory) are not facts: ``share`` is
 without them, ``share_of_all`` with them.
-As many bytes count as one address as in the recordings (``--granule 1``: only in those).
+As many bytes count as one address as in the recording, which says so (column ``granule``).
 ``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page`` writes the table of
 docs/model-recorder.md from the results in `tests/benchmarks/results` (`SETS`).
 """
@@ -31,11 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 from measuring import header, table
 
 RECORDED = GOLDEN / "clients"
-GRANULE = 32
-"""Bytes that count as one address in the recordings: where two tiles share such a piece and no byte, both graphs have a
-dependency.
-"""
-LISTS = {"first": "held_out.json", "second": "held_out_second.json"}
+LISTS = {"first": "held_out.json", "second": "held_out_second.json", "third": "held_out_third.json"}
 SETS = {"clients": "used for rules", "held_out": "held out", "held_out_second": "of a second draw"}
 """Results files, and what the page calls their programs."""
 LIMIT_S = 900
@@ -54,11 +50,12 @@ def recording(name):
 
 def modelled(name, script, folder):
     """The program's trace by the model recorder, for an H200; None if it cannot be recorded."""
-    path = Path(folder) / f"{name}.tileprof"
+    path = Path(folder).resolve() / f"{name}.tileprof"
     options = ("--recorder", "model", "--device", "H200", "--force", "-o", str(path))
     program = (sys.executable, str(GOLDEN / script), name, "cpu")
-    command = (sys.executable, "-P", "-m", "tileprof.cli", "record", *options, "--", *program)
-    process = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    command = (sys.executable, "-m", "tileprof.cli", "record", *options, "--", *program)
+    # `-m` imports from the working directory first, and the checkout holds no whole package
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if process.returncode:
         sys.stderr.write(f"{name} was not modelled: {process.stderr[-600:]}\n")
         return None
@@ -76,7 +73,7 @@ def durations(mine, theirs):
     return float(np.median(errors)) if errors else float("nan"), total
 
 
-def known(mine, theirs):
+def without_conservative_pairs(mine, theirs):
     """Both sides without pairs of launches whose recording is conservative."""
     unknown = set(np.flatnonzero(theirs.launches.coverage.to_numpy() == "conservative").tolist())
     counterpart, _ = counterparts(mine.launches, theirs.launches)
@@ -88,7 +85,7 @@ def known(mine, theirs):
     return Side(mine.launches, pairs[0]), Side(theirs.launches, pairs[1])
 
 
-def result(name, script, folder, granule=GRANULE):
+def result(name, script, folder):
     """A program's comparison, as it is written; and what differs."""
     trace = modelled(name, script, folder)
     theirs = recording(name)
@@ -99,8 +96,8 @@ def result(name, script, folder, granule=GRANULE):
             "sum_error": None,
         }  # fmt: skip
         return row, {}
-    mine = side(trace, granule)
-    agreement, of_all = compare(name, *known(mine, theirs)), compare(name, mine, theirs)
+    mine = side(trace, int(theirs.launches.granule.iloc[0]))
+    agreement, of_all = compare(name, *without_conservative_pairs(mine, theirs)), compare(name, mine, theirs)
     median, total = durations(mine, theirs)
     row = {
         "program": name, "launches": list(agreement.launches), "pairs": list(agreement.pairs), "both": agreement.both,
@@ -134,7 +131,7 @@ def programs(held_out):
     recordings = pd.read_parquet(RECORDED / "launches.parquet", columns=["program"]).program.unique()
     if held_out:
         return judgement(lists[held_out], recordings), "held_out.py"
-    return sorted(set(recordings) - {e["name"] for drawn in lists.values() for e in drawn}), "clients.py"
+    return sorted(set(recordings) - {e["name"] for entries in lists.values() for e in entries}), "clients.py"
 
 
 def judgement(drawn, recordings):
@@ -174,7 +171,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs (default: all)")
     parser.add_argument("--held-out", choices=LISTS, help="those of a list that were not used for rules")
-    parser.add_argument("--granule", type=int, default=GRANULE, help="bytes of the model that count as one address")
     parser.add_argument("--list", action="store_true", help="list what differs")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")
@@ -189,7 +185,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             if not options.names or name in options.names:
-                row, different[name] = result(name, script, options.traces or folder, options.granule)
+                row, different[name] = result(name, script, options.traces or folder)
                 results.append(row)
                 if options.output:  # the results are kept if this is ended
                     options.output.write_text(json.dumps(results, indent=1) + "\n")

@@ -114,8 +114,8 @@ def held_out_models(table_of_h200, trees):
 def held_out_weights(table_of_h200, trees, count):
     """Compare calls of weights that trees were not grown with; no entry of the same weight may help."""
     number = convolution_ranker.weights(table_of_h200.keys)
-    drawn = np.flatnonzero(convolution_ranker.held_out(table_of_h200.keys))
-    for row in np.random.default_rng(0).permutation(drawn)[:count].tolist():
+    test_rows = np.flatnonzero(convolution_ranker.held_out(table_of_h200.keys))
+    for row in np.random.default_rng(0).permutation(test_rows)[:count].tolist():
         key = tuple(table_of_h200.keys[row].tolist())
         own = convolution_table.entry_of(table_of_h200, key, H200)
         entry = convolution_table.entry_of(table_of_h200, key, H200, trees=trees, without=number == number[row])
@@ -151,8 +151,8 @@ def summary(rows):
     groups += [("all", rows)]
     for name, some in groups[1:]:
         if some:
-            known = [what for what in ("launches", "kernels", "right", "with libraries") if some[0][what] is not None]
-            share = [f"{sum(r[what] for r in some) / len(some):.0%}" for what in known] + [""] * (4 - len(known))
+            columns = [what for what in ("launches", "kernels", "right", "with libraries") if some[0][what] is not None]
+            share = [f"{sum(r[what] for r in some) / len(some):.0%}" for what in columns] + [""] * (4 - len(columns))
             errors = [t for r in some for t in r["times"]]
             calls = [r["call"] for r in some if "call" in r]
             yield (

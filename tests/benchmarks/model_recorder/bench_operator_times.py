@@ -23,13 +23,13 @@ def errors(measured, count):
     kinds = {}
     for row in np.random.default_rng(0).permutation(len(measured))[:count].tolist():
         name = str(measured.columns["name"][measured.keys[row, 0]])
-        known = operator_times.looked_up(measured, name, tuple(measured.keys[row, 1:].tolist()), without=row)
+        prediction = operator_times.looked_up(measured, name, tuple(measured.keys[row, 1:].tolist()), without=row)
         real = float(np.exp(measured.columns["time"][row] / operator_times.TIME_SCALE))
         some = kinds.setdefault(operator_times.kind(name), {"without": 0, "errors": []})
-        if known is None:
+        if prediction is None:
             some["without"] += 1
         else:
-            some["errors"].append(known[0] / real - 1)
+            some["errors"].append(prediction[0] / real - 1)
     return kinds
 
 

@@ -56,8 +56,8 @@ class Rule:
 
 
 RULES = (
-    Rule("stream", "host", "not said", "time per launch", "stream:issue=0ns", "stream"),
-    Rule("graph", "many free nodes", "not said", "one per `issue_ns`", "graph:issue=0ns", "graph"),
+    Rule("stream", "host", "not stated", "time per launch", "stream:issue=0ns", "stream"),
+    Rule("graph", "many free nodes", "not stated", "one per `issue_ns`", "graph:issue=0ns", "graph"),
     Rule("pdl", "trigger", "at a block's end", "at its entry", "pdl:issue=0ns,trigger=1", "pdl:issue=0ns"),
     Rule("pdl", "wait", "where the kernel says", "where bytes are needed", "pdl:issue=0ns,prologue=0", "pdl:issue=0ns"),
     Rule("streams", "queues watched", "4 of 8, in turn", "all", "streams:issue=0ns,hardware=4", "streams:issue=0ns"),

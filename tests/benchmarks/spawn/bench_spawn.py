@@ -212,8 +212,8 @@ def kept_items(work):
     """
     first = most = others = 0
     for begin, end in pairwise(work.round_at.tolist()):
-        kept = np.where(work.items[begin:end] < work.threshold, work.items[begin:end], 0)
-        warps = np.pad(kept, (0, -len(kept) % H200.warp)).reshape(-1, H200.warp)
+        own_items = np.where(work.items[begin:end] < work.threshold, work.items[begin:end], 0)
+        warps = np.pad(own_items, (0, -len(own_items) % H200.warp)).reshape(-1, H200.warp)
         first += int(warps[np.arange(len(warps)), (warps > 0).argmax(axis=1)].sum())
         most += int(warps.max(axis=1).sum())
         others += int((warps.sum(axis=1) - warps.max(axis=1)).sum())
@@ -380,9 +380,9 @@ def comparison(results):
                 times[name] = calibrated(*some, rows[name], options)
                 times[name] = crowded(*some, rows[name], replace(options, jitter_ns=late[name]), times[name])
         rows_shown = []
-        for name, (work, counted) in works.items():
+        for name, (work, work_counts) in works.items():
             real = {rule: measured[name, rule] for rule in MEASURED}
-            simulated = times_us(with_times(work, counted, times[name]), replace(options, jitter_ns=late[name]))
+            simulated = times_us(with_times(work, work_counts, times[name]), replace(options, jitter_ns=late[name]))
             for rule, us in simulated.items():
                 tests = scale in TESTED and not (scale == 16 and (name, rule) in FITTED)
                 if scale != HELD_OUT and (tests or rule not in CALIBRATED):
@@ -392,7 +392,7 @@ def comparison(results):
             if scale == HELD_OUT:
                 continue
             item_ns = ITEM_NS * times[name].item_ns / times["bfs"].item_ns
-            k20c = times_us(with_times(work, counted, Times(item_ns, BASE_NS, CHILD_NS)), Spawning())
+            k20c = times_us(with_times(work, work_counts, Times(item_ns, BASE_NS, CHILD_NS)), Spawning())
             medians = {rule: row.us for rule, row in real.items()}
             rows_shown.append((name, *(gains(some) for some in (k20c, simulated, medians))))
         if rows_shown:

@@ -27,7 +27,7 @@ RULES = 5
 
 def soaked(program, name, runs):
     """How many launches were made, and what was wrong."""
-    launched, said = 0, []
+    launched, complaints = 0, []
     for seed in range(1, runs // PER_PROCESS + 1):
         environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(REFUSE_ONE_IN * (seed % 2))}
         command = [program, "--no-search", str(PER_PROCESS - 1), str(SCALE), "16", "32", "1024", name]
@@ -35,29 +35,32 @@ def soaked(program, name, runs):
         _, row = map(json.loads, result.stdout.splitlines())
         launched += sum(sum(numbers) for key, numbers in row["all"].items() if key.endswith("launched"))
         if not row["right"]:
-            said.append(f"seed {seed}: {row['said']}")
-    return launched, said
+            complaints.append(f"seed {seed}: {row['said']}")
+    return launched, complaints
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("runs", type=int)
     parser.add_argument("names", nargs="*")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program")
         flags = ["-std=c++17", "-O2", "-w", "-include", EMULATED, "-x", "c++"]
         subprocess.run(["g++", *flags, SOURCES / "program.cu", "-o", program], check=True)
-        names = chosen.names or [
+        names = options.names or [
             json.loads(line)["name"]
             for line in subprocess.run(
                 [program, "--no-search", "1", str(SCALE)], capture_output=True, text=True, check=True
             ).stdout.splitlines()[1:]
         ]
         for name in names:
-            launched, said = soaked(program, name, chosen.runs)
-            ran = chosen.runs // PER_PROCESS * PER_PROCESS
-            print(f"{name:22s} {RULES} rules, {ran:,} runs each, {launched:,} launches, wrong: {len(said)}", *said)
+            launched, complaints = soaked(program, name, options.runs)
+            ran = options.runs // PER_PROCESS * PER_PROCESS
+            print(
+                f"{name:22s} {RULES} rules, {ran:,} runs each, {launched:,} launches, wrong: {len(complaints)}",
+                *complaints,
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``--by-filters``: the verbs that need dependencies take them from the filters of a trace, and say so."""
+"""``--by-filters``: verbs take dependencies from the filters of a trace, and say so."""
 
 import json
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.analysis.simulate.bloom import Filters, filter_words, touched
-from tileprof.analysis.simulate.filter_graph import BASIS
+from tileprof.analysis.simulate.filters.bloom import Filters, filter_words, touched
+from tileprof.analysis.simulate.filters.filter_graph import BASIS
 from tileprof.cli.entry import main
 from tileprof.trace import filters, load
 
@@ -16,7 +16,7 @@ SAYS = "dependencies by Bloom filters, a superset of those by accesses"
 
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory):
-    """A trace with the filters that its blocks would fill."""
+    """Return a trace with the filters that its blocks would fill."""
     path = write_mlp(tmp_path_factory.mktemp("filters") / "mlp.tileprof", layers=1)
     trace = load(path)
     words = [filter_words(touched(trace, n, 512), Filters(8192, 2)) for n in range(len(trace.launches))]

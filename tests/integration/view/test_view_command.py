@@ -24,7 +24,7 @@ def view(warm):
     return run
 
 
-def test_the_page_is_written_beside_the_user_and_its_path_said(view, trace, tmp_path):
+def test_the_page_is_written_to_the_current_folder_and_its_path_printed(view, trace, tmp_path):
     result = view(trace, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (0, "")
     assert "small.html" in result.stderr

@@ -1,4 +1,6 @@
-"""`tileprof view --serve`: only this machine, only who was given the address, and what a file has no room for."""
+"""`tileprof view --serve`: it answers this machine only, and only readers who have the address, with data that a file
+has no room for.
+"""
 
 import http.client
 import json
@@ -62,7 +64,7 @@ def get(server, path, host=None):
     return answer.status, body
 
 
-def test_a_name_that_was_made_to_point_here_gets_nothing(server):
+def test_a_foreign_host_name_that_resolves_to_this_machine_gets_no_answer(server):
     path = f"/{server.secret}/"
     assert get(server, path)[0] == 200
     assert get(server, path, f"localhost:{server.server_port}")[0] == 200
@@ -73,7 +75,7 @@ def test_a_name_that_was_made_to_point_here_gets_nothing(server):
 
 
 @pytest.mark.parametrize("path", ["/", "/block?of=0", "/wrong/", "/../etc/passwd"])
-def test_without_the_secret_there_is_nothing(server, path):
+def test_requests_without_the_secret_get_no_answer(server, path):
     assert get(server, path) == (404, "Not here.")
 
 
@@ -130,7 +132,7 @@ def test_a_scheduler_with_options_is_simulated(server):
         ("simulate?of=acs-sw:window=99999999999999999999", ""),
     ],
 )
-def test_what_cannot_be_answered_is_said(server, path, says):
+def test_a_request_that_cannot_be_answered_gets_an_error(server, path, says):
     status, body = get(server, f"/{server.secret}/{path}")
     assert status == 400
     assert says in body
@@ -139,7 +141,7 @@ def test_what_cannot_be_answered_is_said(server, path, says):
 
 @pytest.fixture
 def small_budget(graph, monkeypatch):
-    """A server whose page had no room for relations, lanes or coordinates; gone after the test."""
+    """Serve a page that had no room for relations, lanes or coordinates, until the test ends."""
     monkeypatch.setattr(relations, "_TOO_MANY", 100)
     monkeypatch.setattr(lanes, "_TOO_MANY", 10)
     monkeypatch.setattr(lanes, "_grids", lambda *_: ([], [-1] * len(graph.launches)))

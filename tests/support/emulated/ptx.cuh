@@ -1,4 +1,4 @@
-// Stands in for the kernel's own ptx.cuh: the same functions, on the machine of machine.h.
+// Replaces the kernel's own ptx.cuh: the same functions, on the machine of machine.h.
 #pragma once
 
 using u32 = unsigned int;
@@ -46,7 +46,7 @@ inline s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 valu
     return before;
 }
 inline void fence_proxy_async_global() { machine::fence_proxy(); }
-inline void fence_proxy_async_shared() {}  // the machine copies into slots at once, whoever wrote them before
+inline void fence_proxy_async_shared() {}  // the machine copies into slots at once, whichever thread wrote them before
 
 inline u32 cluster_rank() { return machine::rank(); }
 inline void cluster_barrier() { machine::sync_cluster(); }
@@ -141,7 +141,7 @@ inline bool mbarrier_try_wait_acquire_cluster(u32 barrier, u32 parity) {
     return machine::barrier_wait(barrier, parity);
 }
 
-// Weights, which no thread writes, are what is loaded in three dimensions.
+// Only weights, which no thread writes, are loaded in three dimensions.
 inline void copy_tensor_3d_multicast(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z,
                                      unsigned short blocks, u64) {
     machine::load_tensor(to, same_bits<machine::Map>(*map), barrier, {x, y, z, 0}, blocks, false);

@@ -1,4 +1,4 @@
-// Who runs next, when events happen, and the message when no thread can continue.
+// Chooses what runs next and when events happen, and reports when no thread can continue.
 #pragma once
 
 #include "asynchronous.h"
@@ -14,7 +14,7 @@ void run_fiber(Fiber& fiber) {
     now = nullptr;
 }
 
-// The clusters of the next launch begin, one by one and at any moment from now on.
+// The clusters of the next launch begin one by one, at any moment from now on.
 void begin_behind(u32 launch) {
     if (launch + 1 == launches.size()) return;
     for (u32 first = (launch + 1) * blocks_each; first < (launch + 2) * blocks_each; first += split)
@@ -23,7 +23,7 @@ void begin_behind(u32 launch) {
         });
 }
 
-// All see what the launch has stored.
+// Makes all stores of the launch visible to all.
 void end_launch(u32 number) {
     for (u32 i = number * blocks_each * THREADS; i < (number + 1) * blocks_each * THREADS; ++i) {
         for (const Store& store : fibers[i].held) put(store);
@@ -59,7 +59,7 @@ void run_event() {
     event();
 }
 
-// The place in `ready` of the warp to run; -1 where only starved ones are, and other things can be done.
+// Returns the position in `ready` of the warp to run; -1 if only starved warps are there and other steps are possible.
 int choose() {
     int best = -1;
     u64 most = 0;
@@ -154,6 +154,7 @@ void set_up(const void* const* parameters, u32 number_of_launches) {
     now = nullptr, time_ns = 0, progress = true, failed = false, failure.clear();
     grid_size = {blocks_each};
     for (u32 i = 0; i < number_of_launches; ++i) launches.push_back({parameters[i], blocks_each, blocks_each, {}});
+    fibers.reserve(number_of_blocks * THREADS), warps.reserve(number_of_blocks * WARPS);
     cluster_meetings.resize(number_of_blocks / split);
     for (u32 b = 0; b < number_of_blocks; ++b) {
         blocks.emplace_back().memory.assign(SHARED_END, 0xFF);  // not a number, in every type

@@ -1,4 +1,4 @@
-// Stands in for the transformer kernel's warp.cuh: the same functions, on the machine of machine.h.
+// Replaces the transformer kernel's warp.cuh: the same functions, on the machine of machine.h.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ inline void store_relaxed_gpu_u32x2(void* address, const uint2& v) {
     machine::hold(address, &v, sizeof v);
 }
 
-// Until something has happened, where a word is still absent.
+// Waits for an event if a word is still absent.
 template <class V>
 V poll_matrix(u64 address, const V&) {
     for (u32 word = 0; word < sizeof(V) / 4; ++word) {
@@ -39,7 +39,7 @@ V poll_matrix(u64 address, const V&) {
         if (*at == -1) {
             machine::load_acquire(at);
             machine::nap();
-            machine::load_acquire(at);  // the second look at the same sleeps
+            machine::load_acquire(at);  // the second read of the same value sleeps
             break;
         }
     }

@@ -1,4 +1,4 @@
-"""Conditions of --fail-if: what they mean, and which are refused."""
+"""Conditions of --fail-if: their meaning, and which are refused."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tileprof.errors import UserError
         ("time>+5%", 100.0, 104.0, False),
         ("time<-5%", 100.0, 94.0, True),
         ("time>+2us", 1000.0, 3500.0, True),
-        ("gap>+10%", 0.30, 0.35, False),  # of a share the change is in points: 5 of them
+        ("gap>+10%", 0.30, 0.35, False),  # the change of a share is in points: 5 of them
         ("gap>+10%", 0.30, 0.41, True),
         ("launches>+0", 10.0, 11.0, True),
         ("launches>+0", 10.0, 10.0, False),
@@ -36,7 +36,7 @@ def test_a_condition_holds_where_the_program_is_so(text, before, now, holds):
     [
         ("gap>30", False, "write 30%"),
         ("gap", False, "write a name, a comparison and a limit"),
-        ("speed>3", False, "speed is none of time, gap"),
+        ("speed>3", False, "there is no speed; there are time, gap"),
         ("time>+5%", False, "a change needs two traces"),
         ("time>5", True, "compared with a time"),
         ("gap>3ms", True, "compared with a percentage"),

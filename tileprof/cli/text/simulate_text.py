@@ -171,7 +171,7 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
         )
     if not agrees.launches:
         return lines
-    lines.append(_reproduced(agrees))
+    lines.append(_agreement_sentence(agrees))
     if calibrated:
         least, most = min(calibrated.values()), max(calibrated.values())
         lines.append(
@@ -203,7 +203,7 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
     return lines
 
 
-def _reproduced(agrees: Agreement) -> str:
+def _agreement_sentence(agrees: Agreement) -> str:
     constructed, free = agrees.by_construction, agrees.launches - agrees.by_construction
     if agrees.off:
         return (

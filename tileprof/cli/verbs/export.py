@@ -97,11 +97,11 @@ def _run(options: Namespace) -> int:
         options.output = Path(f"{Path(options.source).resolve().stem}-{options.format}")
     check_free(options.output, FORMATS[options.format], force=options.force)
     texts = _by_hand(options) if options.source.endswith(".dep") else _of_trace(options)
-    written = write_folder(options.output, texts, force=options.force)
+    paths = write_folder(options.output, texts, force=options.force)
     if options.json:
-        print(json.dumps({"format": options.format, "files": [str(path) for path in written]}))
+        print(json.dumps({"format": options.format, "files": [str(path) for path in paths]}))
         return 0
-    for path in written:
+    for path in paths:
         print(path)
     return 0
 
@@ -111,9 +111,9 @@ def _by_hand(options: Namespace) -> dict[str, str]:
 
     for name in ("launches", "pair", "module", "policy", "fuse", "no_fuse"):
         if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} chooses from a trace; {options.source} is none")
+            raise UserError(f"--{name.replace('_', '-')} chooses from a trace; {options.source} is not a trace")
     if options.format in _OF_A_GRAPH:
-        raise UserError(f"--format {options.format} shows a trace; {options.source} is none")
+        raise UserError(f"--format {options.format} shows a trace; {options.source} is not a trace")
     return _texts(options, load_dependencies(options.source))
 
 
@@ -141,7 +141,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
             policy = _sound(options, graph, launches)
         else:
             graph, launches, fit = _stages(options, graph, launches)
-            policy = _synthesised(options, graph, launches)
+            policy = _synthesised_policy(options, graph, launches)
             if fit is not None:
                 policy = recut_operators.with_kernel_prediction(policy, fit, graph.device.sms)
     _say_prediction(policy)
@@ -165,7 +165,7 @@ def _stages(
     recut = None if options.by_filters else recut_operators.in_tiles_of_stages(graph)  # filters are of recorded tiles
     cut = recut or recut_operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
     fit = None
-    suited = _suited(options, recut, launches) if recut is not None else None
+    suited = _recut_recording(options, recut, launches) if recut is not None else None
     if suited is not None:
         cut, stages, fit = suited
     elif launches is None:
@@ -190,7 +190,7 @@ def _stages(
     return cut.graph, stages, fit
 
 
-def _suited(
+def _recut_recording(
     options: Namespace, cut: recut_operators.Cut, launches: list[int] | None
 ) -> tuple[recut_operators.Cut, list[int], Suited] | None:
     """Return the recording cut into the tiles that suit the persistent kernel, the stages that it runs, and how it
@@ -201,15 +201,15 @@ def _suited(
     if options.format != "json" or options.no_fuse or options.fuse:
         return None
     sets = list(product_sets(cut.graph)) if launches is None else [tuple(cut.numbers(launches))]
-    chosen = recut_operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
-    if chosen is None:
+    best_stages = recut_operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
+    if best_stages is None:
         return None
-    cut = recut_operators.retiled(cut, chosen)
+    cut = recut_operators.retiled(cut, best_stages)
     if launches is None:
-        names = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
+        names = [f"{n} ({_module_or_op(cut.graph, n)})" for n in best_stages.stages]
         which = "of the products that need each other, those for which one launch should save most"
         say(f"Launches {', '.join(names)}: {which}.")
-    return cut, list(chosen.stages), chosen.suited
+    return cut, list(best_stages.stages), best_stages.suited
 
 
 def _module_or_op(graph: TileGraph, launch: int) -> str:
@@ -265,7 +265,7 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
     return with_prediction(rebound(policy, graph, numbers), graph, numbers)
 
 
-def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
+def _synthesised_policy(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
     from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.stage_choice import epilogues_between  # noqa: PLC0415 - as above
@@ -276,18 +276,18 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> P
     if folded:
         graph = fuse(graph, launches)
         if not options.fuse:
-            say(f"{_numbered(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).")
+            say(f"{_subject_with_verb(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).")
     elif more:
         say(
-            f"{_numbered(more, 'becomes')} a stage too: the stages depend on each other through it (--fuse: part of "
-            "the stage before it)."
+            f"{_subject_with_verb(more, 'becomes')} a stage too: the stages depend on each other through it "
+            "(--fuse: part of the stage before it)."
         )
         launches = sorted({*launches, *more})
     policy = synthesise(graph, launches, folded=folded)
     return recut_operators.with_best_waits(policy, graph, launches) if options.format == "json" else policy
 
 
-def _numbered(launches: list[int], verb: str) -> str:
+def _subject_with_verb(launches: list[int], verb: str) -> str:
     """Return the subject of a sentence about launches, with its verb: ``Launch 3 is``."""
     numbers = ", ".join(map(str, launches))
     return f"Launch {numbers} {verb}" if len(launches) == 1 else f"Launches {numbers} each {verb}"

@@ -18,7 +18,7 @@ from tileprof.cli.verb import Verb
 from tileprof.errors import TraceError, UserError
 
 if TYPE_CHECKING:
-    from tileprof.analysis.simulate.inserted import InsertedReport
+    from tileprof.analysis.simulate.filters.inserted import InsertedReport
     from tileprof.trace import Trace
 
 TOP = 10
@@ -101,7 +101,7 @@ def _print(trace: Trace, options: Namespace) -> int:
             guidance = guide(report, simulator, times.result())
         curves = Curves(graph)
         step("asking filters that blocks filled")
-        inserted = _inserted(trace)
+        inserted = _filter_answers(trace)
     if options.json:
         parts: dict[str, object] = {"guidance": guidance.to_json()}
         parts |= {"filters": inserted.to_json()} if inserted is not None else {}
@@ -121,9 +121,9 @@ def _print(trace: Trace, options: Namespace) -> int:
     return 1 if failures else 0
 
 
-def _inserted(trace: Trace) -> InsertedReport | None:
+def _filter_answers(trace: Trace) -> InsertedReport | None:
     """Return what filters answer that blocks filled; None where there are none or too many pairs of blocks."""
-    from tileprof.analysis.simulate.inserted import inserted_report  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate.filters.inserted import inserted_report  # noqa: PLC0415 - as above
 
     try:
         return inserted_report(trace)

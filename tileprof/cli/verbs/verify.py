@@ -76,7 +76,7 @@ def _run(options: Namespace) -> int:
         graph = recut_operators.fitting(policy, graph)
     launches = launches_of(options, graph)
     if policy is None:
-        launches, graph, policy = _shipped(name, options, graph, launches)
+        launches, graph, policy = _cusync_policy(name, options, graph, launches)
     elif options.fuse:
         graph = fuse(graph, launches if launches is not None else _named_launches(policy))
     elif launches is None:
@@ -99,7 +99,7 @@ def _load(name: str, size: int | None) -> Policy | None:
     return None if name.startswith(PREFIX) else policies.load(name, size)
 
 
-def _shipped(
+def _cusync_policy(
     name: str, options: Namespace, graph: TileGraph, launches: list[int] | None
 ) -> tuple[list[int], TileGraph, Policy]:
     from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy  # noqa: PLC0415 - as above

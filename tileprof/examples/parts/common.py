@@ -110,7 +110,7 @@ def stepped(name: str, options: Namespace, step: Any) -> Any:
         step = _keeping(step)
     with torch.no_grad(), tileprof.capture():
         if getattr(options, "graph", False) and cuda:
-            step = _captured(step)
+            step = _replay_of(step)
         result, begin, digest = None, 0.0, hashlib.sha256()
         for number in range(options.steps):
             if number == min(WARM, options.steps - 1):
@@ -156,7 +156,7 @@ def _keeping(step: Any) -> Any:
     return keeping_step
 
 
-def _captured(step: Any) -> Any:
+def _replay_of(step: Any) -> Any:
     """``step`` as the replay of a graph, after a run of it on another stream, as capturing needs."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -92,13 +92,13 @@ def _most(expressed: Expressed, lowered: Mapping[tuple[int, int], Waits], number
 
 def _options(policy: Policy, stage: Stage, *, single: bool, waits: bool) -> str:
     reorders = waits and policy.options.reordered_loads and not _never_waits(policy)
-    chosen = [
+    option_names = [
         ("NoAtomicAdd", single),
         ("AvoidWaitKernel", not policy.options.wait_kernel),
         ("AvoidCustomOrder", stage.order is None and not policy.options.custom_order),
         ("ReorderTileLoads", reorders),
     ]
-    names = [f"cusync::{name}" for name, enabled in chosen if enabled]
+    names = [f"cusync::{name}" for name, enabled in option_names if enabled]
     return " | ".join(names) or "cusync::NoOptimization"
 
 
@@ -257,9 +257,9 @@ def _comment(expressed: Expressed, names: list[str], lowered: Mapping[tuple[int,
         lines.append(f"  {consumer} on {producer}: {comment(edge.reason) or edge.kind}")
         lines += _shown_waits(policy.stages[edge.consumer], lowered[edge.producer, edge.consumer])
     lines += ["", "Optimisations"]
-    lines += [f"  {comment(part)}" for reason in _optimisations(policy) for part in _folded(reason)]
+    lines += [f"  {comment(part)}" for reason in _optimisations(policy) for part in _wrapped_lines(reason)]
     lines += ["", "What cuSync cannot express and this header over-synchronises"]
-    lines += [f"  {comment(part)}" for reason in expressed.reasons for part in _folded(reason)] or ["  nothing"]
+    lines += [f"  {comment(part)}" for reason in expressed.reasons for part in _wrapped_lines(reason)] or ["  nothing"]
     lines += [
         "",
         "How to use it",
@@ -293,7 +293,7 @@ def _shown_waits(stage: Stage, waits: Waits) -> list[str]:
     return lines
 
 
-def _folded(text: str) -> list[str]:
+def _wrapped_lines(text: str) -> list[str]:
     words, lines = text.split(), [""]
     for word in words:
         if len(lines[-1]) + len(word) > 100:

@@ -55,13 +55,15 @@ def pair_waits(
     for i, j in sorted({*wait_blocks, *missing}):
         block = merge_blocks(wait_blocks[i, j]) if (i, j) in wait_blocks else None
         excess = (
-            0 if block is None else block.count - _useful(block, _needed(graph, bound[i], bound[j], renamed=renamed))
+            0
+            if block is None
+            else block.count - _useful(block, _needed_blocks(graph, bound[i], bound[j], renamed=renamed))
         )
         rows.append(PairWaits(bound[i], bound[j], block, missing.get((i, j)), excess))
     return rows
 
 
-def _needed(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) -> list[EdgeBlock]:
+def _needed_blocks(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) -> list[EdgeBlock]:
     links = graph.links
     rows = links[(links["producer"] == producer) & (links["consumer"] == consumer)]
     rows = rows[~rows["reuse"].astype(bool)] if renamed else rows

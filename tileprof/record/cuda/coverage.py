@@ -20,6 +20,7 @@ from tileprof.record.cuda.records.graphs import Attribution
 from tileprof.record.cuda.records.tiles import Geometry
 from tileprof.record.cuda.tensor_maps import grouped, unreported_stores
 from tileprof.record.cuda.tensor_maps.items import Items, Walk
+from tileprof.record.cuda.tensor_maps.loads import Loads
 from tileprof.trace import ATOMIC, READ, WRITE
 
 WORST: Final = ("exact", "inferred", "conservative")
@@ -73,8 +74,8 @@ class Examined:
     @property
     def bytes_written(self) -> int:
         """Distinct bytes that its tiles write."""
-        written = accesses.union([boxes for mode, boxes in self.parts if mode != READ])
-        return int((written.end - written.start).sum())
+        written_boxes = accesses.union([boxes for mode, boxes in self.parts if mode != READ])
+        return int((written_boxes.end - written_boxes.start).sum())
 
     def lower(self, level: str, note: str) -> None:
         """Lower the coverage to at most ``level``; ``note`` says why."""
@@ -118,12 +119,12 @@ def examine(records: Records, launch: Examined, reason: str) -> Examined:
         launch.lower("conservative", f"{reason}: every tile stands for all memory")
         return launch
     _spinning(records, launch)
-    _overlapped(launch)
+    _cover_overlapping_launches(launch)
     launch.parts += accesses.plain(launch.entries, launch.geometry, records.process.granule, records.lifetimes)
     _textures(records, launch)
     _constants(records, launch)
     _tensor_maps(records, launch)
-    _spilled(records, launch)
+    _cover_spilled_accesses(records, launch)
     return launch
 
 
@@ -143,7 +144,7 @@ def _spinning(records: Records, launch: Examined) -> None:
         )
 
 
-def _overlapped(launch: Examined) -> None:
+def _cover_overlapping_launches(launch: Examined) -> None:
     if launch.attribution is Attribution.AMBIGUOUS:
         launch.lower("conservative", "nodes of this graph overlapped; this one stands for all that it may have been")
 
@@ -218,7 +219,7 @@ def _by_its_code(
     records: Records,
     launch: Examined,
     map_uses: unreported_stores.Maps,
-    loads: list[unreported_stores.Loads],
+    loads: list[Loads],
     walk: Walk | None,
     otherwise: unreported_stores.WrittenBoxes,
 ) -> unreported_stores.WrittenBoxes:
@@ -240,7 +241,7 @@ def _by_its_code(
     return unreported_stores.WrittenBoxes(written.boxes, written.coverage, note, written.by_item)
 
 
-def _spilled(records: Records, launch: Examined) -> None:
+def _cover_spilled_accesses(records: Records, launch: Examined) -> None:
     """Accesses without room in the arena count as all tiles and whole pages; loads through maps leave no page."""
     spill = records.spilled.get(launch.event["launch"])
     if spill is None:

@@ -108,7 +108,7 @@ def reached(code: list[Instruction], constants: Constants) -> Reached | None:
             if n >= len(code):
                 return None
             instruction = code[n]
-            if instruction.name in STORES and _guarded(instruction, state) is not False:
+            if instruction.name in STORES and _is_executed(instruction, state) is not False:
                 maps[n] = _map_of(instruction, state)
             following = _step(instruction, state, constants, place, joins, n)
             if following is None:
@@ -154,7 +154,7 @@ def _enter(states: dict[int, State], n: int, state: State) -> bool:
     return True
 
 
-def _guarded(instruction: Instruction, state: State) -> bool | None:
+def _is_executed(instruction: Instruction, state: State) -> bool | None:
     """Return whether an instruction is executed; None where that is not known."""
     if instruction.guard is None:
         return True
@@ -184,7 +184,7 @@ def _step(
     n: int,
 ) -> list[tuple[int, State]] | None:
     """Return where execution continues, and with what; None where that is unknown. ``state`` is changed."""
-    runs, name = _guarded(instruction, state), instruction.name
+    runs, name = _is_executed(instruction, state), instruction.name
     if name.startswith(_LOST) and runs is not False:
         return None
     if name in _ENDS:
@@ -306,8 +306,8 @@ def _select(instruction: Instruction, state: State, constants: Constants) -> Sta
     if len(instruction.operands) != 4:
         return None
     target, first, second, condition = instruction.operands
-    chosen = _predicate(condition, state)
-    value = None if chosen is None else _word(first if chosen else second, state, constants)
+    condition_value = _predicate(condition, state)
+    value = None if condition_value is None else _word(first if condition_value else second, state, constants)
     return None if value is None else {target: value}
 
 

@@ -112,7 +112,7 @@ class AddressRun:
         scope = self._module._patch_lang(self._executor.fn)  # noqa: SLF001 (as above)
         try:
             if hasattr(self._module, "ReduceScanOpInterface"):
-                scope.set_attr(self._module.ReduceScanOpInterface, "to_tensor", _reduced(self._module))
+                scope.set_attr(self._module.ReduceScanOpInterface, "to_tensor", _reduction_result(self._module))
             with watching(builder) as watch, np.errstate(all="ignore"):
                 _blind(self._module, builder, watch, fill)
                 builder.set_grid_dim(*self.grid)
@@ -182,8 +182,8 @@ def _sample(places: list[Place], count: int) -> list[Place]:
     if not places:
         return []
     random = np.random.default_rng(0)
-    chosen = {0, len(places) - 1, *random.integers(len(places), size=count).tolist()}
-    return [places[n] for n in sorted(chosen)]
+    sample = {0, len(places) - 1, *random.integers(len(places), size=count).tolist()}
+    return [places[n] for n in sorted(sample)]
 
 
 def _same(a: Boxes, b: Boxes, *, but_offset: bool = False) -> bool:
@@ -228,7 +228,7 @@ def _blind(module: Any, builder: Any, watch: Watch, fill: int) -> None:
         setattr(builder, name, method)
 
 
-def _reduced(module: Any) -> Callable[..., Any]:
+def _reduction_result(module: Any) -> Callable[..., Any]:
     """Return what makes a tensor of a reduction's result: of stand-ins it is one, too."""
     original = module.ReduceScanOpInterface.to_tensor
 

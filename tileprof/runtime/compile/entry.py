@@ -41,15 +41,15 @@ def backend(
 
     Raises `UserError` for options that mean nothing.
     """
-    chosen = Options.of(options)
-    policies = {path: policy_files.load_policies(path) for path in chosen.policies}
+    settings = Options.of(options)
+    policies = {path: policy_files.load_policies(path) for path in settings.policies}
     report = Report()
     announce(report)
-    reason = left_to_inductor(inputs, chosen)
+    reason = left_to_inductor(inputs, settings)
     if reason is None:
         device = _device(inputs)
-        question = verdict_cache.question(module, inputs, chosen, device)
-        verdict = None if chosen.remeasure else verdict_cache.recall(question)
+        question = verdict_cache.question(module, inputs, settings, device)
+        verdict = None if settings.remeasure else verdict_cache.recall(question)
         if verdict is not None and not verdict.winner:
             report.ours_us, report.inductor_us = verdict.ours_us, verdict.inductor_us
             reason = f"measured before: {verdict.sentence}"
@@ -59,14 +59,14 @@ def backend(
             copied_module = own_copy(module)
             write_out_masks(copied_module)
             graph = Traced(copied_module, inputs)
-            regions = _regions(graph, chosen, policies, report)
+            regions = _regions(graph, settings, policies, report)
         except Exception:
             LOG.exception("looking for regions failed, which is a bug of tileprof")
             reason = "looking for regions failed"
         else:
             if regions:
-                race = Race(question, verdict, chosen.later)
-                return _program(module, inputs, plain, graph, regions, chosen, device, report, race)
+                race = Race(question, verdict, settings.later)
+                return _program(module, inputs, plain, graph, regions, settings, device, report, race)
             reason = report.reason or "no region of the graph is one that a kernel of tileprof computes"
     report.reason = reason
     LOG.info("left to Inductor: %s", reason)
@@ -79,7 +79,7 @@ def _regions(
     """Return what kernels of this package compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
-    reason = _unraced(nodes)
+    reason = _why_not_comparable(nodes)
     if reason is not None:
         report.reason = reason
     regions = [] if reason else proposed(nodes, [policy_files.finder(policies, options.scheduler), *FINDERS])
@@ -186,7 +186,7 @@ def _device(inputs: Sequence[Any]) -> torch.device:
     )
 
 
-def _unraced(graph: fx.Graph) -> str | None:
+def _why_not_comparable(graph: fx.Graph) -> str | None:
     """Return why two runs of a graph cannot be compared; None where they can."""
     for node in graph.nodes:
         random = node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

@@ -57,7 +57,7 @@ _COPIES: Final = (
 
 
 class Unmatched(Exception):  # noqa: N818 - no error: the rest is Inductor's
-    """Why an operation is none of the kernel's."""
+    """An operation that the kernel does not have, with the reason."""
 
 
 @dataclass
@@ -100,13 +100,13 @@ def find(graph: fx.Graph) -> Iterator[Region]:
         if size is None or size[1] > _MOST_INPUT_CHANNELS or dtype(node) not in _DTYPES or size[0] > MOST_IMAGES:
             return
         try:
-            yield _region(_grown(graph, node))
+            yield _region(_layers_from(graph, node))
         except (Unmatched, UserError) as reason:
             LOG.info("a convolutional network is left to Inductor: %s", reason)
         return
 
 
-def _grown(graph: fx.Graph, first: fx.Node) -> _Growing:
+def _layers_from(graph: fx.Graph, first: fx.Node) -> _Growing:
     net = _Growing(first.args[0])
     nodes = list(graph.nodes)
     for node in nodes[nodes.index(first) :]:
@@ -138,7 +138,7 @@ def _take(net: _Growing, node: fx.Node) -> None:
     elif calls(node, ATEN.addmm.default):
         _take_product(net, node)
     else:
-        raise Unmatched(f"{node.target} is none of its operations")
+        raise Unmatched(f"the kernel does not have {node.target}")
 
 
 def _value(net: _Growing, node: Any) -> int:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
+import numpy as np
+
 from tileprof.runtime.persistent.plan import K_BLOCK, StagePlan
 from tileprof.runtime.persistent.source import Options, k_blocks_under_way
 from tileprof.runtime.stages.attention import Attention
@@ -141,12 +143,14 @@ def clusters_on(sms: int) -> Callable[[int], int]:
     return lambda split: max(1, (sms if split <= 2 else sms - _LEFT_OVER) // split)
 
 
-def attention_us(stage: StagePlan) -> list[float]:
-    """Return microseconds of a tile of attention by its row."""
+def task_us(stage: StagePlan, split: int) -> np.ndarray:
+    """Return microseconds of a task by its row of tiles: in attention, later rows may have more keys."""
     operator = stage.operator
-    block_flop = 4 * K_BLOCK * min(stage.rows, operator.tile[0]) * operator.tile[1]
+    if not isinstance(operator, Attention):
+        return np.full(stage.tasks, tile_us(stage, split))
+    block_flop = 4 * K_BLOCK * operator.tile[0] * operator.tile[1]
     block_us = max(ATTENTION_BLOCK_US, block_flop / ATTENTION_FLOP_PER_US)
-    return [ATTENTION_US + stage.key_blocks(row) * block_us for row in range(operator.grid[1])]
+    return np.array([ATTENTION_US + stage.key_blocks(row) * block_us for row in range(operator.grid[1])])
 
 
 def finish_us(stage: StagePlan, split: int) -> float:
@@ -170,7 +174,7 @@ def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
     blocks, among others. ``under_way``: k-blocks that the rings hold, 0 for enough.
     """
     if isinstance(stage.operator, Attention):
-        return sum(lives := attention_us(stage)) / len(lives)
+        return float(task_us(stage, split).mean())
     return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns, under_way)
 
 
@@ -212,6 +216,11 @@ def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) ->
 
 def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
     """Return a stage alone, without what a launch costs."""
+    if isinstance(stage.operator, Attention):
+        free = [0.0] * clusters
+        for life in np.repeat(task_us(stage, split), stage.operator.grid[2]).tolist():
+            heapq.heapreplace(free, free[0] + life)
+        return max(free)
     rounds = -(-stage.tasks // clusters)
     return rounds * paced_us(stage, split, clusters, under_way) + _pace(stage, split).lag_us + finish_us(stage, split)
 
@@ -263,7 +272,7 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
     for number, stage in enumerate(stages):
         height, matrix = stage.operator.tile[0], _rows(stage)
         life, finish = paced_us(stage, split, clusters, under_way[number]), finish_us(stage, split)
-        lives = attention_us(stage) if isinstance(stage.operator, Attention) else None
+        lives = task_us(stage, split).tolist() if isinstance(stage.operator, Attention) else None
         down = -(-matrix // height)
         across = stage.tasks // down
         ends: list[float] = []

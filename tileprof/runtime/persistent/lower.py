@@ -14,7 +14,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import Waits, lower
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.persistent.cost import attention_us, chain_us, tile_us
+from tileprof.runtime.persistent.cost import chain_us, task_us
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan, arranged, arrangements, with_cuts
 from tileprof.runtime.persistent.supported import attends, stage_plans
 from tileprof.runtime.persistent.tile_choice import preferred
@@ -174,14 +174,15 @@ def _task_lists(
     post_ends = [0.0] * (links.semaphores if links else 0)
     node = 0
     for number, (stage, order) in enumerate(zip(stages, orders, strict=True)):
-        lives = attention_us(stage) if isinstance(stage.operator, Attention) else [tile_us(stage, split)]
+        lives = task_us(stage, split).tolist()
+        rows = _rows(number, stage, np.arange(stage.operator.tiles))[:, 1].tolist()
         parts = (1, 0) if stage.cut else (0,)  # all early ones first: late ones wait for them
         for early, tile in ((early, tile) for early in parts for tile in order.tolist()):
             begin, cluster = free[0]
             at = node + tile
             if links:
                 begin = max([begin, *(post_ends[m] for m in links.waits[links.wait_ptr[at] : links.wait_ptr[at + 1]])])
-            end = round(begin + lives[tile % len(lives)], 6)  # equal sums stay equal
+            end = round(begin + lives[rows[tile]], 6)  # equal sums stay equal
             if links and not early:
                 for semaphore in links.posts[links.post_ptr[at] : links.post_ptr[at + 1]]:
                     post_ends[semaphore] = max(post_ends[semaphore], end)

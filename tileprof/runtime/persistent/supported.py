@@ -48,10 +48,10 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     dtypes = {view.dtype for operator in chain.operators for view in operator.views().values()}
     if dtypes not in ({"float16"}, {"bfloat16"}):
         raise UserError(f"the persistent kernel takes float16 or bfloat16 throughout, not {', '.join(sorted(dtypes))}")
-    written = {operator.out.tensor for operator in chain.operators}
+    results = {operator.out.tensor for operator in chain.operators}
     operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
-        early = sorted(written & {v.tensor for role, v in operator.views().items() if role in _EARLY})
+        early = sorted(results & {v.tensor for role, v in operator.views().items() if role in _EARLY})
         if early:
             raise UserError(
                 f"the persistent kernel does not take stage {name}: it loads {early[0]} ahead of every wait, and "
@@ -156,7 +156,7 @@ def _gemm(operator: Gemm) -> Iterator[str]:
             "it"
         )
     else:
-        yield from _unaligned((a, operator.out, operator.residual), b, b.strides[1:])
+        yield from _alignment_faults((a, operator.out, operator.residual), b, b.strides[1:])
 
 
 def _conv(operator: Conv2d) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _conv(operator: Conv2d) -> Iterator[str]:
     for view in (operator.out, operator.residual):
         if view is not None and (view.strides[1] != q * view.strides[2] or view.strides[0] != p * view.strides[1]):
             yield f"there are gaps between the pixels of {view.tensor}, which has strides {view.strides}"
-    yield from _unaligned((x, operator.out, operator.residual), weight, weight.strides[:3])
+    yield from _alignment_faults((x, operator.out, operator.residual), weight, weight.strides[:3])
 
 
 def _attention(operator: Attention) -> Iterator[str]:
@@ -195,10 +195,12 @@ def _attention(operator: Attention) -> Iterator[str]:
         yield f"its tiles have {operator.rows} rows; it takes {K_BLOCK} or {2 * K_BLOCK}, or one tile for all rows"
     elif operator.factor <= 0:
         yield f"it multiplies scores by {operator.factor}; it takes positive factors"
-    yield from _unaligned((operator.q, operator.k, operator.v, operator.out))
+    yield from _alignment_faults((operator.q, operator.k, operator.v, operator.out))
 
 
-def _unaligned(views: Sequence[View | None], weight: View | None = None, strides: Sequence[int] = ()) -> Iterator[str]:
+def _alignment_faults(
+    views: Sequence[View | None], weight: View | None = None, strides: Sequence[int] = ()
+) -> Iterator[str]:
     rows: list[tuple[View, Sequence[int]]] = [(v, v.strides[:-1]) for v in views if v is not None]
     for view, outer in [*rows, *([] if weight is None else [(weight, strides)])]:
         if view is not weight and view.strides[-1] != 1:

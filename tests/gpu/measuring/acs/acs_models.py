@@ -15,7 +15,8 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products, read when CUDA begins
+# deterministic products; the library reads this when CUDA starts
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
@@ -23,7 +24,7 @@ from tileprof.examples.parts.common import building, print_result, stepped, step
 
 Step = Callable[[], torch.Tensor]
 Made = tuple[torch.nn.Module, Step, list[torch.Tensor]]
-"""A model, a call of it, and the inputs of that."""
+"""A model, a call of it, and the inputs of the call."""
 
 SIZE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -34,7 +35,7 @@ def _tokens(vocabulary: int = 500) -> torch.Tensor:
 
 
 def _transformer(configuration: str, model: str, inputs: Callable[[], dict[str, Any]], **sizes: Any) -> Any:
-    """A maker of a model of transformers and of its first result."""
+    """Return a function that makes a model of transformers and returns its first result."""
 
     def make() -> Made:
         library = import_module("transformers")
@@ -64,7 +65,7 @@ def _timm(name: str, side: int = 64, **more: Any) -> Any:
 
 
 def _clip() -> Made:
-    """The two towers of CLIP, of which neither needs the other until the end."""
+    """The two towers of CLIP, which are independent until the end."""
     library = import_module("transformers")
     texts = {"vocab_size": 500, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 499, **SIZE}
     images = {"image_size": 64, "patch_size": 16, **SIZE}
@@ -178,14 +179,16 @@ def _training(network: torch.nn.Module, forward: Step, kind: str) -> Step:
             optimiser.zero_grad()
             forward().square().mean().backward()
             optimiser.step()
-        # Sums of bit patterns: a digest of all weights would have to copy them to the host in each step.
+        # Sums of bit patterns, because a digest of all weights would copy them to the host in each step.
         return torch.stack([weights.detach().view(torch.int32).sum() for weights in network.parameters()])
 
     return step
 
 
 def _moving(step: Step, inputs: list[torch.Tensor]) -> Step:
-    """``step`` with other inputs each time, so that what a step left in memory is not what the next one writes."""
+    """Call ``step`` with other inputs each time, so that memory of the last step differs from what the next one
+    writes.
+    """
 
     def next_input() -> torch.Tensor:
         for tensor in inputs:
@@ -196,7 +199,7 @@ def _moving(step: Step, inputs: list[torch.Tensor]) -> Step:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the models that the first words name."""
+    """Run the models named by the first arguments."""
     options = stepping(__doc__)
     options.add_argument("names", nargs="+", choices=sorted(MODELS))
     options.add_argument("--train", nargs="?", const="adam", choices=("adam", "sgd"), help="an optimiser's step, too")

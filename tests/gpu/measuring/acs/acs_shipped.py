@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products, read when CUDA begins
+# deterministic products; the library reads this when CUDA starts
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
 
@@ -65,7 +66,7 @@ def package(path: Path, model: torch.nn.Module, example: torch.Tensor, kind: str
 
 
 def load(path: Path, kind: str, device: str) -> Any:
-    """A function of the model's input."""
+    """Return a function of the model's input."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if kind == "script":
@@ -74,7 +75,7 @@ def load(path: Path, kind: str, device: str) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run what the words name."""
+    """Run the program of the command line."""
     options = stepping(__doc__, capturable=False)
     options.add_argument("package", type=Path)
     options.add_argument("name", choices=sorted(PROGRAMS))

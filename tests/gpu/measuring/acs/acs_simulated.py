@@ -38,7 +38,7 @@ def _letters(name: str) -> str:
 
 
 def last_step(names: list[str], kernels: list[str]) -> tuple[int, float]:
-    """Where among the launches the last run of the kernels begins, and the share of names that agree there."""
+    """Return where among the launches the last run of the kernels begins, and the share of names that agree there."""
     mine, theirs = [_letters(name) for name in names], [_letters(name) for name in kernels]
     best = (0, 0.0)
     for at in range(len(mine) - len(theirs), -1, -1):
@@ -51,18 +51,20 @@ def last_step(names: list[str], kernels: list[str]) -> tuple[int, float]:
 
 
 def unknown(counts: dict[str, Any], count: int) -> list[int]:
-    """Places in a captured step of launches that the table did not know, fills and copies not counted."""
+    """Return the positions in a captured step of launches that the table did not know, without fills and copies."""
     begin = int(counts.get("capture_at", 0))
     return [at - begin for at in counts.get("unknown_at", []) if 0 <= at - begin < count]
 
 
 def idle_us(count: int, plain_us: float) -> float:
-    """Microseconds of a step of so many launches whose host is busy all the time, with a thread that issues."""
+    """Return the microseconds of a step of this many launches whose host is always busy, with an issuing thread."""
     return plain_us - count * (devices.get("H200").issue_ns() - QUEUE_NS) / 1e3
 
 
 def of_eager(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows for programs that issue their launches themselves and rest; without those whose GPU is busy."""
+    """Return rows for programs that issue their launches themselves and stay in stream order; those with a busy GPU are
+    left out.
+    """
     actual = []
     for words in dict.fromkeys(row["program"] for row in rows):
         times = {
@@ -80,7 +82,7 @@ def of_eager(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A program's times, measured and simulated."""
+    """Measured and simulated times of a program."""
     return (
         f"{row['program']:54s} {row['plain_us']:9.1f} {row['acs_us']:8.1f} {row['acs']:10.1f} "
         f"{row['acs'] / row['acs_us'] - 1:+8.1%} {row['plain_us'] / row['acs_us']:5.2f}x "
@@ -91,7 +93,7 @@ def line(row: dict[str, Any]) -> str:
 def predicted(
     path: Path, kernels: list[dict[str, Any]], plain_us: float, *, captured: bool, barriers: list[int], join_ns: float
 ) -> dict[str, Any]:
-    """Microseconds of a step in stream order and under ACS, as simulated."""
+    """Return the simulated microseconds of a step in stream order and under ACS."""
     trace = tileprof.load(path)
     count = len(kernels)
     times = np.array([kernel["us"] for kernel in kernels]) * 1e3

@@ -33,12 +33,12 @@ from tileprof.examples.parts import common
 ROUND_S = 0.05
 
 PROFILED = 8
-"""Steps whose kernels are timed."""
+"""Number of steps whose kernels are timed."""
 
 
 @contextmanager
 def alone(path: Path | None) -> Iterator[None]:
-    """While no other process holds the lock."""
+    """Run while no other process holds the lock."""
     if path is None:
         yield
         return
@@ -48,7 +48,7 @@ def alone(path: Path | None) -> Iterator[None]:
 
 
 def _events(step: Any, steps: int) -> list[dict[str, Any]]:
-    """The profiler's events of kernels, in order of their begin; fills and copies are left out."""
+    """Return the profiler's events of kernels, in order of their start, without fills and copies."""
     step()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -63,7 +63,7 @@ def _events(step: Any, steps: int) -> list[dict[str, Any]]:
 
 
 def timeline(step: Any) -> list[dict[str, Any]]:
-    """Begin and duration (us), stream, blocks, threads and shared memory (bytes) of each kernel of two steps."""
+    """Return start and duration (us), stream, blocks, threads and shared memory (bytes) of each kernel of two steps."""
     return [
         {
             "name": e["name"],
@@ -80,7 +80,9 @@ def timeline(step: Any) -> list[dict[str, Any]]:
 
 
 def kernels(step: Any) -> list[dict[str, Any]]:
-    """Name and mean duration (us) of each kernel of a step, in order of their begin; fills and copies are left out."""
+    """Return name and mean duration (us) of each kernel of a step, in order of their start, without fills and
+    copies.
+    """
     outcome = _events(step, PROFILED)
     count, rest = divmod(len(outcome), PROFILED)
     if rest:
@@ -92,7 +94,7 @@ def kernels(step: Any) -> list[dict[str, Any]]:
 
 
 def _step_seconds(step: Any, count: int) -> tuple[float, float]:
-    """Seconds of a step among so many, and those until the program had issued it."""
+    """Return the seconds per step over this many steps, and those until the program had issued it."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(count):
@@ -103,7 +105,7 @@ def _step_seconds(step: Any, count: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run the example that the words behind ``--`` name."""
+    """Run the example that the arguments behind ``--`` name."""
     options = ArgumentParser(description=__doc__)
     options.add_argument("--lock", type=Path)
     options.add_argument("--ready", type=Path)
@@ -119,11 +121,12 @@ def main() -> None:
     module = importlib.import_module(name if name.startswith("acs_") else f"tileprof.examples.{name}")
 
     def measurement(_name: str, request: Any, step: Any) -> Any:
-        with torch.no_grad():  # around the capture too: autograd would keep what the caching allocator else recycles
+        # around the capture too: otherwise autograd keeps memory that the caching allocator would recycle
+        with torch.no_grad():
             if getattr(request, "keep", False):
                 step = common._keeping(step)
             if getattr(request, "graph", False):
-                step = common._captured(step)
+                step = common._replay_of(step)
             for _ in range(values.warm):
                 result = step()
             torch.cuda.synchronize()

@@ -49,7 +49,7 @@ PROGRAMS = {
 }
 SOURCE = Path(examples.__file__).parent / "cuda" / "islands.cu"
 ISLANDS = Path(tempfile.gettempdir()) / "tileprof-islands"
-"""The program of `tileprof/examples/cuda`, compiled at the beginning."""
+"""The program of `tileprof/examples/cuda`, compiled at the start."""
 
 
 def command(name: str, steps: int) -> list[str]:
@@ -61,7 +61,7 @@ def command(name: str, steps: int) -> list[str]:
 
 
 def run(words: list[str], variables: dict[str, str], limit: float) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
+    """Return exit code, stdout and stderr."""
     result = subprocess.run(
         words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=limit, check=False
     )
@@ -69,8 +69,9 @@ def run(words: list[str], variables: dict[str, str], limit: float) -> tuple[int,
 
 
 def tabulate(name: str, place: Path) -> str:
-    """Record a program and keep its table in ``place``; what there is to say about it. In a process of its own, since
-    the recorder takes the variables of its process along.
+    """Record a program, keep its table in ``place``, and return a message about it.
+
+    In a process of its own, since the recorder passes on the variables of its process.
     """
     begin = time.monotonic()
     place.mkdir(parents=True, exist_ok=True)
@@ -81,16 +82,14 @@ def tabulate(name: str, place: Path) -> str:
     except Exception:
         return f"{name}: no table\n{traceback.format_exc()[-1500:]}"
     table.write(place / "table")
-    lost = sum(table.without.values())
-    messages = [
-        f"{name}: {table.count} entries, {table.launches} launches, {lost} without, {time.monotonic() - begin:.0f} s"
-    ]
+    without_entry, seconds = sum(table.without.values()), time.monotonic() - begin
+    messages = [f"{name}: {table.count} entries, {table.launches} launches, {without_entry} without, {seconds:.0f} s"]
     worst = sorted(table.without.items(), key=lambda item: -item[1])[:6]
     return "\n    ".join([*messages, *(f"{count} {why[:200]}" for why, count in worst)])
 
 
 def _without_a_range(table: Path, out: Path) -> Path:
-    """A table that lacks what the kernel with most entries writes."""
+    """Return a table without the writes of the kernel with most entries."""
     lines, kernel, counts = table.read_text().splitlines(), "", Counter[str]()
     for line in lines:
         kernel = line if line.startswith("kernel") else kernel
@@ -106,7 +105,7 @@ def _without_a_range(table: Path, out: Path) -> Path:
 
 
 class Measurement:
-    """Runs of programs in modes; `rows` has one per run, written to the results file after each."""
+    """Runs programs in modes. `rows` has one row per run, written to the results file after each."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder, self.library = options, folder, acs.build()
@@ -114,7 +113,7 @@ class Measurement:
         self._begin = time.monotonic()
 
     def left(self) -> float:
-        """Seconds of the budget that are left."""
+        """Seconds of the budget that remain."""
         return self.options.budget - (time.monotonic() - self._begin)
 
     def one(self, name: str, mode: str, table: Path) -> None:
@@ -177,7 +176,7 @@ def print_row(row: dict[str, Any]) -> None:
 
 
 def print_summary(names: list[str], rows: list[dict[str, Any]], steps: int) -> None:
-    """Print a line per program: gains over stream order, and whether it printed the same."""
+    """Print a line per program: gains over stream order, and whether it printed the same result."""
     print("\nprogram          plain us  streams  thread  graph   same")
     timed = ("streams", "thread", "graph")
     for name in names:
@@ -197,7 +196,7 @@ def print_summary(names: list[str], rows: list[dict[str, Any]], steps: int) -> N
 
 
 def main() -> None:
-    """Measure, and print a row as soon as it is there."""
+    """Measure, and print each row as soon as it exists."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--programs", default=",".join(PROGRAMS))

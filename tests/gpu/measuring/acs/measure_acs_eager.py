@@ -54,17 +54,17 @@ SHIPPED = tuple(
     for kind in ("script", "inductor")
     for name in ("inception", "nasnet", "tree_lstm")
 )
-"""Each makes its package at its first run."""
+"""Each of these makes its package at its first run."""
 ISLANDS = Path(examples.__file__).parent / "cuda" / "islands.cu"
 START_S, TURN_S = 90, 30
-"""Until all processes have to be warm, and until one has to have measured."""
+"""Seconds until all processes have to be warm, and until one has to have measured."""
 EACH = 8
-"""Steps of a round."""
+"""Steps per round."""
 WORKERS = 8
 
 
 def command(words: str, folder: Path, *step: str) -> tuple[str, ...]:
-    """A program, with options of `acs_step.py` where it is one of Python's."""
+    """A program, with options of `acs_step.py` if it is a Python program."""
     if words == "islands":
         return str(folder / "islands-program"), "300"
     module, *rest = words.split()
@@ -78,7 +78,7 @@ def tabulate(words: str, folder: Path) -> str:
     place.mkdir(parents=True, exist_ok=True)
     if (place / "table").exists():
         return f"{words}: its table is there"
-    shutil.rmtree(place)  # of a run that was ended
+    shutil.rmtree(place)  # of an interrupted run
     place.mkdir()
     try:
         if words == "islands":
@@ -103,22 +103,23 @@ def tabulate(words: str, folder: Path) -> str:
 
 
 def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | None:
-    """How the library is told to run a program; None in stream order. ``spread``: a thread issues and never rests;
-    ``workers``: the same with workers, as in the paper.
+    """Return the variables with which the library runs a program; None in stream order.
+
+    ``spread``: a thread issues and never rests; ``workers``: the same with workers, as in the paper.
     """
     if mode == "plain":
         return None
     own = folder / name_of(words) / f"{mode}-{pair}"
     own.mkdir(parents=True, exist_ok=True)
     kind: acs.Mode = "graph" if mode == "graph" else "streams"
-    chosen = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
+    library_settings = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
     if mode == "workers":
-        return replace(chosen, rest=0, workers=WORKERS)
-    return replace(chosen, rest=0) if mode == "spread" else chosen
+        return replace(library_settings, rest=0, workers=WORKERS)
+    return replace(library_settings, rest=0) if mode == "spread" else library_settings
 
 
 class Running:
-    """A program in a mode, whose process measures ``rounds`` when it is told to; ``words`` "islands" starts one each
+    """A program in a mode, whose process measures ``rounds`` when it is told to; the program "islands" is started each
     time.
     """
 
@@ -154,7 +155,7 @@ class Running:
         return self.process is None or self.ready.exists() or self.process.poll() is not None
 
     def measure(self, pair: int, limit: float) -> dict[str, Any]:
-        """Return the row of a turn; without times where it did not end before ``limit`` (`time.monotonic`)."""
+        """Return the row of a turn, without times if it did not end before ``limit`` (`time.monotonic`)."""
         line = self._line(max(0.1, limit - time.monotonic()))
         times = re.search(r": ([0-9.]+) us per step(?:, ([0-9.]+) us to issue)?", line)
         row = {"program": self.words, "mode": self.mode, "pair": pair, "us": None, "issue_us": None}
@@ -186,14 +187,14 @@ class Running:
         return ""
 
     def close(self) -> None:
-        """Say that there are no more turns."""
+        """Tell the process that there are no more turns."""
         if self.process is not None and self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
             self.process.stdin = None
 
     def end(self, limit: float) -> dict[str, Any]:
-        """Let it end, and return what it said and what the library counted."""
+        """Let it end, and return its output and the library's counts."""
         if self.process is not None:
             self.close()
             try:
@@ -220,7 +221,8 @@ def measured(
     *,
     profiles: bool = True,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Start all jobs (program, mode), and yield the rows of each turn; at last all rows again, with what programs said.
+    """Start all jobs (program, mode), yield the rows of each turn, and at last all rows again with the programs'
+    output.
 
     No turn begins after ``limit`` (`time.monotonic`).
     """
@@ -239,23 +241,23 @@ def measured(
         if not each.profiles:  # kernels are timed alone
             each.close()
     for each in running:
-        said = each.end(time.monotonic() + TURN_S)
-        kept = kernels_of(each.words, folder)
+        report = each.end(time.monotonic() + TURN_S)
+        kernel_file = kernels_of(each.words, folder)
         for row in rows:
             if (row["program"], row["mode"]) == (each.words, each.mode):
-                row.update(said)
-                if each.mode == "plain" and row["pair"] == pairs.start and kept.exists():
-                    row["kernels"] = [kernel["us"] for kernel in json.loads(kept.read_text())]
+                row.update(report)
+                if each.mode == "plain" and row["pair"] == pairs.start and kernel_file.exists():
+                    row["kernels"] = [kernel["us"] for kernel in json.loads(kernel_file.read_text())]
     yield rows
 
 
 def kernels_of(words: str, folder: Path) -> Path:
-    """Where the kernels of a step are kept, as they are in stream order."""
+    """Return the file that keeps the kernels of a step, as they run in stream order."""
     return folder / name_of(words) / "kernels.json"
 
 
 def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
-    """Medians of a step's time, gains by pair, and geometric means of the medians' gains."""
+    """Return medians of a step's time, gains by pair, and geometric means of the medians' gains."""
     lines = [f"{'program':50s} {'plain us':>9s}  " + "  ".join(f"{mode:>24s}" for mode in modes if mode != "plain")]
     gains: dict[str, list[float]] = {}
     for words in dict.fromkeys(r["program"] for r in rows):
@@ -267,7 +269,7 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
             continue
         plain = statistics.median(times["plain"].values())
         line = f"{words:50s} {plain:9.0f}  "
-        said = {r["said"] for r in rows if r["program"] == words and r["us"]}
+        results = {r["said"] for r in rows if r["program"] == words and r["us"]}
         for mode in modes:
             if mode == "plain" or not times[mode]:
                 continue
@@ -275,13 +277,13 @@ def table(rows: list[dict[str, Any]], modes: list[str]) -> str:
             gains.setdefault(mode, []).append(gain)
             each = " ".join(f"{times['plain'][p] / us:.2f}" for p, us in times[mode].items() if p in times["plain"])
             line += f"  {gain:6.2f}x ({each:>15s})"
-        lines.append(line + ("" if len(said) == 1 else "  OTHER RESULTS"))
+        lines.append(line + ("" if len(results) == 1 else "  OTHER RESULTS"))
     lines += [f"{mode}: {statistics.geometric_mean(of):.3f}x over {len(of)}" for mode, of in gains.items()]
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Record, measure, and write what is there after each turn."""
+    """Record, measure, and write the results after each turn."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--folder", type=Path, help="where tables and packages are; default: acs in OUT")
@@ -295,20 +297,20 @@ def main() -> None:
     options = parser.parse_args()
     begin = time.monotonic()
     programs = PROGRAMS + SHIPPED
-    chosen = [programs[int(n)] for n in options.only.split(",")] if options.only else list(PROGRAMS)
+    selected_programs = [programs[int(n)] for n in options.only.split(",")] if options.only else list(PROGRAMS)
     modes = options.modes.split(",")
     library, folder = acs.build(), (options.folder or options.out / "acs").resolve()
     for place in (options.out, folder):
         place.mkdir(parents=True, exist_ok=True)
     if options.phase != "time":
-        with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
-            for job in as_completed([pool.submit(tabulate, words, folder) for words in chosen]):
+        with ProcessPoolExecutor(len(selected_programs), mp_context=get_context("spawn")) as pool:
+            for job in as_completed([pool.submit(tabulate, words, folder) for words in selected_programs]):
                 print(job.result(), flush=True)
     if options.phase == "record":
         return
     path = options.out / "eager.json"
     rows = json.loads(path.read_text()) if path.exists() else []
-    with_tables = [words for words in chosen if (folder / name_of(words) / "table").exists()]
+    with_tables = [words for words in selected_programs if (folder / name_of(words) / "table").exists()]
     first = max((row["pair"] for row in rows), default=-1) + 1
     jobs = [(words, mode) for words in with_tables for mode in modes]
     turns = range(first, first + options.pairs)
@@ -319,7 +321,10 @@ def main() -> None:
         rows = [row for row in rows if (row["program"], row["mode"], row["pair"]) not in keys] + some
         write_whole(path, json.dumps(rows))
         print(f"{len(rows)} rows after {time.monotonic() - begin:.0f} s", flush=True)
-    print(table([r for r in rows if r["program"] in chosen], list(dict.fromkeys(["plain", *modes]))), flush=True)
+    print(
+        table([r for r in rows if r["program"] in selected_programs], list(dict.fromkeys(["plain", *modes]))),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

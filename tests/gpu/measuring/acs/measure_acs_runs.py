@@ -57,21 +57,21 @@ LIBRARIES = (
     "bert llama t5 vit",
     "resnet18 googlenet shufflenet squeezenet",
 )
-"""Models that one process runs one after another: to begin, and to record, costs more than the steps."""
+"""Models that one process runs one after another, since starting and recording cost more than the steps."""
 DELAY_US = 10
-"""In the mean: the GPU sleeps for up to twice that before each launch."""
+"""Mean delay: the GPU sleeps for up to twice that before each launch."""
 LEAST_S = 30
-"""That have to be left for a program to begin."""
+"""Seconds that must remain for a program to begin."""
 CHECKED_STEPS = 4
 WAYS: dict[str, dict[str, Any]] = {"streams": {}, "graph": {}, "workers": {"workers": 8}}
 """How delayed steps run, with more settings of the library."""
 BROKEN = 3
-"""Kernels whose ranges are deleted, one table each, until one is noticed."""
+"""Number of kernels whose ranges are deleted, one table each, until one is noticed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many steps, until when (`time.time`), how many threads of the library's issue, which of `WAYS`, and whether
+    """Number of steps, time limit (`time.time`), number of the library's issuing threads, which of `WAYS`, and whether
     tables are checked.
     """
 
@@ -88,7 +88,9 @@ def stage_of(way: str) -> str:
 
 
 def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
-    """A program with this number of steps, without ``--digest``, which changes what padding of parameters holds."""
+    """Return a program with this number of steps, without ``--digest``, which changes what padding of parameters
+    holds.
+    """
     if name == "islands":
         return str(folder / "islands" / "program"), str(steps)
     words = (
@@ -100,8 +102,9 @@ def command(name: str, steps: int, folder: Path) -> tuple[str, ...]:
 
 
 def lacking(table: Path, number: int, out: Path) -> str:
-    """Write a table without what one kernel writes: of those that write, the one with ``number`` more frequent ones;
-    its name, "" where there are not that many.
+    """Write a table without the writes of one kernel: of those that write, the one with ``number`` more frequent ones.
+
+    Return its name, or "" if there are fewer.
     """
     lines, kernel, counts = table.read_text().splitlines(), "", Counter[str]()
     for line in lines:
@@ -120,7 +123,7 @@ def lacking(table: Path, number: int, out: Path) -> str:
 
 
 def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple[int, str]:
-    """Exit code and stdout; -1 and what it said on stderr where it did not end in time."""
+    """Return exit code and stdout; -1 and stderr if the program did not end in time."""
     try:
         result = subprocess.run(
             words,
@@ -137,8 +140,8 @@ def ran(words: tuple[str, ...], variables: dict[str, str], ends: float) -> tuple
 
 def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
     """Write the table of a program into a folder; in a process of its own, whose variables change."""
-    for left in ("raw", "recorded.tileprof"):  # of a run that was ended
-        shutil.rmtree(place / left, ignore_errors=True)
+    for leftover in ("raw", "recorded.tileprof"):  # of an interrupted run
+        shutil.rmtree(place / leftover, ignore_errors=True)
     record_table(words, place, library).write(place / "table.half")
     for large in ("raw", "recorded.tileprof"):
         shutil.rmtree(place / large, ignore_errors=True)
@@ -147,7 +150,7 @@ def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
 
 @dataclass(frozen=True)
 class Pools:
-    """Who makes the tables, and who runs the programs that have one. ``told`` gets a row after each stage."""
+    """Workers that make tables, and workers that run programs which have one. ``told`` gets a row after each stage."""
 
     recordings: Executor
     runs: Executor
@@ -155,7 +158,7 @@ class Pools:
 
 
 class _Program:
-    """What is done of one program: its row is kept in a file after each stage, and goes on from there."""
+    """The work on one program. Its row is kept in a file after each stage, and continues from there."""
 
     def __init__(self, name: str, folder: Path, library: Path, limits: Limits, pools: Pools) -> None:
         self._name, self._folder, self._library, self._limits, self._pools = name, folder, library, limits, pools
@@ -164,15 +167,15 @@ class _Program:
         self._table = self._place / "table"
         self._digest = () if name == "islands" else ("--digest",)
         self.row: dict[str, Any] = {"program": name, "steps": limits.steps, "threads": limits.threads}
-        kept = self._place / "row.json"
-        before = json.loads(kept.read_text()) if kept.exists() else {}
+        row_file = self._place / "row.json"
+        before = json.loads(row_file.read_text()) if row_file.exists() else {}
         if all(before.get(key) == value for key, value in self.row.items()):
             self.row = before
         self.row.pop("error", None)
         self._begin, self._spent, self._held = time.time(), self.row.get("s", 0.0), Lock()
 
     def work(self) -> None:
-        """Do all that is not done, side by side where it can be."""
+        """Do all remaining work, side by side where possible."""
         runs = self._pools.runs
         try:
             self._compile()
@@ -255,7 +258,7 @@ class _Program:
         )
 
     def _run_broken(self, number: int) -> bool:
-        """Whether another kernel is to be tried."""
+        """Return whether another kernel is to be tried."""
         table = self._place / f"lacking-{number}"
         kernel = lacking(self._table, number, table)
         if not kernel or self.row.get("noticed") or self._limits.ends - time.time() < 1:
@@ -277,14 +280,14 @@ def of_program(name: str, folder: Path, library: Path, limits: Limits, pools: Po
 
 
 def is_complete(row: dict[str, Any], limits: Limits) -> bool:
-    """Whether all that a program has to do was done."""
+    """Return whether all work on a program was done."""
     stages = ("plain", *map(stage_of, limits.ways))
-    ended = "error" not in row and all(row.get(stage, [-1])[0] == 0 for stage in stages)
-    return ended and (not limits.checked or (row.get("differing", -1) >= 0 and "noticed" in row))
+    exited_well = "error" not in row and all(row.get(stage, [-1])[0] == 0 for stage in stages)
+    return exited_well and (not limits.checked or (row.get("differing", -1) >= 0 and "noticed" in row))
 
 
 def main() -> None:
-    """Go through the programs that are not in ``OUT.json``, several at a time."""
+    """Work on the programs that are not in ``OUT.json``, several at a time."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--folder", type=Path, help="where tables are kept; default: beside OUT.json")
@@ -304,10 +307,10 @@ def main() -> None:
     names = options.only.split(",") if options.only else [*LIBRARIES, *EXAMPLES, "islands"]
     limits = Limits(options.steps, ends, options.threads, tuple(options.ways.split(",")), not options.unchecked)
     names = [name for name in names if name not in rows or not is_complete(rows[name], limits)]
-    library, held = acs.build(), Lock()
+    library, lock = acs.build(), Lock()
 
     def tell(row: dict[str, Any]) -> None:
-        with held:
+        with lock:
             rows[row["program"]] = row
             write_whole(options.out, json.dumps(list(rows.values()), indent=1))
 
@@ -323,9 +326,9 @@ def main() -> None:
     ):
         pools = Pools(recordings, runs, tell)
         list(programs.map(work_on, names))
-    done = [row for row in rows.values() if is_complete(row, limits)]
-    left = set(names) - {row["program"] for row in done}
-    print(f"{len(done)} programs done; left: {', '.join(sorted(left)) or 'none'}", flush=True)
+    complete_rows = [row for row in rows.values() if is_complete(row, limits)]
+    unfinished = set(names) - {row["program"] for row in complete_rows}
+    print(f"{len(complete_rows)} programs done; left: {', '.join(sorted(unfinished)) or 'none'}", flush=True)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -58,18 +58,19 @@ PROGRAMS = (
     "acs_models clip --graph --keep",
     "acs_models hetero --graph --keep",
 )
-"""The first six were looked at while the simulator was mended; the others were not. GoogLeNet and the last three were
-chosen on 2026-11-28, before anything of them was recorded or measured.
+"""The first six programs were examined while the simulator was corrected; the others were not.
+
+GoogLeNet and the last three were chosen on 2026-11-28, before anything of them was recorded or measured.
 """
 LEAST_S = 10
-"""That have to be left for a round to begin."""
+"""Seconds that must remain for a round to begin."""
 LANES, DEPTH, CYCLES = 8, 40, 6000
-"""Of the graphs whose gaps are measured: branches, kernels on each, length of a kernel."""
+"""Graphs whose gaps are measured: branches, kernels on each, length of a kernel."""
 
 
 def graph_gaps() -> dict[str, float]:
-    """Microseconds from a kernel's end to the next one's begin inside graphs: of one branch, of several that do not
-    wait for each other, and of several of which each kernel waits for the one before it on the next branch as well.
+    """Return microseconds from a kernel's end to the next one's start inside graphs: of one branch, of several
+    independent branches, and of several of which each kernel waits for the one before it on the next branch as well.
     """
 
     def time_us(lanes: int, *, crossed: bool, cycles: int) -> float:
@@ -113,14 +114,14 @@ def graph_gaps() -> dict[str, float]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file by a whole one, so that a run that is cut leaves no half."""
+    """Replace a file atomically, so that an interrupted run leaves no half."""
     half = path.with_suffix(".half")
     half.write_text(text)
     half.replace(path)
 
 
 def name_of(words: str) -> str:
-    """A folder for a program."""
+    """Return a folder for a program."""
     return words.replace(" --", "-").replace(" ", "_")
 
 
@@ -129,7 +130,7 @@ def tabulate(words: str, place: Path) -> str:
     begin = time.monotonic()
     if (place / "table").exists() and (place / "recorded.tileprof").exists():
         return f"{words}: its table is there"
-    shutil.rmtree(place, ignore_errors=True)  # of a run that was ended
+    shutil.rmtree(place, ignore_errors=True)  # of an interrupted run
     place.mkdir(parents=True)
     try:
         table = record_table((sys.executable, str(STEP), "--warm", "1", "--", *words.split()), place, acs.build())
@@ -142,7 +143,7 @@ def tabulate(words: str, place: Path) -> str:
 
 
 def record(chosen: list[str], folder: Path, out: Path) -> None:
-    """Record programs side by side; the archive of one is written as soon as its table is there."""
+    """Record programs side by side; each archive is written as soon as its table exists."""
     with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
         jobs = {pool.submit(tabulate, words, folder / name_of(words)): words for words in chosen}
         for job in as_completed(jobs):
@@ -153,18 +154,18 @@ def record(chosen: list[str], folder: Path, out: Path) -> None:
                 continue
             half = archive.with_suffix(".half")
             with tarfile.open(half, "w:xz", preset=1) as tar:
-                for kept in ("recorded.tileprof", "table"):
-                    tar.add(folder / name_of(words) / kept, f"{name_of(words)}/{kept}")
+                for folder_name in ("recorded.tileprof", "table"):
+                    tar.add(folder / name_of(words) / folder_name, f"{name_of(words)}/{folder_name}")
             half.replace(archive)
 
 
 def ready_of(place: Path, mode: str, number: int) -> Path:
-    """Return what a process makes when it is warm."""
+    """Return the file that a process makes when it is warm."""
     return place / f"{mode}-{number}" / "ready"
 
 
 def measured(words: str, place: Path, mode: str, number: int, library: Path, limit: float) -> dict[str, Any]:
-    """A run of a program: in stream order (``plain``; the first one says its kernels too) or with ACS."""
+    """Run a program in stream order (``plain``; the first run also names its kernels) or with ACS."""
     own = place / f"{mode}-{number}"
     own.mkdir(parents=True, exist_ok=True)
     variables = {}
@@ -204,7 +205,7 @@ def measured(words: str, place: Path, mode: str, number: int, library: Path, lim
 
 
 def main() -> None:
-    """Record, measure, and write what is there after each step."""
+    """Record, measure, and write the results after each step."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--budget", type=float, default=200)
@@ -216,7 +217,7 @@ def main() -> None:
     library = acs.build()
     values.out.mkdir(parents=True, exist_ok=True)
     folder = values.out.resolve() / "acs"
-    chosen = [PROGRAMS[int(n)] for n in values.only.split(",")] if values.only else list(PROGRAMS)
+    selected_programs = [PROGRAMS[int(n)] for n in values.only.split(",")] if values.only else list(PROGRAMS)
     path = values.out / "rows.json"
     actual: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": []}
 
@@ -224,7 +225,7 @@ def main() -> None:
         write_whole(path, json.dumps(actual))
 
     if values.phase != "time":
-        record(chosen, folder, values.out)
+        record(selected_programs, folder, values.out)
         print(f"tables after {time.monotonic() - begin:.0f} s", flush=True)
     if values.phase == "record":
         return
@@ -234,24 +235,24 @@ def main() -> None:
         actual["costs, ns"] = costs.measure()
     print(json.dumps({k: actual[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
     keep()
-    with_tables = [words for words in chosen if (folder / name_of(words) / "table").exists()]
+    with_tables = [words for words in selected_programs if (folder / name_of(words) / "table").exists()]
     for number in range(values.rounds):
         actual["rows"] = [row for row in actual["rows"] if row["us"] is not None]
         done = {(row["program"], row["mode"], row["number"]) for row in actual["rows"]}
-        left = values.budget - (time.monotonic() - begin)
+        left_s = values.budget - (time.monotonic() - begin)
         jobs = [
             (words, folder / name_of(words), mode, number)
             for words in with_tables
             for mode in ("plain", "streams", *(() if "--graph" in words else ("thread", "graph")))
             if (words, mode, number) not in done
         ]
-        if not jobs or left < LEAST_S:
+        if not jobs or left_s < LEAST_S:
             continue
         with ThreadPoolExecutor(len(jobs)) as pool:
             with (folder / "lock").open("a") as gate:  # until all are warm: then one measures while the others sleep
                 fcntl.flock(gate, fcntl.LOCK_EX)
-                running = [pool.submit(measured, *job, library, left) for job in jobs]
-                ends = time.monotonic() + left / 2
+                running = [pool.submit(measured, *job, library, left_s) for job in jobs]
+                ends = time.monotonic() + left_s / 2
                 while time.monotonic() < ends and not all(
                     done.done() or ready_of(place, mode, number).exists()
                     for done, (_, place, mode, _) in zip(running, jobs, strict=True)

@@ -24,7 +24,7 @@ STEPS = 5
 
 
 def step_times(step: Any) -> tuple[float, float]:
-    """Median microseconds of a step until its last call returned, and until the GPU was done."""
+    """Return median microseconds of a step until its last call returned, and until the GPU was done."""
     until_issued, until_done = [], []
     for _ in range(STEPS):
         torch.cuda.synchronize()
@@ -38,7 +38,7 @@ def step_times(step: Any) -> tuple[float, float]:
 
 
 def stream_time(step: Any) -> float:
-    """Microseconds of a step among many."""
+    """Return microseconds per step over many steps."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(2 * STEPS):
@@ -48,7 +48,7 @@ def stream_time(step: Any) -> float:
 
 
 def kernels(step: Any) -> list[dict[str, Any]]:
-    """Duration in us, blocks and name of each kernel of a step."""
+    """Return duration in us, blocks and name of each kernel of a step."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize()
@@ -69,7 +69,7 @@ def kernels(step: Any) -> list[dict[str, Any]]:
 
 
 def replayed(step: Any) -> float | None:
-    """Microseconds of a step as a graph; None where it cannot be captured."""
+    """Return microseconds of a step as a graph; None if it cannot be captured."""
     try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -81,7 +81,7 @@ def replayed(step: Any) -> float | None:
 
 
 def of_step(step: Any, *, capturable: bool) -> dict[str, Any]:
-    """All numbers of a step that has run before."""
+    """Return all numbers of a step that has run before."""
     issue_s, alone = step_times(step)
     each = stream_time(step)
     actual = kernels(step)
@@ -101,7 +101,7 @@ def of_step(step: Any, *, capturable: bool) -> dict[str, Any]:
 
 
 def bounds(words: list[str]) -> dict[str, Any]:
-    """A row for the example that the words name, as they would be typed."""
+    """Return a row for the example of the given command line."""
     module = importlib.import_module(f"tileprof.examples.{words[0]}")
     row: dict[str, Any] = {"program": " ".join(words)}
 

@@ -28,7 +28,7 @@ METRICS = {
     "SMs": "sm__cycles_active.avg.pct_of_peak_sustained_elapsed",
     "ns": "gpu__time_duration.sum",
 }
-"""Shares are percent of what the GPU can do at most in the elapsed cycles."""
+"""Shares are percent of the GPU's maximum in the elapsed cycles."""
 PRODUCT = """
 import torch
 a = torch.randn(4096, 4096, dtype=torch.float16, device="cuda")
@@ -42,9 +42,9 @@ class CountersError(RuntimeError):
 
 
 class HardwareCounters:
-    """Counts ``metrics`` (names of CUPTI's) of what a function launches, in the current CUDA context.
+    """Counts ``metrics`` (CUPTI's names) for the launches of a function, in the current CUDA context.
 
-    Raises `CountersError` where the library, the driver or the machine do not allow it.
+    Raises `CountersError` if the library, the driver or the machine do not allow it.
     """
 
     def __init__(self, metrics: Iterable[str]) -> None:
@@ -60,7 +60,7 @@ class HardwareCounters:
         self._call("enable", context)
 
     def support(self) -> dict[str, str]:
-        """What the driver says of counters on the first device, by check, and its chip."""
+        """Return what the driver says about counters on the first device, by check, and its chip."""
         levels, chip = (ctypes.c_int * len(CHECKS))(), ctypes.create_string_buffer(64)
         self._call("supported", 0, levels, chip, ctypes.c_size_t(len(chip)))
         return {check: LEVELS[level] for check, level in zip(CHECKS, levels, strict=True)} | {
@@ -68,14 +68,14 @@ class HardwareCounters:
         }
 
     def count(self, run: Callable[[], Any], synchronize: Callable[[], Any]) -> list[float]:
-        """Run a function once per pass that the metrics need; their values."""
+        """Run a function once per pass that the metrics need. Return their values."""
         self._call("begin")
-        done = ctypes.c_int(0)
-        while not done.value:
+        is_done = ctypes.c_int(0)
+        while not is_done.value:
             self._call("start")
             run()
             synchronize()
-            self._call("stop", ctypes.byref(done))
+            self._call("stop", ctypes.byref(is_done))
         values = (ctypes.c_double * len(self.metrics))()
         self._call("values", values)
         return list(values)
@@ -90,21 +90,21 @@ class HardwareCounters:
 
 
 def meaning(result: int) -> str:
-    """CUPTI's name of a result, in brackets."""
+    """Return CUPTI's name of a result, in brackets."""
     text = ctypes.c_char_p()
     ctypes.CDLL(cupti_of_torch()).cuptiGetResultString(result, ctypes.byref(text))
     return f" ({text.value.decode()})" if text.value else ""
 
 
 def cupti_of_torch() -> str:
-    """The library that PyTorch has loaded, or the system's."""
+    """Return the library that PyTorch has loaded, or the system's."""
     maps = Path("/proc/self/maps").read_text()
     loaded = {line.split()[-1] for line in maps.splitlines() if "libcupti.so" in line}
     return min(loaded, default="libcupti.so.13")
 
 
 def load(cupti: str) -> ctypes.CDLL:
-    """Compile `counters.cpp` and load it on top of CUPTI. Raises `CountersError` where either is not there."""
+    """Compile `counters.cpp` and load it on top of CUPTI. Raises `CountersError` if either is missing."""
     try:
         ctypes.CDLL(cupti, ctypes.RTLD_GLOBAL)
     except OSError as error:
@@ -112,13 +112,16 @@ def load(cupti: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "counters.so"
         compile_library(headers(), SOURCE, library)
-        loaded = ctypes.CDLL(str(library), mode=1)  # RTLD_LAZY: what an older CUPTI lacks fails when it is called
+        # RTLD_LAZY: functions that an older CUPTI lacks fail when they are called
+        loaded = ctypes.CDLL(str(library), mode=1)
     loaded.failed_call.restype = ctypes.c_char_p
     return loaded
 
 
 def headers() -> list[Path]:
-    """Folders with CUPTI's headers and CUDA's: of CUDA, of NVIDIA's wheels, of Triton; none if no CUPTI is there."""
+    """Return folders with the headers of CUPTI and CUDA (from CUDA, NVIDIA's wheels or Triton); none if there is no
+    CUPTI.
+    """
     places = [Path("/usr/local/cuda/include"), Path("/usr/local/cuda/extras/CUPTI/include")]
     places += sorted(Path("/usr/local").glob("cuda-*/include"))
     for folder in map(Path, sys.path):
@@ -129,15 +132,15 @@ def headers() -> list[Path]:
 
 
 def compile_library(folders: list[Path], source: Path, library: Path) -> None:
-    """Compile a library of C++. Raises `CountersError` with what the compiler said."""
+    """Compile a C++ library. Raises `CountersError` with the compiler's output."""
     words = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", *(f"-I{folder}" for folder in folders)]
-    built = subprocess.run([*words, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
-    if built.returncode:
-        raise CountersError(built.stderr[-1500:])
+    compilation = subprocess.run([*words, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
+    if compilation.returncode:
+        raise CountersError(compilation.stderr[-1500:])
 
 
 def by_cupti() -> dict[str, Any]:
-    """The counters of one product, or why there are none."""
+    """Return the counters of one product, or why there are none."""
     import torch
 
     a = torch.randn(4096, 4096, dtype=torch.float16, device="cuda")
@@ -160,7 +163,7 @@ def by_cupti() -> dict[str, Any]:
 
 
 def by_command(*words: str) -> str:
-    """The end of what a command prints."""
+    """Return the end of a command's output."""
     if shutil.which(words[0]) is None:
         return f"{words[0]} is not installed"
     try:
@@ -171,7 +174,7 @@ def by_command(*words: str) -> str:
 
 
 def main() -> None:
-    """Try each way, and write what it says."""
+    """Try each way, and write its answer."""
     out = Path(sys.argv[1])
     parameters = Path("/proc/driver/nvidia/params")
     lines = parameters.read_text().splitlines() if parameters.exists() else []

@@ -75,7 +75,7 @@ def convolutions():
 
 
 def repeated(run):
-    """A graph of several runs."""
+    """Return a graph of several runs."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         run(), run()
@@ -88,7 +88,7 @@ def repeated(run):
 
 
 def time_us(graph):
-    """The median over rounds of one run in a graph of several."""
+    """Return the median over rounds of one run in a graph of several."""
     times = []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -99,7 +99,7 @@ def time_us(graph):
 
 
 def counted(shapes, counters):
-    """Percent of the most that the GPU can do, by counter, of each shape."""
+    """Return percent of the GPU's maximum, by counter, of each shape."""
     for _, _, _, run in shapes:
         graph = repeated(run)
         graph.replay()
@@ -123,7 +123,7 @@ COUNTERS = {
     "sms": ("sm__cycles_active.avg.pct_of_peak_sustained_elapsed",),
     "ns": ("gpu__time_duration.sum",),
 }
-"""Of each the first that this GPU has."""
+"""Names of each counter; the first one that this GPU has is used."""
 MARK = "spin_kernel"
 
 
@@ -132,7 +132,7 @@ def all_shapes():
 
 
 def run_once():
-    """Every shape once under a profiler, each behind a kernel that marks it."""
+    """Run every shape once under a profiler, each behind a kernel that marks it."""
     for _, _, _, run in all_shapes():
         run()
         torch.cuda.synchronize()
@@ -144,7 +144,9 @@ def run_once():
 
 
 def counts(seconds, write):
-    """Percent of peak by counter, per shape, and what counted; or what each of CUPTI and Nsight Compute answered."""
+    """Return percent of peak by counter, per shape, and the profiler that counted, or the answers of CUPTI and Nsight
+    Compute.
+    """
     torch.zeros(1, device="cuda")  # the profiler needs a context
     try:
         counters = HardwareCounters(METRICS.values())
@@ -159,7 +161,7 @@ def counts(seconds, write):
 
 
 def counts_of_ncu(seconds):
-    """The same of Nsight Compute."""
+    """Return the same from Nsight Compute."""
     if shutil.which("ncu") is None:
         return {"ncu": "not installed"}
     query = subprocess.run(["ncu", "--query-metrics", "--chip", "gh100"], capture_output=True, text=True, check=True)
@@ -173,7 +175,7 @@ def counts_of_ncu(seconds):
     if not text.startswith('"ID"'):
         return {"ncu": f"no table: {run_result.stdout[-1500:]} {run_result.stderr[-1500:]}"}
     lines, rows = [], list(csv.DictReader(io.StringIO(text)))
-    for row in rows[1:]:  # the first has units
+    for row in rows[1:]:  # the first row has units
         if MARK in row["Kernel Name"]:
             lines.append([])
         else:

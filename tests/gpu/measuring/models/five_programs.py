@@ -66,7 +66,7 @@ COMMANDS = {
     "verify": (["verify", "infer-json/policy.json", "infer.tileprof"], 60),
     "run": (["run", "infer-json/policy.json"], 90),
 }
-"""Words behind ``tileprof``, and the seconds that each gets."""
+"""Arguments of ``tileprof``, and the seconds that each command gets."""
 
 
 class Walk:
@@ -83,14 +83,14 @@ class Walk:
         (self.folder / "infer.py").write_text(BEGIN + program + END)
 
     def prepare(self):
-        """All but the command that times."""
+        """Run all commands but the timed one."""
         for command in list(COMMANDS)[:-1]:
             if any(self.codes.values()):
                 return
             self.do(command)
 
     def do(self, command):
-        """One command: its exit code, what it printed and the seconds it took go into the log at once."""
+        """Run one command. Its exit code, output and seconds go into the log at once."""
         words, limit_s = COMMANDS[command]
         start_s = time.monotonic()
         try:
@@ -103,8 +103,8 @@ class Walk:
             code, text = 124, (error.stdout or b"").decode(errors="replace")
         self.codes[command] = code
         seconds = round(time.monotonic() - start_s, 1)
-        done = json.loads(self.state_file.read_text()) if self.state_file.exists() else {}
-        self.state_file.write_text(json.dumps({**done, command: (code, seconds)}) + "\n")
+        state = json.loads(self.state_file.read_text()) if self.state_file.exists() else {}
+        self.state_file.write_text(json.dumps({**state, command: (code, seconds)}) + "\n")
         with (self.folder / "walk.txt").open("a") as file:
             file.write(f"$ tileprof {' '.join(words)}\n{text}[exit code {code}, {seconds} s]\n")
         excerpt = text[-5000:] if command != "report" else text[:1800]

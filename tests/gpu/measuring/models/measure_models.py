@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def merge(out: Path, others: list[Path]) -> None:
-    """Rows of other runs take the place of rows of the same name; each row says when it was measured."""
+    """Join rows of other runs, which replace rows of the same name; each row has its date."""
     actual = json.loads(out.read_text()) if out.exists() else {"rows": {}}
     for path in others:
         more = json.loads(path.read_text())
@@ -83,7 +83,7 @@ def names(options: argparse.Namespace) -> list[str]:
 
 
 class Worker:
-    """A process that prepares one model, says READY, waits for GO on its stdin, and prints its row."""
+    """A process that prepares one model, prints READY, waits for GO on its stdin, and prints its row."""
 
     def __init__(self, name: str, options: argparse.Namespace, threads: int) -> None:
         command = [sys.executable, __file__, str(options.out), "--worker", name]
@@ -184,7 +184,7 @@ def _is_installed(name: str) -> bool:
 
 
 class Kept(logging.Handler):
-    """What the backend says, as sentences."""
+    """Collects the messages of the backend."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -196,7 +196,7 @@ class Kept(logging.Handler):
 
 
 def work(options: argparse.Namespace) -> None:
-    """Prepare a model, wait for the turn, print the row; whatever fails is printed as one."""
+    """Prepare a model, wait for the turn, print the row; a failure is printed as a row too."""
     row: dict[str, Any] = {}
     try:
         Worked(options, row).run()
@@ -204,7 +204,7 @@ def work(options: argparse.Namespace) -> None:
         traceback.print_exc(file=sys.stdout)
         row["failed"] = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]}"
     print("ROW " + json.dumps(row), flush=True)
-    os._exit(0)  # compilers' threads are not waited for
+    os._exit(0)  # do not wait for the compilers' threads
 
 
 class Worked:
@@ -275,8 +275,8 @@ class Worked:
         return torch.compile(model, backend="tileprof")
 
     def peak(self, model: Any) -> float:
-        """Most megabytes of PyTorch's allocator in a call that is not the first: weights, caches, copies, what a
-        program keeps and what it needs meanwhile.
+        """Return the highest number of megabytes of PyTorch's allocator in a call after the first: weights, caches,
+        copies, and what a program keeps and needs meanwhile.
 
         Variants before the last have kept nothing of their own; copies of what a call changes are not counted.
         """
@@ -304,7 +304,7 @@ class Worked:
             self.turn = True
 
     def _race_in_turn(self) -> None:
-        """Have the backend's own race wait for the turn: its times decide."""
+        """Make the backend's own race wait for the turn, since its times decide."""
         from tileprof.runtime.compile.racing import race
 
         plain = race.times_in_turn
@@ -318,7 +318,7 @@ class Worked:
         race.times_in_turn = in_turn
 
     def timed(self) -> dict[str, list[float]]:
-        """Median, least and greatest of the replays of each variant."""
+        """Return median, shortest and longest time of the replays of each variant."""
         torch, side, graphs = self.torch, self.torch.cuda.Stream(), {}
         side.wait_stream(torch.cuda.current_stream())
         for variant, model in self.models.items():
@@ -371,7 +371,7 @@ def sentence(row: dict[str, Any]) -> str:
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """A table in Markdown, microseconds, in the order of `model_cases`."""
+    """Return a table in Markdown, microseconds, in the order of `model_cases`."""
     from model_cases import HELD_OUT, TABLE
 
     rows = {name: result["rows"][name] for name in (*TABLE, *HELD_OUT) if name in result["rows"]}
@@ -403,10 +403,10 @@ def table(result: dict[str, Any]) -> list[str]:
 
 
 def what_ran(row: dict[str, Any]) -> str:
-    """Which program the backend kept, by its log; logs before 2026-11-28 have "ours" for tileprof's program."""
+    """Return which program the backend kept, by its log; logs before 2026-11-28 have "ours" for tileprof's program."""
     decisions = [line for line in row.get("log", ()) if line.startswith("whole program: ")]
-    if decisions and (kept := re.search(r"kept (?:tileprof's|ours) \((.*)\)$", decisions[-1])):
-        return kept[1]
+    if decisions and (match := re.search(r"kept (?:tileprof's|ours) \((.*)\)$", decisions[-1])):
+        return match[1]
     return "Inductor" if row.get("log") else ""
 
 

@@ -76,7 +76,7 @@ MEASURED = {"stream_us": re.compile(r"stream order +([\d.]+) us"), "policy_us": 
 
 
 def row_of(walk):
-    """Predicted and measured times of a walk that has been to its end, in microseconds; None of any other."""
+    """Return predicted and measured times of a finished walk, in microseconds, or None."""
     text = (walk / "walk.txt").read_text() if (walk / "walk.txt").exists() else ""
     predicted = PREDICTED.search(text)
     actual = {name: pattern.search(text) for name, pattern in MEASURED.items()}
@@ -88,7 +88,7 @@ def row_of(walk):
 
 
 def write(folder, out):
-    """The rows of all walks so far."""
+    """Return the rows of all walks so far."""
     rows = {walk.name: row_of(walk) for walk in sorted(folder.iterdir()) if walk.is_dir()}
     out.write_text(json.dumps({"rows": {name: row for name, row in rows.items() if row}}, indent=1) + "\n")
 

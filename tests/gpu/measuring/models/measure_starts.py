@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Models one after the other, so that those who run at once are the ways of one model, or of a few."""
+    """Return models in turn, so that processes that run at once belong to one model, or to a few."""
     end = time.monotonic() + options.budget
     actual: dict[str, Any] = {"measured": datetime.now(UTC).date().isoformat(), "rows": {}}
     with (
@@ -71,7 +71,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def compile_bytecode(folder: Path) -> None:
-    """Bytecode of the packages that a start imports, for the processes that this one starts."""
+    """Compile the packages that a start imports to bytecode, for the processes that this one starts."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
     actual = [spec.origin for name in IMPORTED if (spec := find_spec(name)) is not None and spec.origin]
@@ -80,7 +80,7 @@ def compile_bytecode(folder: Path) -> None:
 
 
 def both(name: str, way: str, caches: Path, end: float, options: argparse.Namespace) -> dict[str, Any]:
-    """A cold start and one with its caches; a sentence in the place of a number that could not be had."""
+    """Return the times of a cold start and of one with its caches; a message instead of a missing number."""
     folder = caches / f"{name}-{way}".replace(" ", "-").replace("/", "-").replace(",", "")
     variables = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "TILEPROF_CACHE": "tileprof"}
     environment = os.environ | {variable: str(folder / part) for variable, part in variables.items()}
@@ -118,11 +118,11 @@ def start(name: str, way: str, *, tiny: bool) -> None:
         result = case.call(torch.compile(case.model, **WAYS[way]))
         result.float().sum().item()  # waits
         print(f"START {time.monotonic() - begin:.2f}", flush=True)
-    os._exit(0)  # compilers' threads are not waited for
+    os._exit(0)  # do not wait for the compilers' threads
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """A table in Markdown, seconds."""
+    """Return a table in Markdown, seconds."""
     heads = (f"{way}, {which}" for way in ("Inductor", "tileprof", "race later") for which in ("first start", "again"))
     lines = [f"| model | {' | '.join(heads)} |", "|" + "---|" * 7]
     for name, row in result["rows"].items():

@@ -17,9 +17,7 @@ from torch import nn
 
 @dataclass
 class Case:
-    """A model, what it is called with, and the tensors that a call changes. ``reference``: what float32 makes of the
-    same inputs.
-    """
+    """A model, its arguments, and the tensors that a call changes. ``reference`` computes the same in float32."""
 
     model: nn.Module
     inputs: dict[str, Any]
@@ -32,7 +30,7 @@ class Case:
 
 
 def main_tensor(result: Any) -> torch.Tensor:
-    """The result that counts: logits, the last hidden state, or the tensor itself."""
+    """Return the result that is compared: logits, the last hidden state, or the tensor itself."""
     for name in ("logits", "last_hidden_state"):
         if getattr(result, name, None) is not None:
             return getattr(result, name)
@@ -40,7 +38,7 @@ def main_tensor(result: Any) -> torch.Tensor:
 
 
 def in_float32(model: nn.Module, *args: Any, **inputs: Any) -> torch.Tensor:
-    """Return what a float32 copy of a model says, the copy being gone afterwards."""
+    """Return the result of a float32 copy of a model, and delete the copy."""
     import copy
 
     exact = copy.deepcopy(model).float()
@@ -86,9 +84,9 @@ def decoding(model: nn.Module, dtype: torch.dtype, batch: int, cached: int, room
     cache = StaticCache(config=model.config, max_cache_len=room)
     with torch.no_grad():
         model(input_ids=ids[:, :cached], past_key_values=cache, use_cache=True)
-    changed = [t for layer in cache.layers for t in (layer.keys, layer.values, layer.cumulative_length)]
+    state_tensors = [t for layer in cache.layers for t in (layer.keys, layer.values, layer.cumulative_length)]
     inputs = {"input_ids": ids[:, cached:].contiguous(), "past_key_values": cache, "use_cache": True}
-    return Case(model, inputs, lambda: in_float32(model, input_ids=ids, use_cache=False)[:, -1:], changed)
+    return Case(model, inputs, lambda: in_float32(model, input_ids=ids, use_cache=False)[:, -1:], state_tensors)
 
 
 def llama_1b(device: str, *, tiny: bool) -> nn.Module:
@@ -123,7 +121,7 @@ def llama_1b(device: str, *, tiny: bool) -> nn.Module:
 
 
 def of_transformers(name: str, config: str, device: str, tiny_sizes: dict[str, int] | None, **sizes: Any) -> nn.Module:
-    """A class of transformers from its configuration; ``tiny_sizes`` replace the default sizes."""
+    """Return a model of transformers from its configuration; ``tiny_sizes`` replace the default sizes."""
     import transformers
 
     with torch.device(device):
@@ -248,4 +246,4 @@ HELD_OUT: dict[str, Callable[[str, bool], Case]] = {
 }
 
 AUTOTUNED = ("LLaMA-1B, 1 token", "GPT-2, 128 tokens", "ResNet-18", "VGG-16")
-"""Measured by ``max-autotune-no-cudagraphs`` too."""
+"""Models that are also measured with ``max-autotune-no-cudagraphs``."""

@@ -21,15 +21,18 @@ ROOT = Path(__file__).resolve().parents[4]
 GOLDEN = ROOT / "tests" / "golden"
 LIMIT_S, AT_ONCE, REPEATS = 150, 10, 5
 GRANULE, ARENA_BYTES = 4, 4 << 30
-"""Bytes that count as one address: with 32, neighbouring tiles of narrow types meet where they share no byte."""
+"""Bytes that count as one address, as the tables say.
+
+With 32, neighbouring tiles of narrow types meet in pieces of which they share no byte.
+"""
 LAUNCHES = ["op", "kernel", "tiles", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "coverage"]
 PAIRS = ["producer", "consumer", "pattern"]
 
 
 def programs():
-    """Names and scripts, those first that take longest."""
-    drawn = [e for path in sorted(GOLDEN.glob("held_out*.json")) for e in json.loads(path.read_text())]
-    held_out = [e["name"] for e in sorted(drawn, key=lambda e: e["reserve"])]
+    """Return names and scripts, the slowest first."""
+    entries = [e for path in sorted(GOLDEN.glob("held_out*.json")) for e in json.loads(path.read_text())]
+    held_out = [e["name"] for e in sorted(entries, key=lambda e: e["reserve"])]
     clients = (
         "triton_products", "faster_rcnn", "t5_step", "static_decode", "flex_attention", "mamba", "whisper", "qwen3_moe",
         "convnext", "mixer", "unet", "gcn", "gat",
@@ -38,7 +41,7 @@ def programs():
 
 
 def one(name, script, out):
-    """Record a program; its launches and true pairs."""
+    """Record a program. Return its launches and true pairs."""
     from tileprof.analysis import build_graph
     from tileprof.record import Options
     from tileprof.record.cuda import recording
@@ -56,15 +59,16 @@ def one(name, script, out):
 
 
 def save(out, name, graph):
-    """Write what the comparison needs of a graph."""
+    """Write the part of a graph that the comparison needs."""
     launches = graph.launches
-    launches[[c for c in LAUNCHES if c in launches]].to_parquet(out / f"{name}.launches.parquet", compression="zstd")
+    launches = launches[[c for c in LAUNCHES if c in launches]].assign(granule=GRANULE)
+    launches.to_parquet(out / f"{name}.launches.parquet", compression="zstd")
     pairs = graph.pairs
     pairs[~pairs.reuse_only][PAIRS].to_parquet(out / f"{name}.pairs.parquet", compression="zstd")
 
 
 def record_all(out, names):
-    """Record the programs, several at once; one line for each."""
+    """Record the programs, several at once, and print one line for each."""
 
     def start(item):
         name, script = item
@@ -84,7 +88,7 @@ def record_all(out, names):
 
 
 def times(out, names):
-    """Run programs under PyTorch's profiler; kernels, grids and durations of each."""
+    """Run programs under PyTorch's profiler. Return kernels, grids and durations of each."""
     import torch
 
     sys.path.insert(0, str(GOLDEN))
@@ -111,7 +115,9 @@ def times(out, names):
 
 
 def profile_of(torch, run, out):
-    """The kernels, copies and memsets of a run, in order of their start, each with the median of its durations."""
+    """Return the kernels, copies and memsets of a run, in order of their start, each with the median of its
+    durations.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     run()
@@ -142,24 +148,36 @@ def profile_of(torch, run, out):
 
 
 def join(out, folder, timed):
-    """One table of launches, with durations of the folder ``timed``, and one of pairs; programs not in ``out`` stay."""
+    """Write one table of launches, with durations from the folder ``timed``, and one of pairs. Programs not in ``out``
+    stay, and so do durations that ``timed`` lacks, if the launches are the same.
+    """
     import pandas as pd
 
     for kind in ("launches", "pairs"):
         frames = {p.name.removesuffix(f".{kind}.parquet"): pd.read_parquet(p) for p in sorted(out.glob(f"*.{kind}.p*"))}
+        path = folder / f"{kind}.parquet"
+        before = dict(iter(pd.read_parquet(path).groupby("program"))) if path.exists() else {}
         if kind == "launches":
             for name, launches in frames.items():
                 launches["duration_ns"] = durations(launches, timed / f"{name}.times.json")
-        path = folder / f"{kind}.parquet"
-        if path.exists():
-            before = dict(iter(pd.read_parquet(path).groupby("program")))
-            frames = {name: rows.drop(columns="program") for name, rows in before.items()} | frames
+                known = before.get(name)
+                if launches.duration_ns.isna().all() and known is not None and alike(launches, known):
+                    launches["duration_ns"] = known.duration_ns.to_numpy()
+        frames = {name: rows.drop(columns="program") for name, rows in before.items()} | frames
         table = pd.concat(frames, names=["program"]).reset_index(level=0).reset_index(drop=True)
         table.to_parquet(path, compression="zstd", index=False)
 
 
+def alike(launches, others):
+    """Whether two recordings of a program have the same kernels with the same grids."""
+    columns = ["kernel", "grid_x", "grid_y", "grid_z"]
+    return launches[columns].astype(str).to_numpy().tolist() == others[columns].astype(str).to_numpy().tolist()
+
+
 def durations(launches, path):
-    """Nanoseconds of each launch; NaN for all of a program of which the profiler saw another sequence of launches."""
+    """Return the nanoseconds of each launch; NaN for a program for which the profiler saw another sequence of
+    launches.
+    """
     rows = json.loads(path.read_text()) if path.exists() else []
     grids = [[int(n) for n in launches.loc[i, ["grid_x", "grid_y", "grid_z"]]] for i in range(len(launches))]
     same = len(rows) == len(launches) and all(r["grid"] in (None, g) for r, g in zip(rows, grids, strict=True))
@@ -176,7 +194,8 @@ def main(*words):
     timed = words[0] == "--times"
     out, *wishes = words[timed:]
     Path(out).mkdir(parents=True, exist_ok=True)
-    chosen = {n: s for n, s in programs().items() if not wishes or n in wishes}
+    scripts = programs()
+    chosen = {name: scripts[name] for name in wishes or scripts}
     (times if timed else record_all)(Path(out), chosen)
 
 

@@ -55,7 +55,7 @@ CLIENTS = ("qwen3_moe", "unet", "convnext")
 NAMES = (*PROGRAMS, *CLIENTS)
 
 
-def made(name, torch):
+def function_to_record(name, torch):
     """Return the function to be recorded."""
     if name in PROGRAMS:
         return PROGRAMS[name](torch)
@@ -72,7 +72,7 @@ def child(name):
     import tileprof
 
     torch.manual_seed(0)
-    run = made(name, torch)
+    run = function_to_record(name, torch)
     training = name.endswith("_step")
     with torch.set_grad_enabled(training):
         run()
@@ -84,7 +84,7 @@ def child(name):
 
 
 def one(name, out):
-    """Record a program; its launches that are not exact, by kernel, with bytes and reason."""
+    """Record a program. Return its launches that are not exact, by kernel, with bytes and reason."""
     from tileprof.record import Options
     from tileprof.record.cuda import decode, recording
     from tileprof.record.cuda.settings import Settings
@@ -135,7 +135,7 @@ def keep(raw, out):
 
 
 def summary(result):
-    """Lines of a short table."""
+    """Return the lines of a short table."""
     total = sum(result["bytes"].values()) or 1
     shares = ", ".join(f"{level} {size / total:.1%}" for level, size in result["bytes"].items())
     yield f"{result['program']}: {shares} of {total:,} bytes; {result['seconds']} s; exit {result.get('exit')}"

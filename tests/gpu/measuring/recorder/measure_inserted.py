@@ -35,7 +35,7 @@ import numpy as np
 SIZES = ("8192,2,512", "2048,2,512", "32768,2,128")
 WINDOW = 4
 LIMIT_S = 60
-"""Of a recording, or of a mode's process."""
+"""Seconds for a recording, or for a mode's process."""
 AT_ONCE = 6
 BEGAN = time.monotonic()
 OWN = """
@@ -163,7 +163,7 @@ def gpu_times(result, write):
     from tileprof.record.cuda.settings import Settings
     from tileprof.record.filter_settings import FilterSettings
 
-    built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     how = FilterSettings.parse(SIZES[0])
     for mode in MODES:
         if any(mode in row for row in result["gpu_ms"].values()):
@@ -175,7 +175,7 @@ def gpu_times(result, write):
             if mode != "plain":
                 settings = Settings(passes=passes, hooks=False, replay=False, filters=filters)
                 environment = recorded_run.environment(
-                    mode.split()[0], Path(folder), built, sanitizer, settings, skip=0, count=None
+                    mode.split()[0], Path(folder), recorder_files, sanitizer, settings, skip=0, count=None
                 )
             for line in lines_of(mode, [sys.executable, __file__, "--child"], environment):
                 if line.startswith("{"):
@@ -185,7 +185,7 @@ def gpu_times(result, write):
 
 
 def lines_of(name, command, environment):
-    """Run a command within the limit; its lines, as they come."""
+    """Run a command within the limit; yield its lines as they come."""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
@@ -200,12 +200,15 @@ def lines_of(name, command, environment):
 
 
 def end(name, group):
-    """End a command and what it started. One that spins has used its seconds of processor time, or the GPU is busy."""
+    """End a command and the processes that it started.
+
+    One that spins has used its seconds of processor time, or the GPU is busy.
+    """
     busy = "nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv,noheader"
     state = f"ps -o pid,stat,time,wchan:24,args --cols 160 -g {group}"
     try:
-        seen = subprocess.run(f"{busy}; {state}", shell=True, capture_output=True, text=True, timeout=10, check=False)
-        say(f"{name}: not within {LIMIT_S} s:", seen.stdout + seen.stderr)
+        run = subprocess.run(f"{busy}; {state}", shell=True, capture_output=True, text=True, timeout=10, check=False)
+        say(f"{name}: not within {LIMIT_S} s:", run.stdout + run.stderr)
     finally:
         os.killpg(group, signal.SIGKILL)
 
@@ -239,7 +242,7 @@ def own_program(folder):
 
 
 def parts_of(trace, program):
-    """Programs and launches, by the marks in front of programs."""
+    """Return programs and launches, by the marks in front of programs."""
     if program in OWN_PROGRAMS:
         return [(program, range(len(trace.launches)))]
     names = zip(trace.launches.kernel, trace.launches.op, strict=True)
@@ -249,7 +252,7 @@ def parts_of(trace, program):
 
 
 def lives_of(path, program):
-    """How long blocks live in the plain run and while they fill filters, by program and kernel, ns."""
+    """Return how long blocks run in the plain run and while they fill filters, by program and kernel, in ns."""
     from tileprof.trace import filters, load
 
     trace = load(path)
@@ -271,9 +274,9 @@ def lives_of(path, program):
 
 
 def row_of(path, program, size):
-    """What the filters of a program answer."""
-    from tileprof.analysis.simulate.bloom import Filters
-    from tileprof.analysis.simulate.inserted import answers
+    """Return the answers of a program's filters."""
+    from tileprof.analysis.simulate.filters.bloom import Filters
+    from tileprof.analysis.simulate.filters.inserted import answers
     from tileprof.trace import filters, load
 
     trace = load(path)
@@ -291,7 +294,7 @@ def row_of(path, program, size):
 def counts(result, write, sizes, folder):
     """Add a row for each program and size."""
     own = own_program(folder)
-    done = {(row["program"], row["size"]) for row in result["rows"]}
+    done_keys = {(row["program"], row["size"]) for row in result["rows"]}
     lock = threading.Lock()
 
     def job(program, size):
@@ -307,7 +310,9 @@ def counts(result, write, sizes, folder):
             say(*(f"{k}={v}" for k, v in row.items()))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        jobs = [(p, s) for s in sizes for p in (*OWN_PROGRAMS, *(q.__name__ for q in PROGRAMS)) if (p, s) not in done]
+        jobs = [
+            (p, s) for s in sizes for p in (*OWN_PROGRAMS, *(q.__name__ for q in PROGRAMS)) if (p, s) not in done_keys
+        ]
         for future in [pool.submit(job, *one) for one in jobs]:
             try:
                 future.result()
@@ -316,7 +321,7 @@ def counts(result, write, sizes, folder):
 
 
 def block_lives(result, write, size, folder):
-    """Add the lives of blocks of all programs; each is a recording of three passes."""
+    """Add the durations of blocks of all programs; each is a recording of three passes."""
     own = own_program(folder)
     for program in (*OWN_PROGRAMS, EVERY):
         if program in result["block_ns"] or (program == EVERY and len(result["block_ns"]) > len(OWN_PROGRAMS)):
@@ -350,18 +355,18 @@ def main(words):
     parser.add_argument("out", type=Path, metavar="OUT.json")
     parser.add_argument("--phase", choices=("counts", "times"), help="this alone (default: both, counts first)")
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="BITS,HASHES,GRANULE")
-    chosen = parser.parse_args(words)
-    result = json.loads(chosen.out.read_text()) if chosen.out.exists() else about()
+    options = parser.parse_args(words)
+    result = json.loads(options.out.read_text()) if options.out.exists() else about()
 
     def write():
-        chosen.out.write_text(json.dumps(result, indent=1) + "\n")
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
     with tempfile.TemporaryDirectory() as folder:
-        if chosen.phase != "times":
-            counts(result, write, chosen.sizes, Path(folder))
-        if chosen.phase != "counts":
+        if options.phase != "times":
+            counts(result, write, options.sizes, Path(folder))
+        if options.phase != "counts":
             gpu_times(result, write)
-            block_lives(result, write, chosen.sizes[0], Path(folder))
+            block_lives(result, write, options.sizes[0], Path(folder))
     return any(row["missed"] or row["lacking"] for row in result["rows"])
 
 

@@ -102,7 +102,7 @@ def gpu_time(torch, run):
 
 
 def measurements(environment, prefix=()):
-    """Rows of one mode by program, as they come; those that come within the limit."""
+    """Yield the rows of one mode by program, as they come within the limit."""
     command = [*prefix, sys.executable, __file__, "--child", *(p.__name__ for p in PROGRAMS)]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -116,13 +116,13 @@ def measurements(environment, prefix=()):
 
 
 def end(process):
-    """A process and what it started: memcheck starts the program."""
+    """End a process and its children: memcheck starts the program."""
     subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
     process.kill()
 
 
 def memcheck():
-    """The command-line tool: on the PATH, else in the wheel, else ""."""
+    """Return the command-line tool: from the PATH, or from the wheel, or ""."""
     from tileprof.record.cuda.installation import locate
 
     beside = locate.sanitizer().library.with_name("compute-sanitizer")
@@ -130,7 +130,7 @@ def memcheck():
 
 
 def ratios(row):
-    """Each mode's GPU time over the plain run's, and memcheck's over ours."""
+    """Return each mode's GPU time relative to the plain run's, and memcheck's relative to tileprof's."""
     times = {mode: r["ms"] for mode, r in row.items() if r}
     actual = {mode: round(ms / times["plain"], 2) for mode, ms in times.items() if mode != "plain"}
     if "memcheck" in times and "accesses" in times:
@@ -139,7 +139,7 @@ def ratios(row):
 
 
 def mode(name, folder):
-    """Environment and prefix of a mode's process; None where it cannot be."""
+    """Return environment and command prefix of a mode's process; None if it cannot run."""
     from tileprof.record.cuda import recorded_run
     from tileprof.record.cuda.installation import build, gpu, locate
     from tileprof.record.cuda.settings import Settings
@@ -149,15 +149,17 @@ def mode(name, folder):
     if name == "memcheck":
         tool = memcheck()
         return (dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error")) if tool else None
-    built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     pass_, _, patches = name.partition("@")
-    built = build.Built(built.library, Path(patches).resolve()) if patches else built
+    recorder_files = build.Built(recorder_files.library, Path(patches).resolve()) if patches else recorder_files
     settings = Settings(hooks=False, replay=False)
-    return recorded_run.environment(pass_, Path(folder), built, sanitizer, settings, skip=0, count=None), ()
+    return recorded_run.environment(pass_, Path(folder), recorder_files, sanitizer, settings, skip=0, count=None), ()
 
 
 def slowest(folder):
-    """Kernels and grids by the time of all their launches: launches, median microseconds and entries of one of them."""
+    """Return kernels and grids by the time of all their launches: launches, median microseconds and entries of one
+    launch.
+    """
     import numpy as np
 
     from tileprof.record.cuda.records import raw
@@ -269,7 +271,7 @@ def main(out, *only):
 
 
 def left_out(result):
-    """Return what is not in a result: it failed, or there was no time."""
+    """Return what a result lacks, because it failed or there was no time."""
     names = [p.__name__ for p in PROGRAMS]
     missing = [f"{n}: {m}" for m in MODES for n in names if m not in result["gpu_time"].get(n, {})]
     return missing + ([] if result["recording_gpt2_medium"] else ["recording_gpt2_medium"])

@@ -14,7 +14,7 @@ __device__ inline unsigned long long now() {
     return time;
 }
 
-// Differs from thread to thread, and from run to run by the clock.
+// Differs between threads, and between runs by the clock.
 __device__ inline void wait_at_random(unsigned one_in) {
     const unsigned long long place = blockIdx.x * 2048ull + threadIdx.x;
     unsigned long long word = clock64() * 0x9E3779B97F4A7C15ull + place * 0xD1B54A32D192ED03ull;
@@ -24,7 +24,7 @@ __device__ inline void wait_at_random(unsigned one_in) {
     while (now() < until) __nanosleep(100);
 }
 
-// An item of SPAWN's programs whose child comes late.
+// An item of SPAWN's programs whose child is delayed.
 template <class Item>
 struct Late {
     Item item;
@@ -34,7 +34,7 @@ struct Late {
     }
 };
 
-// A launch site at which a thread is held up before it decides.
+// A launch site at which a thread is delayed before it decides.
 struct Site {
     __device__ explicit Site(int) { wait_at_random(4); }
     __device__ void at(int) {}

@@ -67,7 +67,7 @@ def cases():
 
 
 def compile_all(right):
-    """Every kernel and co-pilot that a run takes, several at a time."""
+    """Compile every kernel and co-pilot of a run, several at a time."""
     works = []
     for chain in cases().values():
         policy = chain.policy()
@@ -86,7 +86,7 @@ def compile_all(right):
 
 
 def replayed(pipeline, arguments):
-    """The median time of a replay, and, where a co-pilot deals, when each program ended."""
+    """Return the median time of a replay, and, if a co-pilot assigns tiles, when each program ended."""
     graph = timing.captured(partial(pipeline, **arguments))
     (us,) = timing.time_in_turn([graph])
     for _ in range(REPLAYS):

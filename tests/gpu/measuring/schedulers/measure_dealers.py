@@ -77,7 +77,7 @@ RIGHT = {
 
 
 def timed_chains() -> dict[str, Chain]:
-    """Return what is timed, in tiles for the persistent kernel."""
+    """Return the timed chains, in tiles for the persistent kernel."""
     plain = {
         "GPT-2 MLP, 512 tokens": gelu_mlp(512, (128, 128), (128, 128), 768, 3072),
         "four MLPs of GPT-2, 256 tokens": stacked(256, 768, 3072, 4),
@@ -94,7 +94,7 @@ def timed_chains() -> dict[str, Chain]:
 
 
 def chains_of_many_tiles() -> dict[str, Chain]:
-    """Return chains of 3,072 tiles each, whose tiles last about 1.5 to 40 us."""
+    """Return chains of 3,072 tiles each, whose tiles take about 1.5 to 40 us."""
     return {
         "3,072 tiles of 64x64, k 256 and 512": stacked(4096, 256, 512, 4),
         "3,072 tiles of 64x64, k 512 and 1024": stacked(2048, 512, 1024, 4),
@@ -120,7 +120,7 @@ ROWS = ("persistent-dynamic", *VARIANTS)
 
 
 def dealers_of(rows: Sequence[str]) -> set[tuple[Dealer, bool]]:
-    """Return what is compiled for rows: who deals, and whether clusters claim what they are dealt."""
+    """Return what is compiled for rows: who assigns tiles, and whether clusters claim them."""
     return {
         (Dealer.QUEUE, False) if row == "persistent-dynamic" else (Dealer.PILOT, VARIANTS[row].overwrite)
         for row in rows
@@ -128,7 +128,7 @@ def dealers_of(rows: Sequence[str]) -> set[tuple[Dealer, bool]]:
 
 
 def compile_all(chains: dict[str, Chain], delay_ns: int, rows: Sequence[str] = ROWS) -> None:
-    """Every kernel and co-pilot that a run takes, several at a time."""
+    """Compile every kernel and co-pilot of a run, several at a time."""
     clusters = clusters_on(SMS)
     works = [partial(RESIDENT.compiled, "")]
     for chain in chains.values():
@@ -157,7 +157,9 @@ def compile_all(chains: dict[str, Chain], delay_ns: int, rows: Sequence[str] = R
 
 
 def wrong(chain: Chain, schedule: str, runs: int, choices: Choices | None = None) -> dict[str, object]:
-    """Delayed replays of which some bit is not that of stream order, and what the co-pilot counted, if there is one."""
+    """Return the number of delayed replays that differ from stream order in some bit, and the co-pilot's counts, if
+    there is one.
+    """
     sys.path.append(str(Path(__file__).parents[2] / "runtime/chains"))
     import replays
 
@@ -190,7 +192,7 @@ def wrong(chain: Chain, schedule: str, runs: int, choices: Choices | None = None
 
 
 def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
-    """Microseconds in a graph, weights rotated out of L2."""
+    """Return microseconds in a graph, with weights rotated out of L2."""
     policy = chain.policy()
     count = min(8, stage_times.instances(chain))
     rows = ["persistent-stages", "persistent", *chosen]
@@ -198,7 +200,7 @@ def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
     for row in rows:
         try:
             choices = VARIANTS.get(row)
-            with mock.patch.object(run, "Choices", lambda c=choices, **_: c):  # pipelines_of takes none
+            with mock.patch.object(run, "Choices", lambda c=choices, **_: c):  # pipelines_of does not take it
                 pipelines = stage_times.pipelines_of(policy, "ccks" if choices else row, count)
             inputs = stage_times.rotated(pipelines[0], count)
             graph = timing.captured(partial(stage_times.launch_all, pipelines, inputs))
@@ -213,7 +215,7 @@ def times(chain: Chain, chosen: Sequence[str]) -> dict[str, float]:
 
 
 def counts(chain: Chain, choices: Choices) -> dict[str, int]:
-    """Return what a co-pilot counts in 20 runs."""
+    """Return the co-pilot's counts in 20 runs."""
     pipeline = GpuPipeline(chain.policy(), schedule="ccks", unchecked=True, choices=choices)
     inputs = pipeline.example()
     for _ in range(20):
@@ -233,29 +235,29 @@ def main() -> None:
     parser.add_argument("--only", choices=("times", "right"))
     parser.add_argument("--many", action="store_true")
     parser.add_argument("--chains", nargs="+")
-    chosen = parser.parse_args()
-    out, rows = chosen.output, chosen.rows
-    chains = chains_of_many_tiles() if chosen.many else timed_chains()
-    chains = {name: chain for name, chain in chains.items() if not chosen.chains or name in chosen.chains}
+    options = parser.parse_args()
+    out, rows = options.output, options.rows
+    chains = chains_of_many_tiles() if options.many else timed_chains()
+    chains = {name: chain for name, chain in chains.items() if not options.chains or name in options.chains}
     schedulers = [schedule for schedule in reversed(SCHEDULERS) if schedule in rows]
     start_s = time.time()
-    if chosen.only != "times":
+    if options.only != "times":
         compile_all(RIGHT, DELAY_NS, rows)
     compile_all(chains, 0, rows)
-    if chosen.compile:
+    if options.compile:
         return
     print(f"compiled in {time.time() - start_s:.0f} s", flush=True)
     results: dict[str, object] = {"device": torch.cuda.get_device_name(), "right": {}, "us": {}, "counts": {}}
     for schedule in schedulers:
-        for name, chain in RIGHT.items() if chosen.only != "times" else ():
+        for name, chain in RIGHT.items() if options.only != "times" else ():
             try:
                 print(name, schedule, flush=True)
-                results["right"][f"{name}, {schedule}"] = message = wrong(chain, schedule, chosen.runs)
+                results["right"][f"{name}, {schedule}"] = message = wrong(chain, schedule, options.runs)
                 print(name, schedule, message, flush=True)
             except Exception:
                 traceback.print_exc()
             out.write_text(json.dumps(results, indent=1))
-    for name, chain in chains.items() if chosen.only != "right" else ():
+    for name, chain in chains.items() if options.only != "right" else ():
         try:
             results["us"][name] = message = times(chain, rows)
             print(name, {row: round(us, 1) for row, us in message.items()}, flush=True)

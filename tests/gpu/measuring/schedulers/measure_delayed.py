@@ -2,16 +2,16 @@
 many of 1,000 runs some bit differs from stream order.
 
 python tests/gpu/measuring/schedulers/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--examples 2]
-    [--only KIND,…] [--names NAME …]
+    [--only KIND,…] [--names NAME …] [--built DIR] [--chunk 250]
 
 Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
 persistent kernel under `PERSISTENT`), ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters,
 ``dataflow-bloom``) and ``spawn`` (programs whose threads launch child grids, under each rule for launches; ``flat``,
 whose result the others must have, runs once a process). Each case is a process. No times are measured: chains run
 ``--jobs`` at a time, and other work may run beside. The examples wait for the GPU between many short kernels, which
-takes long where several processes share it; they come last, ``--examples`` at a time. A row is written when it is
-known; runs of a process that have not ended after `CHUNK_S` are an error; nothing begins after ``--budget`` seconds,
-and what still runs ends.
+takes long where several processes share it; they come last, ``--examples`` at a time. Those that ``--built`` holds are
+not compiled again. A row is written when it is known; runs of a process that have not ended after `CHUNK_S` are an
+error; nothing begins after ``--budget`` seconds, and what still runs ends.
 """
 
 from __future__ import annotations
@@ -38,25 +38,27 @@ PERSISTENT = ("persistent", "persistent-pdl", "persistent-dynamic", "ccks", "cck
 RULES = ("flat", "always", "threshold", "spawn", "warp")
 MODES = {"kernels": "stream", "exact": "dataflow", "filters": "dataflow-bloom"}
 SCALE, COSTS, STEPS = 6, (2000, 100), 32
-"""Of the programs with child grids; costs of a launch in ns that let controllers decide now so, now otherwise; most
-steps of a point of Mandelbrot's set, which flat does one after the other.
+"""Options of the programs with child grids: costs of a launch in ns with which controllers decide both ways, and the
+most steps per point of Mandelbrot's set, which flat does one after the other.
 """
-CHUNK, CHUNK_S = 250, 60
-"""Runs of a process, so that a cut keeps some, and seconds after which they hang."""
+CHUNK_S = 60
+"""Seconds after which the runs of a process count as hanging."""
 BLOOMS = tuple((seed, bits) for bits in (512, 2048) for seed in (1, 2))
 LIMIT_MS = 20_000
-"""Of a wait behind filters; other processes take the GPU's time, too."""
+"""Time limit of a wait behind filters; other processes use the GPU too."""
 
 
-def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield rows: scheduler, runs, and how many differ."""
+def rows_of(kind: str, name: str, runs: int, chunk: int, program: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield rows: scheduler, runs, and how many differ. ``chunk``: runs per process of an example, so that an
+    interruption keeps some.
+    """
     if kind in {"synchronised", "persistent"}:
         yield from replayed(kind, name, runs)
         return
     assert program is not None
     totals: dict[str, dict[str, Any]] = {}
-    for done in range(0, runs, CHUNK):
-        count = min(CHUNK, runs - done)
+    for first_run in range(0, runs, chunk):
+        count = min(chunk, runs - first_run)
         if kind == "spawn":
             words = ["--costs={},{}".format(*COSTS), "--no-search", "--flat-once", str(count - 1), str(SCALE)]
             words += ["16", "32", "1024", name]
@@ -65,14 +67,14 @@ def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[d
         try:
             result = subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=CHUNK_S)
         except subprocess.TimeoutExpired as late:
-            yield {"scheduler": "all", "error": f"{count} runs after {done} did not end in {late.timeout} s"}
+            yield {"scheduler": "all", "error": f"{count} runs after {first_run} did not end in {late.timeout} s"}
             return
         lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-        found = spawn_rows(lines) if kind == "spawn" else bloom_rows(lines)
-        if not found:
+        row_by_scheduler = spawn_rows(lines) if kind == "spawn" else bloom_rows(lines)
+        if not row_by_scheduler:
             yield {"scheduler": "all", "error": (result.stdout + result.stderr)[-400:], "rc": result.returncode}
             return
-        for scheduler, row in found.items():
+        for scheduler, row in row_by_scheduler.items():
             total = totals.setdefault(scheduler, dict.fromkeys(row, 0))
             for key, number in row.items():
                 total[key] += number
@@ -80,7 +82,9 @@ def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[d
 
 
 def spawn_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """By rule: runs, those that differ from the first flat one or all where that is wrong, and children launched."""
+    """Return, by rule: runs, those that differ from the first flat one (all, if that is wrong), and launched
+    children.
+    """
     return {
         rule: {
             "runs": len(launched := line["all"][f"{rule}_launched"]),
@@ -94,7 +98,9 @@ def spawn_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def bloom_rows(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """By scheduler: runs, those with another memory, a missed dependency or a late wait, and what was asked."""
+    """Return, by scheduler: runs, those with other memory, a missed dependency or a late wait, and the number of
+    queries.
+    """
     last = {line["mode"]: line for line in lines if "mode" in line}
     return {MODES[mode]: {key: line[key] for key in ("runs", "wrong", "asked", "found")} for mode, line in last.items()}
 
@@ -112,7 +118,7 @@ def replayed(kind: str, name: str, runs: int) -> Iterator[dict[str, Any]]:
             try:
                 wrong = replays.wrong_replays(policy, replays=runs, schedule=schedule, order=order, ahead=ahead)
                 yield {"scheduler": text, "runs": runs, "wrong": wrong}
-            except Exception as error:  # the others are still worth knowing
+            except Exception as error:  # the results of the others still count
                 yield {"scheduler": text, "error": f"{type(error).__name__}: {error}"[:400]}
 
 
@@ -148,7 +154,7 @@ def spawn_names() -> list[str]:
 
 
 def built(folder: Path, only: list[str]) -> dict[str, Path]:
-    """Compile the examples with delays; their programs by name of a case's program."""
+    """Compile the examples with delays that the folder lacks. Return their programs by name of a case's program."""
     common = ["nvcc", "-O3", "-std=c++17", "-arch=sm_90", "-include", DELAYS, f"-I{INCLUDE}"]
     commands = {}
     if "spawn" in only:
@@ -158,7 +164,7 @@ def built(folder: Path, only: list[str]) -> dict[str, Path]:
         commands |= {f"{bits} bits": [*common, f"-DBLOOM_BITS={bits}", SOURCES / "bloom.cu"] for _, bits in BLOOMS}
     with ThreadPoolExecutor() as pool:
         jobs = [pool.submit(subprocess.run, [*command, "-o", folder / name], check=True, capture_output=True)
-                for name, command in commands.items()]  # fmt: skip
+                for name, command in commands.items() if not (folder / name).exists()]  # fmt: skip
         for job in jobs:
             job.result()
     return {name: folder / name for name in commands}
@@ -212,21 +218,23 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=2)
     parser.add_argument("--only", default="spawn,bloom,persistent,synchronised")
     parser.add_argument("--names", nargs="+", help="of the cases, those alone")
+    parser.add_argument("--chunk", type=int, default=250, help="runs per process of an example")
+    parser.add_argument("--built", type=Path, help="folder for the compiled examples, kept")
     parser.add_argument("--case", nargs=3, help="one case in this process: kind, name, program")
-    chosen = parser.parse_args()
-    if chosen.case:
-        kind, name, program = chosen.case
-        for row in rows_of(kind, name, chosen.runs, Path(program) if program else None):
+    options = parser.parse_args()
+    if options.case:
+        kind, name, program = options.case
+        for row in rows_of(kind, name, options.runs, options.chunk, Path(program) if program else None):
             print(json.dumps(row), flush=True)
         return
     start_s, lock = time.time(), threading.Lock()
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def run(kind: str, name: str, program: Path | None) -> None:
-        left_s = start_s + chosen.budget - time.time()
+        left_s = start_s + options.budget - time.time()
         if left_s < 5:
             return
-        command = [sys.executable, __file__, chosen.output, "--runs", str(chosen.runs)]
+        command = [sys.executable, __file__, options.output, "--runs", str(options.runs), "--chunk", str(options.chunk)]
         command += ["--case", kind, name, str(program or "")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
             timer = threading.Timer(left_s, os.killpg, (process.pid, signal.SIGKILL))
@@ -236,18 +244,18 @@ def main() -> None:
                 with lock:
                     rows[kind, name, row["scheduler"]] = row
                     print(f"{time.time() - start_s:.0f} s", row, flush=True)
-                    chosen.output.write_text(json.dumps({"device": device, "rows": [*rows.values()]}, indent=1))
+                    options.output.write_text(json.dumps({"device": device, "rows": [*rows.values()]}, indent=1))
             timer.cancel()
 
-    only = chosen.only.split(",")
-    all_cases = [case for case in cases(only) if not chosen.names or case[1] in chosen.names]
+    only = options.only.split(",")
+    all_cases = [case for case in cases(only) if not options.names or case[1] in options.names]
     device = device_name()
     with (
         tempfile.TemporaryDirectory() as folder,
-        ThreadPoolExecutor(chosen.jobs) as pool,
-        ThreadPoolExecutor(chosen.examples) as few,
+        ThreadPoolExecutor(options.jobs) as pool,
+        ThreadPoolExecutor(options.examples) as few,
     ):
-        building = pool.submit(built, Path(folder), only)
+        building = pool.submit(built, options.built or Path(folder), only)
         if "persistent" in only:
             compiling = pool.submit(compile_chains)
         jobs = [pool.submit(run, kind, name, None) for kind, name in all_cases if kind == "synchronised"]
@@ -262,9 +270,10 @@ def main() -> None:
                 if kind in {"spawn", "bloom"}]  # fmt: skip
         for job in jobs:
             job.result()
-    done = [row for row in rows.values() if "wrong" in row]
-    print(f"{len(done)} rows, {sum(row['runs'] for row in done):,} runs, wrong: {sum(row['wrong'] for row in done)}, "
-          f"errors: {sum('error' in row for row in rows.values())}")  # fmt: skip
+    complete_rows = [row for row in rows.values() if "wrong" in row]
+    run_count, wrong_count = (sum(row[key] for row in complete_rows) for key in ("runs", "wrong"))
+    errors = sum("error" in row for row in rows.values())
+    print(f"{len(complete_rows)} rows, {run_count:,} runs, wrong: {wrong_count}, errors: {errors}")
 
 
 if __name__ == "__main__":

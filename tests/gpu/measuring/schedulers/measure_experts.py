@@ -73,8 +73,9 @@ def inputs(shape: ExpertsShape, *, uneven: bool, seed: int = 0):
 
 
 def route(weights, x, top, *, exact=False):
-    """Gates and experts of each token. ``exact``: by scores that are not rounded to 16 bits, after which a few tokens
-    go to other experts.
+    """Return gates and experts of each token.
+
+    ``exact`` uses scores that are not rounded to 16 bits, so that a few tokens go to other experts.
     """
     scores = x.float() @ weights[0].float().T if exact else (x @ weights[0].T).float()
     best, chosen = torch.topk(scores, top, dim=1)
@@ -82,7 +83,7 @@ def route(weights, x, top, *, exact=False):
 
 
 def by_loops(weights, x, top, *, exact=False):
-    """PyTorch, expert by expert, as models are written: the host waits for the routing."""
+    """Compute by PyTorch, expert by expert, as models are written: the host waits for the routing."""
     gates, chosen = route(weights, x, top, exact=exact)
     inner = weights[2].shape[-1]
     result = torch.zeros_like(x)
@@ -96,7 +97,9 @@ def by_loops(weights, x, top, *, exact=False):
 
 
 def by_groups(weights, x, top):
-    """PyTorch's grouped products, whose ends are read on the GPU: no wait of the host, and it can be captured."""
+    """Compute by PyTorch's grouped products, whose ends are read on the GPU: the host does not wait, and it can be
+    captured.
+    """
     gates, chosen = route(weights, x, top)
     inner, experts = weights[2].shape[-1], len(weights[0])
     order = chosen.view(-1).argsort(stable=True)
@@ -115,7 +118,9 @@ def error(actual, expected):
 
 
 def wrong(shape, schedule, runs):
-    """Delayed replays of which some bit is not that of one kind after the other; the tokens change every time."""
+    """Return the number of delayed replays that differ in some bit from one kind after the other; the tokens change
+    every time.
+    """
     start_s = time.time()
     weights, x = inputs(shape, uneven=True)
     layer = Experts(
@@ -146,7 +151,7 @@ def wrong(shape, schedule, runs):
 
 
 def times(shape, *, uneven):
-    """Microseconds per call, of each schedule, in a CUDA graph; of PyTorch without one where the host waits."""
+    """Return microseconds per call of each schedule in a CUDA graph, and of PyTorch without one if the host waits."""
     sets = [inputs(shape, uneven=uneven, seed=seed) for seed in range(COPIES)]
     counts = torch.bincount(route(sets[0][0], sets[0][1], shape.top)[1].view(-1), minlength=shape.experts).tolist()
     result = {"rows of experts": counts, "tiles": sum(-(-n // 64) for n in counts), "of at most": shape.most_tiles}
@@ -193,12 +198,12 @@ def main():
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--only", choices=("times", "right"))
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     compile_all()
-    if chosen.compile:
+    if options.compile:
         return
     results = {"device": torch.cuda.get_device_name(), "us": {}, "right": {}}
-    for name, shape in SHAPES.items() if chosen.only != "right" else ():
+    for name, shape in SHAPES.items() if options.only != "right" else ():
         for uneven in (False, True):
             label = f"{name}, {'uneven' if uneven else 'even'}"
             try:
@@ -207,15 +212,15 @@ def main():
                 print("  ", row["rows of experts"], row["tiles"], "of", row["of at most"], row.get("counts of ccks"))
             except Exception:
                 traceback.print_exc()
-            chosen.output.write_text(json.dumps(results, indent=1))
-    for name, shape in RIGHT.items() if chosen.only != "times" else ():
+            options.output.write_text(json.dumps(results, indent=1))
+    for name, shape in RIGHT.items() if options.only != "times" else ():
         for schedule in ("persistent", "persistent-dynamic", "ccks", "ccks-ready"):
             try:
-                results["right"][f"{name}, {schedule}"] = row = wrong(shape, schedule, chosen.runs)
+                results["right"][f"{name}, {schedule}"] = row = wrong(shape, schedule, options.runs)
                 print(name, schedule, row, flush=True)
             except Exception:
                 traceback.print_exc()
-            chosen.output.write_text(json.dumps(results, indent=1))
+            options.output.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

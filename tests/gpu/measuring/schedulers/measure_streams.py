@@ -22,7 +22,10 @@ ROWS = ("graph", "cusync", "cusync-streams")
 
 
 def compiled(number):
-    """One case's kernels under every scheduler, in Triton's cache; the number, or why there are none."""
+    """Compile one case's kernels under every scheduler, into Triton's cache.
+
+    Return their number, or why there are none.
+    """
     import torch
 
     from tileprof.errors import UserError
@@ -44,33 +47,35 @@ def compiled(number):
 
 
 def rows_of(case):
-    """The rows of one chain, with their error against PyTorch."""
+    """Return the rows of one chain, with their error relative to PyTorch."""
     from tileprof.runtime.measuring.measure import measure
 
     return measure(case.chain, [case.chain.policy()], schedulers=ROWS, beside_torch=False)
 
 
 def in_order(cases):
-    """Numbers of the chains, one of each kind first."""
+    """Return the numbers of the chains, one of each kind first."""
     return sorted(range(len(cases)), key=lambda n: (not cases[n].thorough, n % 3, n))
 
 
 def warm_cases(cases, done_chains, budget_s):
-    """Numbers of the chains not ``done_chains`` whose kernels compile in time; reasons for leaving out others."""
-    start_s, ready, left = time.monotonic(), [], {}
+    """Return the numbers of chains not in ``done_chains`` whose kernels compile in time, and reasons for leaving out
+    others.
+    """
+    start_s, ready, skip_reasons = time.monotonic(), [], {}
     order = [number for number in in_order(cases) if cases[number].name not in done_chains]
     pool = ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
     for future in as_completed([pool.submit(compiled, n) for n in order]):
         number, reason = future.result()
         if reason:
-            left[cases[number].name] = reason
+            skip_reasons[cases[number].name] = reason
         else:
             ready.append(number)
         if time.monotonic() - start_s > budget_s:
             break
     pool.shutdown(wait=True, cancel_futures=True)
     print(f"{len(ready)} of {len(order)} chains are compiled, {time.monotonic() - start_s:.0f} s", flush=True)
-    return sorted(ready), left
+    return sorted(ready), skip_reasons
 
 
 def main():
@@ -90,13 +95,13 @@ def main():
     results = json.loads(options.out.read_text()) if options.out.exists() else {**measured_on(), "rows": []}
     done_chains = {row["chain"] for row in results["rows"]}
     share = {"all": 0.6, "compile": 1.0}
-    ready, left = (
+    ready, skip_reasons = (
         (in_order(all_cases), {})
         if options.part == "measure"
         else warm_cases(all_cases, done_chains, share[options.part] * options.budget)
     )
     if options.part == "compile":
-        for name, reason in left.items():
+        for name, reason in skip_reasons.items():
             print(f"{name} is left out: {reason}")
         return
     for number in ready:
@@ -130,7 +135,7 @@ def main():
             f"{row}: {geometric_mean(gains):.3f}x stream order, {min(gains):.3f} to {max(gains):.3f}, {len(gains)} "
             "chains"
         )
-    for name, reason in left.items():
+    for name, reason in skip_reasons.items():
         print(f"{name} is left out: {reason}")
 
 

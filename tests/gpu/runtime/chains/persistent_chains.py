@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.runtime.chains import biased, matrix
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.measuring.cases import attention_block, convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.stages.conv import Conv2d
 
 
@@ -16,7 +16,7 @@ def narrowing() -> Chain:
 
 
 def wide_rows() -> Chain:
-    """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
+    """A row of pixels is so long that not all taps are loaded at once, but one row of them at a time."""
     x, h, y = matrix("x", 2, 9, 112, 128), matrix("h", 2, 9, 112, 128), matrix("y", 2, 9, 112, 128)
     first = Conv2d(x, matrix("w1", 128, 3, 3, 128), h, matrix("b1", 128), tile=(112, 128), padding=1, epilogue="relu")
     return Chain(
@@ -42,4 +42,6 @@ CHAINS = {
     "convolutions, two images whose halo is 64 pixels": convolution_pair(4, 6, 192, (72, 192)),
     "convolutions, taps of a row": wide_rows(),
     "a convolution of stride 2": narrowing(),
+    "attention": attention_block(700, 256, 4, head=64, bias=True),
+    "attention, groups of heads of 128": attention_block(500, 256, 4, 2),
 }

@@ -92,7 +92,7 @@ def checks():
 
 
 def fit_line(columns, split, most, step=16):
-    """The narrowest tiles with the fewest rounds over the clusters."""
+    """Return the narrowest tiles with the fewest rounds over the clusters."""
     clusters = max_clusters(split)
     for rounds in range(1, 1000):
         width = -(-columns // (clusters * rounds * step)) * step
@@ -126,7 +126,7 @@ def products(tune):
 
 
 def best(columns, tokens, most, sides):
-    """The width of a pair's tiles with the least busy clusters, wide ones first."""
+    """Return the width of a pair's tiles with the least busy clusters, wide ones first."""
     clusters, rows = max_clusters(2), -(-tokens // 256)
     widths = range(most, 32 // sides, -8 if sides == 2 else -16)
     cost = {w: -(-(-(-columns // w) * rows) // clusters) * (max(w * sides, 160) + 8) for w in widths}
@@ -160,7 +160,7 @@ def convolutions():
 
 
 def storage(chain, seed):
-    """Flat tensors by name: inputs random, scaled so that results stay near 1; all else poison."""
+    """Return flat tensors by name: random inputs, scaled so that results stay near 1; all other memory is poisoned."""
     generator = torch.Generator("cuda").manual_seed(seed)
     scales = {}
     for operator in chain.operators:
@@ -187,7 +187,7 @@ def roles(chain, flat):
 
 
 def reference(chain, flat, dtype=None):
-    """Every stage by PyTorch; with a dtype, computed in it and rounded after each stage."""
+    """Compute every stage by PyTorch; with a dtype, in that type, and rounded after each stage."""
     values = {}
     for operator in chain.operators:
         inputs = {}
@@ -204,7 +204,7 @@ def reference(chain, flat, dtype=None):
 
 
 class Run:
-    """A chain's plan, launched at once or a stage at a time, on tensors of its own."""
+    """A chain's plan, launched at once or one stage at a time, on tensors of its own."""
 
     def __init__(self, chain, plans, flat, options, delay_ns=0):
         inputs = roles(chain, flat)
@@ -235,7 +235,7 @@ def poison(chain, flat):
 
 
 def worst_error(chain, flat):
-    """The largest relative error of a stage's result, each against PyTorch in float32."""
+    """Return the largest relative error of a stage's result, each compared with PyTorch in float32."""
     expected, worst = reference(chain, flat, torch.float32), 0.0
     for operator in chain.operators:
         v = operator.out
@@ -247,13 +247,13 @@ def worst_error(chain, flat):
 
 
 def plans_of(case):
-    """The plan of one launch, and those of one launch per stage."""
+    """Return the plan of one launch, and the plans of one launch per stage."""
     plan = plan_of(case.chain.policy(), case.chain, clusters=max_clusters, split=case.split)
     return [plan], plans_by_stage(plan, max_clusters(plan.split))
 
 
 def check(case, options):
-    """Errors without and with delays, and whether twenty delayed runs are the same bit for bit."""
+    """Return errors without and with delays, and whether twenty delayed runs agree bit for bit."""
     plan, by_stage = plans_of(case)
     flat = storage(case.chain, 1)
     out = case.chain.operators[-1].out.tensor
@@ -277,7 +277,7 @@ def check(case, options):
 
 
 def medians(graphs):
-    """Microseconds of a replay of each, taken in turn so that the clock is the same for all."""
+    """Return microseconds per replay of each, taken in turn so that the clock is the same for all."""
     times = [[] for _ in graphs]
     for number in range(REPEATS + 5):
         for graph, result in zip(graphs, times, strict=True):
@@ -331,7 +331,7 @@ def precompile(cases):
     delayed_names = {case.name for case in checks()}
     expected = [
         partial(compiled, plans_of(case)[0][0], replace(options, delay_ns=delay_ns, timeout_ns=TIMEOUT_NS))
-        for case in cases  # a stage's launches are of the same kernel
+        for case in cases  # all launches of a stage use the same kernel
         for options in case.options
         for delay_ns in ((0, DELAY_NS) if case.name in delayed_names else (0,))
     ]
@@ -341,7 +341,7 @@ def precompile(cases):
 
 
 def check_all(cases):
-    """One row per case, and lines of the table."""
+    """Print one row per case, and the lines of the table."""
     for case in cases:
         for options in case.options:
             error, same = check(case, options)

@@ -1,5 +1,5 @@
-"""Replays of a captured run, with poison before each and delays inside, counted where they differ in a bit from stream
-order.
+"""Replays of a captured run, with poison before each and delays inside; those that differ from stream order in a bit
+are counted.
 """
 
 import torch
@@ -13,8 +13,10 @@ _WORDS = {2: torch.int16, 4: torch.int32}
 
 
 def wrong_replays(policy, *, replays, schedule, order, delay_ns=DELAY_NS, ahead=False):
-    """How many differ; ``order``: the scheduler whose results, without delays, are right. Everything that a stage
-    writes is NaN when a replay begins.
+    """Return how many replays differ.
+
+    ``order`` is the scheduler whose results, without delays, are right. Everything that a stage writes is NaN when a
+    replay begins.
     """
     pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=delay_ns, ahead=ahead, unchecked=True)
     inputs = pipeline.example()
@@ -34,5 +36,5 @@ def wrong_replays(policy, *, replays, schedule, order, delay_ns=DELAY_NS, ahead=
 
 
 def bits(tensor):
-    """Whole numbers that are equal where every bit is."""
+    """Return whole numbers that are equal if every bit is."""
     return tensor.view(_WORDS[tensor.element_size()])

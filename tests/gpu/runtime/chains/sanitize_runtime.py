@@ -51,8 +51,8 @@ def options():
 
 
 def selection(arguments):
-    """(chain's name, chain, scheduler), Triton's chains under Triton's schedulers and those of the persistent kernel
-    under its own.
+    """Yield (chain's name, chain, scheduler): Triton's chains under Triton's schedulers, and those of the persistent
+    kernel under its own.
     """
     for chains, persistent in ((CHAINS, False), (FOR_PERSISTENT, True)):
         for name, chain in chains.items():

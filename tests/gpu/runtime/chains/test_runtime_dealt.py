@@ -1,4 +1,4 @@
-"""On a GPU: tiles that a queue or the co-pilot deals: stream order's bits under delays, waits that end, and programs
+"""Tiles that a queue or the co-pilot assigns, on a GPU: stream order's bits under delays, waits that end, and programs
 that end.
 """
 

@@ -1,4 +1,4 @@
-"""On a GPU: what a pipeline does when something goes wrong around its kernels, and that the next run is right."""
+"""Faults around a pipeline's kernels, on a GPU, and that the next run is right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
-# The suite interprets Triton; these kernels are compiled, which is decided when they are imported.
+# The suite interprets Triton, but these kernels are compiled; imports decide that.
 INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.gpu
 
 TIMEOUT_NS = 20_000_000
 BOUND_S = 5
-"""A run whose waits give up ends by then: every tile waits for its own time-out at most."""
+"""A run whose waits time out ends by then: every tile waits for at most its own time limit."""
 CHAINS = {
     "persistent": gelu_mlp(192, (64, 48), (64, 96), width=1024, inner=512),
     "cusync": gelu_mlp(192, (64, 64), (64, 128), width=1024, inner=512),
@@ -117,7 +117,7 @@ def test_a_wait_that_never_comes_is_named_within_the_bound_and_the_next_pipeline
 
 
 def graph_of(pipeline, arguments):
-    """The pipeline's call in a graph; ran once before."""
+    """Return the pipeline's call as a graph; it has run once before."""
     pipeline(**arguments)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -146,8 +146,9 @@ def test_graphs_of_two_pipelines_replayed_at_once_are_right(schedule) -> None:
 
 
 def test_two_graphs_of_one_pipeline_replayed_at_once_end_within_the_bound_and_the_next_run_is_right(schedule) -> None:
-    """They share semaphores and memory, which is not allowed; a hang or a wrong later run would be worse than a wrong
-    result.
+    """They share semaphores and memory, which is not allowed.
+
+    A hang or a wrong later run would be worse than a wrong result.
     """
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule, timeout_ns=TIMEOUT_NS)
     inputs = pipeline.example()
@@ -259,7 +260,7 @@ def test_a_kernel_that_computes_something_else_is_found_by_its_first_results(mon
         out = pipeline(**inputs)
     assert torch.equal(out, pipeline.reference(inputs)["y"])
     monkeypatch.undo()
-    with pytest.warns(FellBackWarning, match="elements wrong"):  # for good
+    with pytest.warns(FellBackWarning, match="elements wrong"):  # for the whole process
         pipeline(**inputs)
     again = GpuPipeline(policy_for("persistent"), schedule="persistent")
     with warnings.catch_warnings():

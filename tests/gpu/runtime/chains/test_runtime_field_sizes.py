@@ -1,5 +1,5 @@
-"""On a GPU: a thousand delayed replays of the field's own sizes in the persistent kernel, every one compared bit for
-bit with its stages one after the other.
+"""Sizes from the field in the persistent kernel, on a GPU: a thousand delayed replays, each compared bit for bit with
+its stages one after the other.
 """
 
 from __future__ import annotations

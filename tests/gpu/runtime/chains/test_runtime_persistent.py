@@ -1,5 +1,5 @@
-"""On a GPU: the persistent kernel computes the right thing under delays, the same bits as its stages one after the
-other, and says so when it cannot.
+"""The persistent kernel on a GPU is right under delays, has the bits of its stages one after the other, and says so if
+it cannot.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ ABREAST = {
     "all": (gelu_mlp(200, (128, 96), (128, 192), 1032, 712), 2, (True, True)),
     "one token": (gated_mlp(1, (1, 192), (1, 48), 1096, 1024), 4, (True, False)),
 }
-"""Chains, blocks of a cluster, and the stages in which these stand abreast."""
+"""Chains, blocks per cluster, and the stages in which the blocks of a cluster lie side by side in m."""
 
 
 @pytest.mark.parametrize("name", list(ABREAST))
@@ -153,8 +153,10 @@ def test_twins_on_two_streams_do_not_disturb_each_other() -> None:
 def test_kernels_that_compete_for_sms_all_end_at_one_priority_or_if_they_start_as_a_whole(
     monkeypatch, splits, priority, whole
 ) -> None:
-    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. At two
-    priorities and not whole, up to a third of these rounds gave up.
+    """Three programs each take the whole GPU.
+
+    The first sleeps here and there, so that the next get SMs one by one. At two priorities and not whole, up to a third
+    of these rounds timed out.
     """
     policy = gelu_mlp(64, (64, 48), (64, 96), 4096, 6144).policy()
 

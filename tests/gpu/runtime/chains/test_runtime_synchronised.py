@@ -1,4 +1,4 @@
-"""On a GPU: tiles that post and wait compute the right thing under delays, and say so when they cannot."""
+"""Tiles that post and wait, on a GPU, are right under delays, and say so if they cannot be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triton.language.extra.cuda import globaltimer
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
-# The suite interprets Triton; these kernels are compiled, which is decided when they are imported.
+# The suite interprets Triton, but these kernels are compiled; imports decide that.
 INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 
@@ -32,7 +32,7 @@ from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchron
 
 @triton.jit
 def doubled(x, y, sync, run, DELAY_NS: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803 - as kernels spell it
-    """What a user would write, except for the sleep."""
+    """The kernel of a user, except for the sleep."""
     tile = enter(sync, tl.program_id(0))
     at = tile * BLOCK + tl.arange(0, BLOCK)
     value = 2 * tl.load(x + at)

@@ -39,13 +39,13 @@ MODELS = {
 
 
 def say(line: str) -> None:
-    """At once, as a job may be cut short."""
+    """Print at once, since a job may be interrupted."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def run_times(launcher: Launcher, arguments: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """Median and least of the microseconds of a replay of one launch."""
+    """Return median and shortest microseconds of a replay of one launch."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         launcher(arguments)
@@ -57,7 +57,7 @@ def run_times(launcher: Launcher, arguments: dict[str, torch.Tensor]) -> tuple[f
 
 
 def replayed(graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
-    """Median and least of the microseconds of a replay."""
+    """Return median and shortest microseconds of a replay."""
     times = []
     for _ in range(REPLAYS + 3):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -99,20 +99,20 @@ def stages_of(launcher: Launcher) -> None:
 
 
 def plan_and_options(case: str) -> tuple[Plan, dict[str, int]]:
-    """The plan of a case, and its options."""
+    """Return the plan of a case, and its options."""
     name, *options = case.split(":")
-    chosen = {key: int(value or 1) for key, _, value in (option.partition("=") for option in options)}
-    program, cluster = MODELS[name](chosen.get("layers", 12)), chosen.get("cluster", 0)
+    option_values = {key: int(value or 1) for key, _, value in (option.partition("=") for option in options)}
+    program, cluster = MODELS[name](option_values.get("layers", 12)), option_values.get("cluster", 0)
     cluster = cluster or cluster_for(program)
     blocks = max_clusters(cluster) * cluster
-    return plan_of(program, blocks, cluster, chosen.get("width"), chosen.get("splits")), chosen
+    return plan_of(program, blocks, cluster, option_values.get("width"), option_values.get("splits")), option_values
 
 
 INPUTS: dict[str, dict[str, torch.Tensor]] = {}
 
 
 def given_to(name: str, program: Program) -> dict[str, torch.Tensor]:
-    """Inputs of a model, made once: random numbers of the CPU take a second."""
+    """Return inputs of a model, made once, since the CPU's random numbers take a second."""
     if name not in INPUTS:
         INPUTS.clear()
         INPUTS[name] = inputs_of(program, "cuda")
@@ -150,7 +150,7 @@ WHOLE = {"gpt2": "GPT-2, 128 tokens", "bert": "BERT base, 128 tokens", "vit": "V
 
 
 def whole(case: str) -> str:
-    """A model through torch.compile, and which kernels a call consists of."""
+    """Return a model behind torch.compile, and the kernels of a call."""
     from tests.gpu.measuring.models.model_cases import TABLE
 
     chosen = TABLE[WHOLE[case.removeprefix("whole:")]]("cuda", False)

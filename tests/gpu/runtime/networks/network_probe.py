@@ -25,13 +25,13 @@ REPLAYS = 30
 
 
 def say(line: str) -> None:
-    """At once, as a job may be cut short."""
+    """Print at once, since a job may be interrupted."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def model_of(name: str):
-    """A model with statistics and scales that matter, in half precision, channels last."""
+    """Return a model with statistics and scales that matter, in half precision, channels last."""
     torch.manual_seed(0)
     if name.startswith("timm."):
         import timm
@@ -51,7 +51,7 @@ def model_of(name: str):
 
 
 def captured(call):
-    """A graph of eight calls."""
+    """Return a graph of eight calls."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -78,7 +78,7 @@ def microseconds(call) -> float:
 
 
 def networks(model, x):
-    """The network in a model's graph, the values of its region's inputs, and the result's shape."""
+    """Return the network in a model's graph, the values of its region's inputs, and the result's shape."""
     records = []
 
     def compiler(graph, _):
@@ -106,7 +106,9 @@ def networks(model, x):
 
 
 def layers(runner: NetworkRunner, values: list[torch.Tensor]) -> None:
-    """When tasks of each layer wait, multiply and store, in microseconds from the last post of what the layer reads."""
+    """Return when tasks of each layer wait, multiply and store, in microseconds from the last post of what the layer
+    reads.
+    """
     for _ in range(5):
         runner(*values)
     torch.cuda.synchronize()
@@ -138,7 +140,7 @@ def layers(runner: NetworkRunner, values: list[torch.Tensor]) -> None:
 
 
 def probe(name: str, batch: int, flags: set[str]) -> str:
-    """One model."""
+    """Time one model."""
     model = model_of(name)
     x = torch.randn(batch, 3, 224, 224, device="cuda").half().to(memory_format=torch.channels_last)
     network, shape, values = networks(model, x)
@@ -179,7 +181,7 @@ def probe(name: str, batch: int, flags: set[str]) -> str:
 
 
 def main() -> None:
-    """All models of the command line."""
+    """Time all models of the command line."""
     logging.basicConfig(level=logging.INFO)
     flags = {a for a in sys.argv[1:] if a.startswith("--")}
     lines = []

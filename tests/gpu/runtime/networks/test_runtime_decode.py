@@ -1,5 +1,5 @@
-"""The decoder's kernel on a GPU: against plain PyTorch, bit for bit with itself under delays, waits that give up, whole
-models.
+"""The decoder's kernel on a GPU: compared with plain PyTorch, and bit for bit with itself under delays; waits that time
+out; whole models.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[DecoderShape, int]] = {
 
 
 class Model:
-    """Random weights and a cache, on the GPU, for a shape."""
+    """Return random weights and a cache, on the GPU, for a shape."""
 
     def __init__(self, shape: DecoderShape, position: int) -> None:
         self.shape, self.position = shape, position
@@ -107,7 +107,7 @@ class Model:
         return layer
 
     def decode(self, decoder: Decoder) -> torch.Tensor:
-        """Logits of one launch; counters are put back, so that every launch computes the same."""
+        """Return logits of one launch; counters are restored, so that every launch computes the same."""
         for layer in self.layers:
             layer["counter"].fill_(self.position)
         logits = torch.full(
@@ -117,7 +117,7 @@ class Model:
         return logits
 
     def expected(self) -> torch.Tensor:
-        """Logits in float32, by PyTorch's operations."""
+        """Return logits in float32, by PyTorch's operations."""
         shape, position = self.shape, self.position
         tensors = {name: t.float() if t.is_floating_point() else t for name, t in self.tensors.items()}
         x = F.embedding(tensors["tokens"], tensors["embedding"])
@@ -235,8 +235,9 @@ def test_what_the_kernel_does_not_take_is_refused_with_a_sentence():
 def tokens_of(
     model: Any, step: Any, ids: torch.Tensor, count: int, forced: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens decoded greedily, and how far the best logit of each is above the second; ``forced``: tokens to continue
-    with instead.
+    """Return greedily decoded tokens, and how far the best logit of each is above the second.
+
+    ``forced`` are tokens to continue with instead.
     """
     cache = transformers.StaticCache(config=model.config, max_cache_len=320)
     tokens, margins = [], []

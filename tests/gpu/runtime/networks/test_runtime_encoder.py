@@ -1,5 +1,5 @@
-"""The transformer kernel on a GPU: against PyTorch, bit for bit with itself under delays, waits that give up, and
-through torch.compile.
+"""The transformer kernel on a GPU: compared with PyTorch, and bit for bit with itself under delays; waits that time
+out; through torch.compile.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_ten_thousand_delayed_replays_give_the_same_bits(build, hidden, layers, 
     plain_launcher = Launcher(encoder_plan, torch.device("cuda"))
     expected = [plain_launcher(each)[0] for each in signs]
     memory = memory_of(encoder_plan, stages=3)
-    assert layers == 1 or all(ring.slots < len(ring.names) for ring in memory.rings)  # used again within a run
+    assert layers == 1 or all(ring.slots < len(ring.names) for ring in memory.rings)  # memory is reused within a run
     options = Options(delay_ns=5_000, wiping_warp=wiping_warp)
     launcher = Launcher(encoder_plan, torch.device("cuda"), options, memory)
     graphs = []

@@ -1,4 +1,4 @@
-"""On a GPU: experts whose tiles exist only once tokens are routed: PyTorch's result, and the same bits under delays."""
+"""Experts whose tiles exist only once tokens are routed, on a GPU: PyTorch's result, and the same bits under delays."""
 
 from __future__ import annotations
 

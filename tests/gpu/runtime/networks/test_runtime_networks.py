@@ -1,4 +1,4 @@
-"""On a GPU: convolutional networks in one launch are right, under delays too, and name lost waits."""
+"""Convolutional networks in one launch, on a GPU: right results, under delays too; lost waits are named."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def pictures(images: int) -> torch.Tensor:
 def wrong_replays(
     runner: NetworkRunner, x: torch.Tensor, weights: list[torch.Tensor], expected: torch.Tensor, replays: int
 ) -> int:
-    """How many replays differ in a bit. What layers write is NaN when one begins."""
+    """Return how many replays differ in a bit.
+
+    Results of layers are NaN when a replay begins.
+    """
     wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
     runner(x, *weights)
     torch.cuda.synchronize()
@@ -84,7 +87,7 @@ def test_ten_thousand_delayed_replays_of_a_block_have_the_same_bits(images):
     runner.check()
 
 
-def test_a_dropped_wait_is_seen():
+def test_a_dropped_wait_is_detected():
     network, weights = block(1)
     x, shape = pictures(1), network.layers[-1].shape
     (expected,) = NetworkRunner(network, torch.device("cuda"), shape)(x, *weights)
@@ -151,7 +154,7 @@ def test_convolutions_that_pool_are_pytorchs(images, dtype):
     ],
 )
 def test_networks_that_nothing_is_tuned_for_are_right(name, images, dtype, layout):
-    """Results of the whole model in float32, and the same bits in every run."""
+    """Compare results with the whole model in float32, and the bits of all runs."""
     model = model_of(name).to(dtype).to(memory_format=layout)
     x = torch.randn(images, 3, 224, 224, device="cuda").to(dtype).to(memory_format=layout)
     network, shape, values = networks(model, x)

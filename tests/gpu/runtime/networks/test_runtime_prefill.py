@@ -1,6 +1,5 @@
-"""The prefill kernel on a GPU.
-
-Against plain PyTorch, bit for bit with itself under delays, waits that give up, whole models.
+"""The prefill kernel on a GPU: compared with plain PyTorch, and bit for bit with itself under delays; waits that time
+out; whole models.
 """
 
 from __future__ import annotations

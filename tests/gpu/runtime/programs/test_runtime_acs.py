@@ -1,4 +1,6 @@
-"""On a GPU: programs under ``--scheduler acs`` give the bits of stream order, late launches or not; checks notice."""
+"""Programs under ``--scheduler acs`` on a GPU give the bits of stream order, with and without late launches; checks
+notice faults.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Tabulated:
-    """A program, and the table of a recording of it."""
+    """Provide a program, and the table of a recording of it."""
 
     command: tuple[str, ...]
     folder: Path
@@ -60,7 +62,7 @@ class Tabulated:
         return self._run({})[0]
 
     def under(self, mode: acs.Mode, table: Path | None = None, **more: Any) -> tuple[str, dict[str, Any]]:
-        """Return what the program prints, and what the library counted."""
+        """Return the program's output, and the library's counts."""
         place = self.folder / f"{mode}-{len(list(self.folder.iterdir()))}"
         place.mkdir()
         output, _ = self._run(acs.environment(acs.build(), acs.Settings(mode, place, table or self.table, **more)))
@@ -82,7 +84,7 @@ def table_of(command: tuple[str, ...], folder: Path, *, fine: bool = False) -> T
 
 @pytest.fixture(scope="module")
 def islands(tmp_path_factory: pytest.TempPathFactory) -> Tabulated:
-    """The program of CUDA alone, compiled."""
+    """Compile the CUDA program without PyTorch."""
     folder = tmp_path_factory.mktemp("islands")
     subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=native", ISLANDS, "-o", folder / "program"], check=True)
     return table_of((str(folder / "program"), "10"), folder / "acs")
@@ -113,7 +115,7 @@ def test_check_notices_ranges_that_the_table_lacks(islands: Tabulated, tmp_path:
     broken_table = tmp_path / "table"
     broken_table.write_text("\n".join(rows) + "\n")
     output, counts = islands.under("check", broken_table, orders=8)
-    assert output == islands.plain()  # the program continues with what stream order gives
+    assert output == islands.plain()  # the program continues with the results of stream order
     assert counts["differing"] > 0
 
 

@@ -1,4 +1,4 @@
-"""On a GPU: ``torch.compile(backend="tileprof")`` never changes a result, eagerly, captured, and on several streams."""
+"""``torch.compile(backend="tileprof")`` on a GPU never changes a result, eagerly, captured, and on several streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
-# The suite interprets Triton; these kernels are compiled, which is decided when they are imported.
+# The suite interprets Triton, but these kernels are compiled; imports decide that.
 INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 import tileprof.runtime.policy_on_gpu  # noqa: E402, F401 - see above
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def compiled_triton(monkeypatch):
-    """Inductor's Triton kernels are compiled, in this process: the suite has others interpreted."""
+    """Compile Inductor's Triton kernels in this process; the suite interprets others."""
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
 

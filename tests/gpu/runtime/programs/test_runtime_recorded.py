@@ -1,5 +1,6 @@
-"""On a GPU: what was recorded there runs there: by the verb, by pipelines, for a range of sizes, and under
-torch.compile. A kernel without an operator is one for `Synchroniser`, and bad input runs nothing.
+"""Programs recorded on a GPU run there: by the verb, by pipelines, for a range of sizes, and under torch.compile.
+
+A kernel without an operator is one for `Synchroniser`, and bad input runs nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def tileprof(folder, *words):
 
 
 def policy_of(folder, program, kernel=None):
-    """Recorded, exported and verified in a folder; ``kernel``: its launches are the stages."""
+    """Record, export and verify in a folder; with ``kernel``, its launches are the stages."""
     (folder / "infer.py").write_text(program)
     result = tileprof(folder, "record", "--", sys.executable, "infer.py")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -71,13 +72,13 @@ def policy_of(folder, program, kernel=None):
 
 @pytest.fixture(scope="module", params=["perceptron", "convolutions"])
 def recorded_program(request, tmp_path_factory):
-    """The name of a program, and the folder of its recording and policy."""
+    """Provide the name of a program, and the folder of its recording and policy."""
     folder = tmp_path_factory.mktemp(request.param)
     return request.param, policy_of(folder, BEGIN + PROGRAMS[request.param] + END)
 
 
 def network(name):
-    """The program's model and input."""
+    """Return the program's model and input."""
     names = {"torch": torch}
     exec(BEGIN + PROGRAMS[name], names)
     return names["net"], names["x"]

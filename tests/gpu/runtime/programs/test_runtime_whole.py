@@ -1,5 +1,5 @@
-"""On a GPU: a program with a region (played by PyTorch) is raced, captured, called on several streams and follows its
-weights.
+"""A program with a region, on a GPU (PyTorch stands for its kernel), is raced, captured, called on several streams, and
+follows its weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def compiled_triton(monkeypatch):
-    """Inductor's Triton kernels are compiled, in this process: the suite has others interpreted."""
+    """Compile Inductor's Triton kernels in this process; the suite interprets others."""
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
 
@@ -56,7 +56,7 @@ def attention(graph):
 
 
 class Updating(Played):
-    """As a kernel of ours: no two calls of a runner may overlap, and its memory is its own."""
+    """Like the package's kernels: no two calls of a runner may overlap, and its memory is its own."""
 
     def __init__(self, region) -> None:
         super().__init__(region)
@@ -73,7 +73,7 @@ def models(monkeypatch, caplog):
     torch.manual_seed(0)
     caplog.set_level(logging.INFO, "tileprof.runtime.compile")
     monkeypatch.setattr(entry, "FINDERS", (attention,))
-    monkeypatch.setattr(race, "WORTH", 100.0)  # whatever the times, the way with the region is kept
+    monkeypatch.setattr(race, "WORTH", 100.0)  # keep the program with the region, whatever the times
     model, other = CachedLayer(64).cuda().half().eval(), CachedLayer(64).cuda().half().eval()
     other.load_state_dict(model.state_dict())
     return torch.compile(model, backend="tileprof"), model, other

@@ -129,8 +129,8 @@ class Plain:
         for warp in warps:
             longest = max(self.own_ns[t] for t in warp)
             when = begin + max((self.own_ns[t] for t in warp if self.work.items[t]), default=longest)
-            made = Warp(tile, begin + longest)
-            self.later(when, DECIDES, warp[0], lambda warp=warp, made=made: self.decides(warp, made))  # type: ignore[misc]
+            new_warp = Warp(tile, begin + longest)
+            self.later(when, DECIDES, warp[0], lambda warp=warp, made=new_warp: self.decides(warp, made))  # type: ignore[misc]
 
     def part_ends(self, warp: Warp) -> None:
         warp.parts -= 1
@@ -180,13 +180,13 @@ class Plain:
         """Its threads decide one after the other, launch together, and do the rest together."""
         o = self.options
         begin, launching = self.launched(list(threads))
-        kept = [t for t in threads if self.work.items[t] and t not in launching]
-        plain = [t for t in kept if not self.threads_of(t)]
+        own_threads = [t for t in threads if self.work.items[t] and t not in launching]
+        plain = [t for t in own_threads if not self.threads_of(t)]
         longest = self.longest(plain)
 
         def ends(took: float = longest) -> None:
-            if kept and kept[0] in plain:
-                self.count(int(self.work.items[kept[0]]), took)
+            if own_threads and own_threads[0] in plain:
+                self.count(int(self.work.items[own_threads[0]]), took)
             self.part_ends(warp)
 
         def keeps() -> None:
@@ -197,10 +197,10 @@ class Plain:
             heapq.heappush(self.keeping, entry)
             self.demand += items_per_ns
 
-        deep = [t for t in kept if t not in plain]
+        deep = [t for t in own_threads if t not in plain]
         if deep:
             warp.parts += 1
-            self.goes_on(threads[0], self.in_step(deep, deep[0] == kept[0], warp), begin, warp)
+            self.goes_on(threads[0], self.in_step(deep, deep[0] == own_threads[0], warp), begin, warp)
         if o.issue_ns and longest:
             self.later(begin, KEEPS, threads[0], keeps)
         else:
@@ -225,7 +225,9 @@ class Plain:
         return begin, launching
 
     def longest(self, plain: list[int], in_step: int = 0) -> float:
-        """When the last of a warp's threads has done its items without sites, of which so many are done in step."""
+        """Return when the last of a warp's threads has done its items without sites, of which this many are done in
+        step.
+        """
         alone = {t: self.work.items[t] * self.stepped(t, in_step) for t in plain}
         beside = self.work.together
         return max(
@@ -233,7 +235,9 @@ class Plain:
         )
 
     def stepped(self, t: int, threads: int) -> float:
-        """An item's time where so many threads do theirs in step: the longest of a child tile, or next to none."""
+        """Return an item's time where this many threads do theirs in step: the longest of a child tile, or next to
+        none.
+        """
         mean, longest = float(self.work.item_ns[t]), self.longest_ns[t]
         return mean if threads == 0 or longest <= mean else longest * (1 - (1 - mean / longest) ** threads)
 
@@ -271,13 +275,13 @@ class Plain:
                 continue
             yield 0.0, sites
             ready, launching = self.launched(sites)
-            kept = [u for u in sites if u not in launching]
+            inline_sites = [u for u in sites if u not in launching]
             yield ready - self.now, []
-            if any(self.threads_of(u) for u in kept):
-                yield from self.in_step(kept, True, warp)
-            elif kept:
-                took = self.longest(kept, len(kept))
-                warp.due.append((int(self.work.items[kept[0]]), took))
+            if any(self.threads_of(u) for u in inline_sites):
+                yield from self.in_step(inline_sites, True, warp)
+            elif inline_sites:
+                took = self.longest(inline_sites, len(inline_sites))
+                warp.due.append((int(self.work.items[inline_sites[0]]), took))
                 yield took, []
         end = yield 0.0, []
         if timed:

@@ -1,4 +1,4 @@
-"""Check that what schedulers say of their sources' rules is what `bench_worth.py` measured."""
+"""The schedulers' statements about their sources' rules agree with the measurements of `bench_worth.py`."""
 
 import inspect
 import json
@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tests" / "benchmarks" / "simulator"))
 from bench_worth import RESULTS, RULES, WINDOW, rows_of, table  # noqa: E402 (found on the path from here on)
 
 WITHOUT = {"list"}
-"""Follows its source in everything."""
+"""Schedulers that follow their source in everything."""
 
 
 @pytest.fixture(scope="module")

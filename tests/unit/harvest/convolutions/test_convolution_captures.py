@@ -1,4 +1,4 @@
-"""Convolutions that are captured and never run: files of launches, and which cases are listed."""
+"""Convolutions that are captured and never run: files of launches, and the listed cases."""
 
 from itertools import islice
 
@@ -17,13 +17,13 @@ KERNEL_SEEN = ("xmma", (384, 1, 1, 2, 1, 1, 168, 1024), (4, 2, 1))
 
 
 def written(tmp_path, seed, kind=None):
-    """A file of one worker: two calls of the table, three drawn ones, of which the second failed."""
-    kept = captures._LaunchColumns()
-    kept.add(list(map(tuple, captures.table_cases()[:2].tolist())), [[MEMSET, KERNEL], [KERNEL]])
+    """Write a file of one worker: two calls of the table and three drawn ones, of which the second failed."""
+    columns = captures._LaunchColumns()
+    columns.add(list(map(tuple, captures.table_cases()[:2].tolist())), [[MEMSET, KERNEL], [KERNEL]])
     cases = list(islice(captures.drawn_cases(seed, 0, kind), 3))
-    kept.add(cases, [[KERNEL], None, [MEMSET, KERNEL, KERNEL]])
+    columns.add(cases, [[KERNEL], None, [MEMSET, KERNEL, KERNEL]])
     path = tmp_path / "captures-00.npz"
-    kept.write(path, 2, 1, kind, "{}")
+    columns.write(path, 2, 1, kind, "{}")
     return path, cases
 
 
@@ -64,14 +64,14 @@ def test_captured_layers_have_results_and_groups_that_divide_their_channels():
     assert (convolution_cases.result_sizes(keys[:, 3:]) > 0).all()
     assert not (keys[:, 7] % keys[:, 5]).any()
     assert not (keys[:, 8] % keys[:, 5]).any()
-    known, _ = convolution_cases.layers()
-    real = {tuple(row) for row in np.delete(known, 3, axis=1).tolist()}
+    layers, _ = convolution_cases.layers()
+    real = {tuple(row) for row in np.delete(layers, 3, axis=1).tolist()}
     share = np.mean([tuple(row) in real for row in np.delete(keys[:, 3:], 3, axis=1).tolist()])
     assert 0.4 < share < 0.8
 
 
 class Fake:
-    """Every call launches one kernel."""
+    """A driver in which every call launches one kernel."""
 
     def launches(self, cases):
         return [[KERNEL]] * len(cases)
@@ -85,6 +85,6 @@ def test_a_worker_writes_its_share_of_the_table_then_drawn_cases(tmp_path, monke
     captures.main(["-o", str(tmp_path), "--workers", "3", "--seed", "5", "--most", f"{len(share) + 40}"])
     path = tmp_path / "captures-02.npz"
     assert np.array_equal(captures.read(path, 5, again=True).cases, share)
-    drawn = captures.read(path, 5)
-    assert list(map(tuple, drawn.cases.tolist())) == list(islice(captures.drawn_cases(5, 2), 40))
-    assert drawn.launches == [(KERNEL_SEEN,)] * 40
+    captured_cases = captures.read(path, 5)
+    assert list(map(tuple, captured_cases.cases.tolist())) == list(islice(captures.drawn_cases(5, 2), 40))
+    assert captured_cases.launches == [(KERNEL_SEEN,)] * 40

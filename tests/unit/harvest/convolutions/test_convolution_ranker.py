@@ -1,4 +1,4 @@
-"""What the trees for convolutions are grown with, and judged by."""
+"""The training data of the trees for convolutions, and the data that they are tested with."""
 
 import numpy as np
 
@@ -12,9 +12,9 @@ KEYS = tables.table("convolutions", get("H200")).keys
 
 def test_calls_of_a_held_out_weight_are_all_held_out():
     number, away = convolution_ranker.weights(KEYS), convolution_ranker.held_out(KEYS)
-    held = set(number[away].tolist())
-    assert not held & set(number[~away].tolist())
-    assert len(held) == len(convolution_cases.held_out_weights()) == 503
+    held_out_numbers = set(number[away].tolist())
+    assert not held_out_numbers & set(number[~away].tolist())
+    assert len(held_out_numbers) == len(convolution_cases.held_out_weights()) == 503
 
 
 def test_calls_of_one_weight_differ_in_images_type_and_layout_alone():
@@ -42,7 +42,7 @@ def test_a_tree_is_written_so_that_ways_lead_from_its_root():
     ]  # fmt: skip
 
 
-def test_the_report_tells_shares_by_kind():
-    judged = np.array([[True, True, True], [False, True, True]])
-    lines = list(convolution_ranker.report(KEYS[:2], judged))
+def test_the_report_gives_shares_by_kind():
+    verdicts = np.array([[True, True, True], [False, True, True]])
+    lines = list(convolution_ranker.report(KEYS[:2], verdicts))
     assert lines[0] == "all: 2, nearest 50.0%, chosen 100.0%, any 100.0%"

@@ -1,4 +1,4 @@
-"""Names of cuBLAS's kernels, as an H200 launched them (driver 580, CUDA 13.0), and what they say."""
+"""Names of cuBLAS's kernels, as an H200 launched them (driver 580, CUDA 13.0), and what they encode."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Calls that are captured and never run: a driver that only keeps the chain of nodes stands for CUDA's."""
+"""Calls that are captured and never run. A driver that only keeps the chain of nodes stands for CUDA's."""
 
 import ctypes
 import re
@@ -82,7 +82,9 @@ class Driver:
 
 
 class Fake(graph_captures.Captures):
-    """Launches one kernel per call, behind a memset where m is even; m of 7 raises, m of 9 spoils the capture."""
+    """A library that launches one kernel per call, behind a memset if m is even; m of 7 raises, m of 9 spoils the
+    capture.
+    """
 
     def __init__(self):
         self._driver = Driver()
@@ -106,31 +108,31 @@ def case(m, n=3):
     return (Op.MM, Dtype.BF16, 0, 1, 1, m, n, 64, 0)
 
 
-def seen(launches):
+def names_and_grids(launches):
     return [None if some is None else [(one.name, one.grid) for one in some] for some in launches]
 
 
 def test_each_call_gets_its_own_launches_in_their_order():
-    found = Fake().launches([case(1), case(2), case(4, 5)])
+    launches = Fake().launches([case(1), case(2), case(4, 5)])
     memset = ("memset", (0, 0, 0))
-    assert seen(found) == [
+    assert names_and_grids(launches) == [
         [("kernel1", (1, 3, 1))],
         [memset, ("kernel2", (2, 3, 1))],
         [memset, ("kernel4", (4, 5, 1))],
     ]
-    assert found[0][0].resources == (168, 128, 1024 + 24)
-    assert (found[0][0].block, found[0][0].cluster) == ((128, 1, 1), (2, 1, 1))
+    assert launches[0][0].resources == (168, 128, 1024 + 24)
+    assert (launches[0][0].block, launches[0][0].cluster) == ((128, 1, 1), (2, 1, 1))
 
 
 def test_a_call_that_raises_is_marked_and_the_others_go_on():
-    found = seen(Fake().launches([case(1), case(7), case(7), case(3)]))
-    assert found == [[("kernel1", (1, 3, 1))], None, None, [("kernel3", (3, 3, 1))]]
+    launches = names_and_grids(Fake().launches([case(1), case(7), case(7), case(3)]))
+    assert launches == [[("kernel1", (1, 3, 1))], None, None, [("kernel3", (3, 3, 1))]]
 
 
 def test_a_call_that_spoils_a_capture_is_found_and_the_others_are_kept():
-    found = seen(Fake().launches([case(1), case(3), case(9), case(5), case(7), case(11)]))
-    assert [some is None for some in found] == [False, False, True, False, True, False]
-    assert found[3] == [("kernel5", (5, 3, 1))]
+    launches = names_and_grids(Fake().launches([case(1), case(3), case(9), case(5), case(7), case(11)]))
+    assert [some is None for some in launches] == [False, False, True, False, True, False]
+    assert launches[3] == [("kernel5", (5, 3, 1))]
 
 
 def test_a_call_that_joins_two_streams_has_the_launches_of_both():
@@ -148,7 +150,7 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
     name = "nvjet_sm90_tst_64x128_64x8_2x1_h_bz_splitK_TNT"  # 64 along n, 128 along m, a cluster of 2 along n
     none, reduce = (0, 0, 0), "_ZN8cublasLt19splitKreduce_kernelILi32E"
     copy = "_ZN2at6native29vectorized_elementwise_kernel"
-    kept = captures._LaunchColumns()
+    launch_columns = captures._LaunchColumns()
     resources = (168, 384, 1000)
     launches = [
         [captures.Launch("memset", none, none), captures.Launch(name, (8, 2, 3), resources)],
@@ -156,8 +158,8 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
         [captures.Launch(copy, (1, 1, 1), none), captures.Launch(name, (8, 2, 3), resources)],
     ]
     launches[0].append(captures.Launch(reduce, (1, 1, 1), none))
-    kept.add([case(256, 512), case(1), case(256, 512)], launches)
-    columns = kept.arrays(1, wide=True)
+    launch_columns.add([case(256, 512), case(1), case(256, 512)], launches)
+    columns = launch_columns.arrays(1, wide=True)
     assert columns["asked"].tolist() == [1, 2, 1]
     assert columns["recipe"].tolist() == [0, -1, 1]
     words = [dict(zip(captures.RECIPE, row, strict=True)) for row in columns["recipes"].tolist()]
@@ -205,20 +207,20 @@ def test_known_cases_are_a_part_of_the_harvest():
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_folder_without_launched_cases_is_read_again(tmp_path, wide):
-    drawn = list(islice(captures.drawn_cases(2, 0, wide=wide), 4))
-    asked = np.array([0, 4, 1] if wide else [0, 4])  # files of old have two numbers
-    columns = {"asked": asked, "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
+    cases = list(islice(captures.drawn_cases(2, 0, wide=wide), 4))
+    request = np.array([0, 4, 1] if wide else [0, 4])  # older files have two numbers
+    columns = {"asked": request, "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
     np.savez(tmp_path / "captures-00.npz", **columns)
     answers = captures.read(tmp_path, launched=0, seed=2)
-    assert answers.keys.tolist() == [list(drawn[i][:8]) for i in (0, 2, 3)]
+    assert answers.keys.tolist() == [list(cases[i][:8]) for i in (0, 2, 3)]
     assert answers.recipes[answers.recipe].tolist() == [list(range(13)), list(range(13, 26)), list(range(13))]
 
 
 def test_cases_are_captured_in_batches_until_there_are_none_or_the_time_is_over():
     cases = [case(m) for m in (1, 3, 5)]
-    found = list(capture_workers.batches(Fake(), cases, 2, end=float("inf")))
-    assert [batch for batch, _ in found] == [cases[:2], cases[2:]]
-    assert [seen(launches) for _, launches in found] == [
+    batches = list(capture_workers.batches(Fake(), cases, 2, end=float("inf")))
+    assert [batch for batch, _ in batches] == [cases[:2], cases[2:]]
+    assert [names_and_grids(launches) for _, launches in batches] == [
         [[("kernel1", (1, 3, 1))], [("kernel3", (3, 3, 1))]],
         [[("kernel5", (5, 3, 1))]],
     ]

@@ -1,4 +1,4 @@
-"""Nets that learn which kernel is launched, from answers of a rule that is known."""
+"""Nets that learn which kernel is launched, from the answers of a known rule."""
 
 from itertools import product
 
@@ -24,7 +24,7 @@ def recipe(m, n, split=1, kind="nvjet", threads=384):
 
 @pytest.fixture(scope="module")
 def answers():
-    """Tall problems get tall tiles, wide ones wide tiles, small ones of a long k three slices."""
+    """A rule: tall problems get tall tiles, wide ones wide tiles, small ones with a long k three slices."""
     recipes = np.array([recipe(256, 128), recipe(128, 256), recipe(64, 64, 3)], np.int32)
     sizes = [64, 128, 192, 256, 512, 1024, 2048, 4096]
     keys = np.array([[0, BF16, 0, 1, 1, m, n, k] for m, n, k in product(sizes, sizes, (256, 1024, 8192))], np.int32)
@@ -44,12 +44,12 @@ def test_candidates_are_kernels_with_slices_that_were_launched(answers):
     shapes = {tuple(row[i] for i in (1, 2, 7)) for row in menu.recipes.tolist()}
     assert shapes == {(256, 128, 1), (128, 256, 1), (64, 64, 3)}
     assert menu.eligible.all()
-    assert not set(lesson.shown.tolist()) & set(lesson.judged.tolist())
-    assert len(lesson.shown) + len(lesson.judged) == len(answers.keys)
+    assert not set(lesson.training_rows.tolist()) & set(lesson.test_rows.tolist())
+    assert len(lesson.training_rows) + len(lesson.test_rows) == len(answers.keys)
     assert (menu.recipes[lesson.candidate] == answers.recipes[answers.recipe]).all()
 
 
-def test_kernels_without_a_tile_in_their_name_are_told_by_their_threads_and_have_the_largest_tile():
+def test_kernels_without_a_tile_in_their_name_are_identified_by_threads_and_get_the_largest_tile():
     rows = np.array([recipe(8, 1, kind="gemv", threads=128), recipe(7, 1, kind="gemv", threads=128),
                      recipe(8, 1, kind="gemv", threads=256), recipe(64, 64), recipe(64, 32)], np.int32)  # fmt: skip
     kernel, largest = ranker.kernels_of(rows)
@@ -62,7 +62,7 @@ def test_steps_make_the_launched_kernel_likelier(answers):
     _, lesson, trainer = trainer_of(answers)
     torch = trainer.torch
     trainer.sift()
-    rows = torch.as_tensor(lesson.shown)
+    rows = torch.as_tensor(lesson.training_rows)
     for name, loss in (("sieve", None), ("judge", trainer.surprise)):
         own = [v.requires_grad_() for n, v in trainer.net.items() if n.startswith("sieve") == (name == "sieve")]
         some = loss or (lambda r: torch.nn.functional.cross_entropy(trainer.likely(r), trainer._candidate[r]))
@@ -85,10 +85,10 @@ def test_the_recorder_chooses_what_the_trained_nets_do(answers, tmp_path):
     table, same = read(path), []
     for key, candidate in zip(answers.keys.tolist(), chosen.tolist(), strict=True):
         problem = Problem(*key)
-        told, real = learned.choose(problem, table, 132), fitted(Recipe.of(menu.recipes[candidate]), problem, 132)
-        same.append((told.m, told.n, told.split) == (real.m, real.n, real.split))
+        choice, real = learned.choose(problem, table, 132), fitted(Recipe.of(menu.recipes[candidate]), problem, 132)
+        same.append((choice.m, choice.n, choice.split) == (real.m, real.n, real.split))
     assert np.mean(same) > 0.97, "numpy and torch add in different orders"
-    total = list(ranker.judged(menu, lesson, lesson.shown, lesson.candidate[lesson.shown]))
+    total = list(ranker.judged(menu, lesson, lesson.training_rows, lesson.candidate[lesson.training_rows]))
     assert {row["of"]: row["right"] for row in total} == {"mm bf16": 1.0, "kernel nvjet": 1.0, "all": 1.0}
 
 
@@ -100,6 +100,6 @@ def test_a_table_gives_its_problems_once_and_none_of_a_layer_held_out(answers, t
     away = of_held_out_layers(answers.keys)
     assert 0 < away.sum() < 0.1 * len(away)
     assert sorted(map(tuple, every.keys.tolist())) == sorted(map(tuple, answers.keys[~away].tolist()))
-    told = dict(zip(map(tuple, every.keys.tolist()), every.recipes[every.recipe].tolist(), strict=True))
+    recipe_of = dict(zip(map(tuple, every.keys.tolist()), every.recipes[every.recipe].tolist(), strict=True))
     real = answers.recipes[answers.recipe[~away]].tolist()
-    assert [told[tuple(key)] for key in answers.keys[~away].tolist()] == real
+    assert [recipe_of[tuple(key)] for key in answers.keys[~away].tolist()] == real

@@ -1,4 +1,4 @@
-"""Headers for cuSync compile, and their policies wait for what the policy says."""
+"""Headers for cuSync compile, and wait for what the policy says."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def policy_of(text: str, order: bool = False) -> Policy:
 
 
 def compile_cuda(folder: Path, source: str, include: Path, *options: str) -> bytes:
-    """Return what a source becomes, compiled without a warning; the last option is the file's name."""
+    """Compile a source without a warning; the last option is the name of the result."""
     result = subprocess.run(
         [NVCC, "-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall", "-I", include, source, *options],
         cwd=folder, capture_output=True, text=True, check=False,
@@ -70,7 +70,7 @@ def write(folder: Path, texts: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_cusync_is_given_waits_for_everything_and_for_one_producer(name: str, several: bool) -> None:
+def test_waits_for_cusync_cover_all_dependencies_and_one_producer_each(name: str, several: bool) -> None:
     policy = policy_of(TEXTS[name])
     expression = express(policy, several=several)
     assert verify(expression.policy, graph_of_waits(policy), range(len(policy.stages))).sound
@@ -93,7 +93,7 @@ def test_what_cusync_is_given_waits_for_everything_and_for_one_producer(name: st
         ("join", 4, ("is launched after all of a (an event)",)),
     ],
 )
-def test_what_does_not_fit_is_as_fine_as_it_can_be_and_says_so(
+def test_waits_that_cusync_cannot_express_become_the_finest_superset_with_a_note(
     name: str, semaphores: int, message: tuple[str, ...]
 ) -> None:
     expression = express(policy_of(TEXTS[name]))
@@ -191,7 +191,7 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
 
 
 def _host(name: str, texts: dict[str, str]) -> str:
-    """The policy with its tables where the host can read them."""
+    """Return the policy with its tables where the host can read them."""
     tables = [
         line.split("[")[0].split()[-1]
         for line in texts["policy.h"].splitlines()

@@ -1,4 +1,4 @@
-"""Scripts that measure ACS on a GPU continue where they were cut: what is there is not done again, and nothing is
+"""Scripts that measure ACS on a GPU continue after an interruption: finished work is not repeated, and nothing is
 lost.
 """
 
@@ -34,7 +34,7 @@ class Table:
 
 
 class Machine:
-    """Runs of programs as they would end, of which some are cut."""
+    """Simulates runs of programs, some of which are cut."""
 
     def __init__(self, cut):
         self.cut, self.started, self.recorded = set(cut), [], 0
@@ -57,12 +57,12 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch):
-    made = Machine([])
-    monkeypatch.setattr(runs, "record_table", made.record)
-    monkeypatch.setattr(runs, "ran", made.ran)
-    monkeypatch.setattr(acs, "results", made.results)
+    gpu_machine = Machine([])
+    monkeypatch.setattr(runs, "record_table", gpu_machine.record)
+    monkeypatch.setattr(runs, "ran", gpu_machine.ran)
+    monkeypatch.setattr(acs, "results", gpu_machine.results)
     monkeypatch.setattr(acs, "environment", lambda library, settings: {"folder": str(settings.folder)})
-    return made
+    return gpu_machine
 
 
 LIMITS = runs.Limits(1000, time.time() + 10**6, 1)
@@ -74,7 +74,7 @@ def of_program(folder, limits=LIMITS):
         return runs.of_program("cloth", folder, Path("library"), limits, pools)
 
 
-def test_a_program_that_was_cut_goes_on_with_the_stage_that_did_not_end(machine, tmp_path):
+def test_an_interrupted_program_continues_with_the_unfinished_stage(machine, tmp_path):
     machine.cut = {"delayed", "check", "broken-0"}
     assert not runs.is_complete(of_program(tmp_path), LIMITS)
     machine.cut = {"check"}
@@ -139,7 +139,7 @@ def test_a_recorded_program_is_not_recorded_again(monkeypatch, tmp_path):
     monkeypatch.setattr(acs, "build", lambda: Path("library"))
     place = tmp_path / "moe"
     assert "2 launches known" in simulated.tabulate("moe", place)
-    assert "2 launches known" in simulated.tabulate("moe", place)  # without a recording: it was cut
+    assert "2 launches known" in simulated.tabulate("moe", place)  # without a recording, which was cut
     (place / "recorded.tileprof").mkdir()
     assert simulated.tabulate("moe", place) == "moe: its table is there"
     assert machine.recorded == 2

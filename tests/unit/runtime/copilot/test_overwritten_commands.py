@@ -1,5 +1,5 @@
 """Commands that a co-pilot overwrites before they are taken: each task runs once, after its inputs, in every order in
-which words cross the link; planted faults are seen.
+which words cross the link, and planted faults are detected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHOICES = {
 
 
 def square(stages: int, columns: int, rows: int = 64) -> Chain:
-    """Products behind each other."""
+    """Return products, each of which reads the one before."""
     x = [matrix(f"x{n}", rows, columns) for n in range(stages + 1)]
     operators = [Gemm(x[n], weight(f"w{n}", columns, columns), x[n + 1], tile=(64, 64)) for n in range(stages)]
     return Chain(tuple(f"s{n}" for n in range(stages)), tuple(operators))
@@ -60,7 +60,7 @@ def pilot_for(plan: Plan, choices: Choices, patch: Patch | None = None) -> Copil
 
 
 def wrong_runs(plan: Plan, pilot: Copilot, seeds: range) -> Iterator[str]:
-    """What went wrong, by the seed of the order; runs follow each other in the same rings."""
+    """Return the faults, by the seed of the order; runs follow each other in the same rings."""
     machine = Machine(plan, pilot)
     for seed in seeds:
         message = machine.run(seed)
@@ -166,6 +166,6 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_seen(plan, fault) -> None:
+def test_a_planted_fault_is_detected(plan, fault) -> None:
     choices, patch = FAULTS[fault]
     assert any(wrong_runs(plan, pilot_for(plan, choices, patch), range(200)))

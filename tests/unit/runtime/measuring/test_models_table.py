@@ -1,4 +1,4 @@
-"""The table that `measure_models.py` makes of its rows, and the page about whole models, which holds that table."""
+"""The table that `measure_models.py` makes of its rows, and the page about whole models, which contains it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW = {
 }
 
 
-def test_a_row_tells_times_gain_errors_and_what_ran() -> None:
+def test_a_row_has_times_gain_errors_and_the_program_that_ran() -> None:
     (line,) = table({"rows": {"GPT-2, 128 tokens": ROW}})[2:]
     assert line == "| GPT-2, 128 tokens | 300 | 200 | 100 | 104 | 2.00 | 2.0e-03, 1.0e-03 | 300, 290 | a decoder |"
 

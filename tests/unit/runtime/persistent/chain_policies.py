@@ -1,4 +1,4 @@
-"""Random chains that the persistent kernel runs, sound policies of them, and their plans."""
+"""Random chains that the persistent kernel runs, sound policies for them, and their plans."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tileprof.runtime.stages.gemm import Gemm
 
 
 def policy_of(chain: Chain, kind: str, orders: list[tuple[int, ...] | None] | None = None) -> Policy:
-    """A sound policy that waits for every parent tile (``tile``), for whole rows of tiles (``row``), or for every other
-    tile of them (``strided``).
+    """Return a sound policy that waits for every parent tile (``tile``), for whole rows of tiles (``row``), or for
+    every other tile of them (``strided``).
     """
     given_orders = orders or [None] * len(chain.operators)
     stages = tuple(
@@ -60,7 +60,9 @@ def policy_of(chain: Chain, kind: str, orders: list[tuple[int, ...] | None] | No
 
 @st.composite
 def products(draw: st.DrawFn) -> Chain:
-    """Two to four products of ragged sizes; residuals of earlier results, and memory that is written twice."""
+    """Draw two to four products of ragged sizes, with residuals of earlier results, and memory that is written
+    twice.
+    """
     m = draw(st.integers(1, 300))
     widths = [8 * draw(st.integers(1, 40)) for _ in range(draw(st.integers(3, 5)))]
     height = draw(st.sampled_from([16, 24, 64, 128, 256]))

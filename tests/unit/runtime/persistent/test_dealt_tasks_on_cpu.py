@@ -1,5 +1,5 @@
-"""Tiles that a queue on the GPU or a co-pilot on the CPU hands out: the kernel's and the co-pilot's own sources, in
-adversarial orders, right in every bit; planted faults are seen.
+"""Tiles that a queue on the GPU or a co-pilot on the CPU assigns: the sources of the kernel and the co-pilot in
+adversarial orders, always with the same bits; planted faults are detected.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
         flight: Patch | None = None,
         policy: Policy | None = None,
     ) -> HostKernel:
-        """Return a case's kernel; with ``choices`` a co-pilot deals. ``patch`` and ``flight`` change their sources,
-        ``policy`` stands for the case's own.
+        """Return a case's kernel.
+
+        With ``choices``, a co-pilot assigns tiles. ``patch`` and ``flight`` change the sources; ``policy`` replaces the
+        case's own.
         """
         plan: Plan = plan_for(name, policy)
         dealer = Dealer.QUEUE if choices is None else Dealer.PILOT
@@ -149,7 +151,7 @@ def test_attention_that_waits_for_its_own_rows_alone_goes_wrong(make) -> None:
 
 
 @pytest.mark.parametrize("fault", gate_third(QUEUE_FAULTS))
-def test_a_fault_planted_in_the_queue_is_seen(make, fault) -> None:
+def test_a_fault_planted_in_the_queue_is_detected(make, fault) -> None:
     name, patch = QUEUE_FAULTS[fault]
     assert any(wrong_runs(make(name, patch=patch), CASES[name][0], 60))
 
@@ -253,7 +255,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))
-def test_a_fault_planted_in_the_copilot_is_seen(make, fault) -> None:
+def test_a_fault_planted_in_the_copilot_is_detected(make, fault) -> None:
     name, choices, patch, flight = PILOT_FAULTS[fault]
     assert any(wrong_runs(make(name, choices, patch, flight), CASES[name][0], 60))
 

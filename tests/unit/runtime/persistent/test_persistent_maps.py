@@ -1,4 +1,4 @@
-"""Check what the persistent kernel's loads are told: boxes of activations and weights, as TMA takes them."""
+"""The boxes of activations and weights that the persistent kernel's loads get, as TMA takes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tileprof.runtime.stages.view import View
 
 
 class Recorder:
-    """Stands in for a kernel's arguments: keeps maps by word and pointers by word."""
+    """Stands for a kernel's arguments: keeps maps and pointers by word."""
 
     def __init__(self) -> None:
         self.maps, self.words = {}, {}
@@ -34,7 +34,7 @@ class Recorder:
 
 
 def put(stage, *, pair=False):
-    """The maps and pointers of a stage, and the tensors they are of."""
+    """Return the maps and pointers of a stage, and their tensors."""
     inputs = {}
     for role, v in stage.operator.views().items():
         inputs[role] = torch.zeros(v.elements, dtype=torch.float16).as_strided(v.shape, v.strides, v.offset)
@@ -144,7 +144,7 @@ def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgot
     assert len(launcher._cached_arguments) == launch._MOST_PREPARED
 
 
-def test_what_a_launch_asks_for_is_told_to_the_driver(monkeypatch) -> None:
+def test_the_attributes_of_a_launch_reach_the_driver(monkeypatch) -> None:
     records = []
 
     def call(name, config, *_):

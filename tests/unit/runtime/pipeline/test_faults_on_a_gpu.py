@@ -1,4 +1,4 @@
-"""Faults of a pipeline on a GPU; the operators' own tiles on the CPU stand in for the kernel."""
+"""Faults of a pipeline on a GPU; the operators' own tiles on the CPU stand for the kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STALE = 7
 
 
 class Launcher:
-    """Computes the stages one after the other; ``wrong`` adds one to their last result."""
+    """Computes the stages in order; ``wrong`` adds one to their last result."""
 
     launched = 0
     wrong = False
@@ -41,7 +41,7 @@ class Launcher:
 
 
 class Stream:
-    """Notes for which it waited."""
+    """Records what it waited for."""
 
     def __init__(self) -> None:
         self.awaited: list[Stream] = []
@@ -52,7 +52,7 @@ class Stream:
 
 @pytest.fixture(autouse=True)
 def stream(monkeypatch):
-    """A GPU of compute capability 9.0 that is the CPU; its current stream."""
+    """Provide a GPU of compute capability 9.0 that is the CPU, and its current stream."""
     module = ModuleType("tileprof.runtime.persistent.launch")
     module.Launcher, module.max_clusters = Launcher, lambda split: 132 // split
     monkeypatch.setitem(sys.modules, "tileprof.runtime.persistent.launch", module)
@@ -88,7 +88,7 @@ def test_kernels_that_compute_something_else_are_launched_once(pipeline, monkeyp
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, float("nan")])
-def test_inputs_that_hold_one_number_prove_nothing(pipeline, monkeypatch, value) -> None:
+def test_constant_inputs_do_not_prove_a_kernel_right(pipeline, monkeypatch, value) -> None:
     inputs = pipeline.example()
     pipeline(**{name: torch.full_like(tensor, value) for name, tensor in inputs.items()})
     monkeypatch.setattr(Launcher, "wrong", True)

@@ -1,4 +1,4 @@
-"""A kernel that computes something else than its operator is found out; one that rounds otherwise is not accused."""
+"""A kernel that computes another function than its operator is detected; other rounding is accepted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def results(request):
     return chain, expected, {name: value.clone() for name, value in expected.items()}
 
 
-def test_what_is_equal_is_right(results) -> None:
+def test_equal_results_are_right(results) -> None:
     chain, expected, actual = results
     assert first_wrong_stage(chain, actual, expected) is None
 
@@ -49,7 +49,7 @@ def test_one_wrong_element_is_named_with_its_stage(results, damage) -> None:
         assert message.startswith(f"stage {number} ({chain.names[number]}) computes 1 of its ")
 
 
-def test_what_is_no_number_on_both_sides_is_right(results) -> None:
+def test_nan_on_both_sides_is_right(results) -> None:
     chain, expected, actual = results
     for values in (expected, actual):
         for value in values.values():
@@ -59,7 +59,7 @@ def test_what_is_no_number_on_both_sides_is_right(results) -> None:
 
 def test_pieces_are_judged_by_the_size_of_the_whole(monkeypatch) -> None:
     expected = torch.randn(4, 25, generator=torch.Generator().manual_seed(2))
-    expected[3] *= 1e-3  # below what the size of the whole lets pass
+    expected[3] *= 1e-3  # below the error that the size of the whole tensor allows
     actual = expected + torch.linspace(0.0, 0.1, 100).reshape(4, 25)
     counts = set()
     for size in (7, 25, 99, 100, 1000):

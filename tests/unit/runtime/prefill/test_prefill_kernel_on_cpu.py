@@ -1,6 +1,5 @@
-"""The prefill's own source, run on the CPU thread by thread in adversarial orders.
-
-PyTorch's results, always the same bits, and planted faults are seen.
+"""The prefill's source, run on the CPU thread by thread in adversarial orders: PyTorch's results, always the same bits,
+and planted faults are detected.
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ def model_of(name: str) -> HostModel:
 def launches(
     name: str, library: Path, seeds: tuple[int, ...], right: torch.Tensor | None = None
 ) -> tuple[list[torch.Tensor], str | None]:
-    """Logits of launches that follow each other on the same memory, and what the machine found.
+    """Return logits of launches that follow each other on the same memory, and the faults that the machine detected.
 
-    The first launch whose logits are not ``right`` is the last.
+    Stops at the first launch whose logits are not ``right``.
     """
     shape, blocks = CASES[name]
     prefill, model, results = HostPrefill(shape, blocks, library), model_of(name), []
@@ -173,7 +172,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source():
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_seen(fault, folder):
+def test_a_planted_fault_is_detected(fault, folder):
     name = SEEN_IN.get(fault, "k cut in two")
     source, before, after = FAULTS[fault]
 
@@ -184,7 +183,7 @@ def test_a_planted_fault_is_seen(fault, folder):
     assert complaints is not None or not all(torch.equal(result, right[0]) for result in results)
 
 
-def test_a_wait_that_gives_up_names_stage_layer_and_what_it_waited_for(folder):
+def test_a_wait_that_times_out_names_stage_layer_and_awaited_word(folder):
     name = "k cut in two"
     posting, missing = (
         "if (block.thread == 0" + more + ") add_release" for more in ("", " && flag != MIDDLE_FLAGS + 7")

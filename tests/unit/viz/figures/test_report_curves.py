@@ -64,7 +64,7 @@ def test_measured_tiles_are_busy_when_they_were_measured(tmp_path):
 
 
 def cluster_page(path):
-    """128 clusters of two blocks, one block per SM, 10 us per tile; twice."""
+    """Two launches of 128 clusters of two blocks, one block per SM, 10 us per tile."""
     program = Program(path)
     chunk = pointwise(1, 1, 128)
     chunk.duration_ns = np.full(128, 10_000.0)

@@ -1,4 +1,4 @@
-"""Figures of a tile graph show what the graph holds."""
+"""Figures of a tile graph show the data of the graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def chain(tiles: int = 6):
 
 
 def drawn_lines(figure):
-    """Ends of every line: (column, height) pairs, from left to right."""
+    """Return the ends of every line: (column, height) pairs, from left to right."""
     ends = []
     for trace in figure.data:
         if trace.mode != "lines":
@@ -32,7 +32,7 @@ def drawn_lines(figure):
 
 
 def connected(figure, columns: list[int]) -> set[tuple[tuple[int, int], tuple[int, int]]]:
-    """Pairs of nodes that lines lead from the one to the other, through squares but not through other nodes."""
+    """Return pairs of nodes that lines connect, through squares but not through other nodes."""
     after = {}
     for start, end in drawn_lines(figure):
         after.setdefault(start, set()).add(end)

@@ -57,7 +57,7 @@ def test_layers_within_layers_fold_twice():
 
 
 def test_a_copy_begins_where_the_layer_number_changes():
-    # The launch before the first layer looks like a layer's last one: folding could as well begin there.
+    # The launch before the first layer looks like a layer's last one, so folding could begin there as well.
     keys = [9, 1, 2, 9, 1, 2, 9, 1, 2, 9, 5]
     numbers = [0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
     (group,) = groups(fold(keys, numbers))
@@ -78,7 +78,7 @@ def test_no_launches_fold_to_nothing():
 
 
 def program(modules):
-    """Launches of different kernels, which do not repeat, in these modules."""
+    """Return launches of different kernels, which do not repeat, in these modules."""
     rows = range(len(modules))
     return pd.DataFrame({
         "kernel": [f"k{i}" for i in rows], "op": "aten::mm", "module": modules, "grid_x": 1, "grid_y": 1, "grid_z": 1,

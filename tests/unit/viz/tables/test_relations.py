@@ -15,7 +15,7 @@ def graph(tmp_path_factory):
 
 
 def edges_of(value, link):
-    """Edges that the page holds for a link: (producer tile, consumer tile, bytes)."""
+    """Return the edges that the page holds for a link: (producer tile, consumer tile, bytes)."""
     block = value["blocks"][int(unpacked(value["links"]["block"])[link])]
     set_of, indptr, parent, size = (unpacked(block[k]).astype(int) for k in ("set_of", "indptr", "parent", "bytes"))
     rows = [(c, e) for c, s in enumerate(set_of) if s >= 0 for e in range(indptr[s], indptr[s + 1])]

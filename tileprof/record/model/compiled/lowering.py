@@ -128,7 +128,9 @@ def _lower_part(
         stack.enter_context(_seeds_looked_up())
         stack.enter_context(mock.patch.object(torch.Tensor, "copy_", _copied_to, create=True))
         stack.enter_context(mock.patch.object(torch.Tensor, "contiguous", _contiguous, create=True))
-        stack.enter_context(mock.patch.object(inductor, "fake_tensor_prop", _propagated(inductor.fake_tensor_prop)))
+        stack.enter_context(
+            mock.patch.object(inductor, "fake_tensor_prop", _propagation_to_gpu(inductor.fake_tensor_prop))
+        )
         stack.enter_context(mock.patch.object(cache, "load_by_key_path", classmethod(load_by_key_path)))
         stack.enter_context(_named_modules())
         stack.enter_context(choices.unmeasured(device.sms, listener.remark))
@@ -185,7 +187,7 @@ def _seeds_looked_up() -> Iterator[None]:
         yield
 
 
-def _propagated(original: Callable[..., Any]) -> Callable[..., Any]:
+def _propagation_to_gpu(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what gives nodes their tensors on the GPU: those that they had on the CPU, moved.
 
     To compute them again, as ``original`` does, takes a driver for some operators.

@@ -26,6 +26,8 @@ _IMPLICIT: Final = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF00
 _CUDNN_WIDEST: Final = 128
 """The widest head of cuDNN's kernel."""
 _FLASH_WIDEST: Final = 256
+_FLASH_WIDTHS: Final = 8
+"""FlashAttention's heads have multiples of this width."""
 _PREFER_CUDNN: Final = (9, 10)
 """Generations of GPUs on which PyTorch asks cuDNN first."""
 _CPU_MATH: Final = 0
@@ -60,9 +62,10 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
             return torch.ops.aten._scaled_dot_product_attention_math(  # noqa: SLF001 - PyTorch's own name
                 query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )[0]
-        if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability)):
+        padded = choice is Backend.FLASH and query.shape[3] % _FLASH_WIDTHS != 0
+        if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability) and not padded):
             return operator._op_dk(_IMPLICIT, *inputs, scale=scale, enable_gqa=enable_gqa)  # noqa: SLF001 - PyTorch's
-        return _fused(choice, *inputs, scale=scale)
+        return _fused_attention(choice, *inputs, scale=scale)
 
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attention, "AutogradCPU")
@@ -146,7 +149,7 @@ def _numbers(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | N
     return torch.where(mask, zero, torch.full((), -math.inf, dtype=query.dtype, device=mask.device))
 
 
-def _fused(
+def _fused_attention(
     choice: Backend,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -161,9 +164,13 @@ def _fused(
     operators: Any = torch.ops.aten
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if choice is Backend.FLASH:
-        return operators._scaled_dot_product_flash_attention(  # noqa: SLF001 - PyTorch's own name
+        width = query.shape[3]
+        scale = 1 / math.sqrt(width) if scale is None else scale
+        query, key, value = (_widened(t) for t in (query, key, value))
+        out = operators._scaled_dot_product_flash_attention(  # noqa: SLF001 - PyTorch's own name
             query, key, value, dropout, causal, scale=scale
         )[0]
+        return out if out.shape[3] == width else out[..., :width]
     numbers = _numbers(mask, query)
     bias = None if numbers is None else numbers.expand(*query.shape[:3], key.shape[2])
     if choice is Backend.CUDNN:
@@ -173,6 +180,12 @@ def _fused(
     return operators._scaled_dot_product_efficient_attention(  # noqa: SLF001 - as above
         query, key, value, bias, learns, dropout, causal, scale=scale
     )[0]
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return heads as wide as FlashAttention takes them, with zeros behind (``pad_last_dim``)."""
+    missing = -tensor.shape[3] % _FLASH_WIDTHS
+    return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor
 
 
 def _dropout(source: torch.Tensor, p: float, train: bool) -> torch.Tensor:
@@ -192,7 +205,7 @@ def _forward(operator: Any) -> Any:
     names = [r.name for r in operator._schema.returns]  # noqa: SLF001 - has no public name
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        call = _named(operator, args, kwargs)
+        call = _arguments_by_name(operator, args, kwargs)
         results = _laid_out(operator, args, kwargs)
         seed = int(torch.randint(1 << 31, ())) if call["dropout_p"] else 0
         out, sums = _value(call, seed)
@@ -213,7 +226,7 @@ def _backward(operator: Any) -> Any:
     gradient_name = operator._schema.arguments[0].name  # noqa: SLF001 - has no public name
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        call = _named(operator, args, kwargs)
+        call = _arguments_by_name(operator, args, kwargs)
         seed = int(call["philox_seed"].flatten()[0]) if call["dropout_p"] else 0
         gradients = _gradients(call, call[gradient_name].float(), seed)
         results = _laid_out(operator, args, kwargs)
@@ -225,7 +238,7 @@ def _backward(operator: Any) -> Any:
     return kernel
 
 
-def _named(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _arguments_by_name(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     arguments = operator._schema.arguments  # noqa: SLF001 - has no public name
     values = {a.name: a.default_value for a in arguments if a.has_default_value()}
     return values | {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs

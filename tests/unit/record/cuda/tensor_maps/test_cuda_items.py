@@ -1,4 +1,4 @@
-"""Persistent products are split into their work items, from nothing but the order of their tensor-map loads."""
+"""Persistent products are split into their work items by the order of their tensor-map loads alone."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ ALLOCS = [{"e": "alloc", "address": base, "bytes": 0x100000, "device": 0, "flags
 
 
 def words(base, sizes, box):
-    """A map of a dense bf16 matrix ``sizes`` (inner, outer)."""
+    """Return a map of a dense bf16 matrix ``sizes`` (inner, outer)."""
     w = np.zeros(16, "<u4")
     w[0], w[1], w[2] = base & 0xFFFFFFFF, base >> 32, 1 << 4 | 10 << 7
     w[3], w[8], w[9] = sizes[0] * ELEMENT >> 4, sizes[0] - 1, sizes[1] - 1
@@ -43,8 +43,8 @@ def load_entries(slot, block, depth, row, at):
 
 
 class Product:
-    """``out[m, n]`` of ``a[m, k]`` and ``b[n, k]`` in tiles, dealt out to blocks, each k in steps, a in two boxes a
-    step.
+    """Return ``out[m, n]`` of ``a[m, k]`` and ``b[n, k]`` in tiles that blocks take in turn, each k in steps, a in two
+    boxes per step.
     """
 
     def __init__(self, m, n, k, tile, step, blocks, *, ahead=0, order=None):
@@ -83,7 +83,7 @@ def traced(folder, events, entries):
 
 
 def rectangle(boxes, base, width):
-    """Rows and columns of one tile's boxes of a dense matrix."""
+    """Return rows and columns of one tile's boxes of a dense matrix."""
     cells = set()
     for o, length, count, stride in zip(boxes.offset, boxes.length, boxes.count_0, boxes.stride_0, strict=True):
         for i in range(int(count)):
@@ -105,7 +105,7 @@ def written_bytes(trace, width):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_items_are_the_tiles_whoever_takes_them_and_however_far_one_operand_is_ahead(tmp_path_factory, data):
+def test_items_are_the_tiles_for_every_assignment_and_lead_of_an_operand(tmp_path_factory, data):
     rows, columns, steps = (data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)), data.draw(st.integers(2, 3)))
     ragged = data.draw(st.integers(0, 7))
     m, n, k = rows * 16 - ragged, columns * 32, steps * 16
@@ -185,17 +185,17 @@ def test_items_run_from_their_first_load_to_the_next_ones(tmp_path):
 @pytest.mark.parametrize(
     "loads",
     [
-        [(A, 0, 0, 0), (B, 0, 0, 0), (A, 0, 0, 16), (B, 0, 0, 32)],  # one step: nothing falls back
+        [(A, 0, 0, 0), (B, 0, 0, 0), (A, 0, 0, 16), (B, 0, 0, 32)],  # one step: the coordinate never decreases
         [(A, 0, d, 0) for d in (0, 16, 0, 16)] + [(B, 0, d, 0) for d in (0, 16)],  # as many items of a as of b, or none
     ],
 )
-def test_orders_that_say_nothing_leave_blocks_whole(loads):
+def test_ambiguous_orders_leave_blocks_whole(loads):
     maps = {slot: tensormap.decode(words(BASES[slot], (32, 64), (16, 16))) for slot in (A, B)}
     entries = np.array([e for slot, b, d, r in loads for e in load_entries(slot, b, d, r, 0)], raw.ENTRY)
     assert items.readings(items.Walk.of(entries), Geometry((1, 1, 1), (32, 1, 1), (1, 1, 1)), maps) == []
 
 
-def test_results_that_are_not_tiled_exactly_once_are_not_believed():
+def test_items_that_do_not_tile_the_result_exactly_once_are_rejected():
     maps = {slot: tensormap.decode(words(BASES[slot], (32, 64), (16, 16))) for slot in (A, B)}
     loads = [(A, d, 0) for d in (0, 16, 0, 16)] + [(B, d, r) for r in (0, 16) for d in (0, 16)]
     entries = np.array([e for slot, d, r in loads for e in load_entries(slot, 0, d, r, 0)], raw.ENTRY)

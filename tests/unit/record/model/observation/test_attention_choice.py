@@ -1,4 +1,4 @@
-"""Attention inside a session: the kernels that a GPU would choose, and the values and gradients that they have."""
+"""Attention inside a session: the kernels that a GPU would choose, and their values and gradients."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def test_kernels_that_a_cpu_lacks_have_the_values_of_the_written_out_form(dtype,
 
     expected = results(0.0)
     with as_on_gpu(HOPPER):
-        actual = results(1e-12)  # drops nothing out, and takes the kernels with dropout
+        actual = results(1e-12)  # drops nothing, and takes the kernels with dropout
 
     for one, other in zip(actual, expected, strict=True):
         assert one.dtype == other.dtype
@@ -85,7 +85,7 @@ def test_gradients_belong_to_the_values_that_dropout_left():
         (again,) = torch.autograd.grad(first, value, gradient)
 
     assert of_value.shape == value.shape
-    assert not torch.equal(of_value, again)  # another draw, another gradient
+    assert not torch.equal(of_value, again)  # another random draw gives another gradient
     # Linear in the values, with the same draw: the difference is the gradient along the direction.
     torch.testing.assert_close(((second - first) * gradient).sum(), (again * direction).sum(), rtol=1e-3, atol=1e-3)
 
@@ -143,3 +143,19 @@ def test_the_product_of_a_softmax_and_its_gradient_is_a_kernel_of_its_own(trace_
 
     assert trace.launches.op.tolist() == ["aten::_softmax_backward_data"] * 2
     assert [(r.producer, r.consumer) for r in trace.graph().pairs.itertuples()] == [(0, 1)]
+
+
+def test_heads_of_odd_widths_are_padded_for_flash_attention(trace_of):
+    def program():
+        query, key, value = tensors(width=12, dtype=torch.float16, grad=False)
+        return functional.scaled_dot_product_attention(query, key, value)
+
+    launches = trace_of(program).launches
+    operators = launches.op.tolist()
+    assert operators.count("aten::constant_pad_nd") == 2 * 3, "zeros and a copy each"
+    assert "aten::_scaled_dot_product_flash_attention" in operators
+    query, key, value = tensors(width=12, dtype=torch.float16, grad=False)
+    expected = functional.scaled_dot_product_attention(query, key, value)
+    with as_on_gpu(HOPPER):
+        actual = functional.scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(actual, expected, rtol=2e-3, atol=4e-3)

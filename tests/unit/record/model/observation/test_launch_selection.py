@@ -69,7 +69,7 @@ def test_conversions_of_a_module_that_ran_are_launches(trace_of):
 
 
 class _Scaled(torch.nn.Module):
-    """Makes tensors before and after its base class is constructed, and in a function."""
+    """A module that makes tensors before and after its base class is constructed, and in a function."""
 
     def __init__(self):
         before = torch.ones(64)
@@ -97,7 +97,7 @@ def test_what_a_constructor_computes_is_initialisation(trace_of):
     assert len(full.launches) > len(plain.launches) + 5
 
 
-def test_a_recurrent_module_is_said_to_run_by_cudnn_on_a_gpu(trace_of):
+def test_a_note_says_that_a_recurrent_module_runs_by_cudnn_on_a_gpu(trace_of):
     gru, cell = torch.nn.GRU(8, 8).eval(), torch.nn.GRUCell(8, 8).eval()
     with torch.no_grad():
         noted_trace, plain = (trace_of(lambda model=model: model(torch.ones(2, 8))) for model in (gru, cell))
@@ -221,7 +221,7 @@ def test_modules_convert_their_fake_parameters_as_real_ones(trace_of):
     assert set(fake.buffers[fake.buffers.kind == "parameter"].dtype) == {"float16"}
     for table in ("launches", "operands", "tiles", "accesses"):
         pd.testing.assert_frame_equal(getattr(real, table), getattr(fake, table))
-    what = ["bytes", "kind", "name", "dtype", "shape", "strides"]  # not where: parameters go in another order
+    what = ["bytes", "kind", "name", "dtype", "shape", "strides"]  # not for where, whose parameters have another order
     pd.testing.assert_frame_equal(real.buffers[what], fake.buffers[what])
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from tileprof.record.model.tiles.convolutions import cudnn_engines, launch_grids
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
 from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns, work_s
+from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 from tileprof.record.model.tiles.products import gemm_choice
 from tileprof.record.model.tiles.products import problem as products
 from tileprof.trace.sources import ShapeSource
@@ -64,18 +65,6 @@ _TIMED, _NEAR = 4, 0.2
 _MOST_TIMED: Final = 256
 _SIDE_SHARE, _LEAST_NS = 0.2, 900.0
 """The time of a copy or fill, where nothing tells it, in parts of that of the kernel that computes; of any launch."""
-
-
-class MeasuredLaunch(NamedTuple):
-    """A launch of a call, as it was measured or as near ones tell."""
-
-    name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    registers: int
-    shared_bytes: int
-    ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +100,7 @@ def entry_of(
     """
     row = table.row(key)
     if row is not None and without is None:
-        if _timed(table)[row]:
+        if _is_timed(table)[row]:
             return Entry(launches_of(table, row), ShapeSource.TABLE, timed=True)
         near, apart = nearest(key, table, learned.COMPARED)
         return _like(table, near, apart, learned.alike(table, near, row), key, ShapeSource.TABLE, None)
@@ -250,7 +239,7 @@ def _like(
     own = launches_of(table, row)
     grids = launch_grids.carried(own, tuple(table.keys[row].tolist()), key)
     launches = (
-        launch._replace(name=_typed(table, launch.name, key[1]), grid=grid, ns=ns)
+        launch._replace(name=_name_for_type(table, launch.name, key[1]), grid=grid, ns=ns)
         for launch, grid, ns in zip(own, grids, _times(table, near, apart, same, key, without), strict=True)
     )
     return Entry(tuple(launches), source)
@@ -267,7 +256,7 @@ def _times(
     """Return times for the launches of the entries ``near[same]``: of those that were timed, or of other timed entries
     of the same kernels with about the same work; else near calls' time, most of it for what computes.
     """
-    timed = _timed(table)
+    timed = _is_timed(table)
     chosen = same[timed[near[same]]][:_TIMED]
     rows, weight = near[chosen], (apart[chosen] + _NEAR) ** -2.0
     if not len(rows):
@@ -296,7 +285,7 @@ def _times(
     return spread
 
 
-def _timed(table: Table) -> NDArray[np.bool_]:
+def _is_timed(table: Table) -> NDArray[np.bool_]:
     """Return which entries were timed."""
     if "timed" not in table.derived:
         begin = _columns(table).begin
@@ -305,7 +294,7 @@ def _timed(table: Table) -> NDArray[np.bool_]:
     return timed
 
 
-def _typed(table: Table, name: str, dtype: int) -> str:
+def _name_for_type(table: Table, name: str, dtype: int) -> str:
     """Return the name of the same kernel for another type of 16 bits, where the table has one."""
     if "typed" not in table.derived:
         names = table.columns["name"].tolist()

@@ -70,9 +70,9 @@ def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, pa
     _product(sketch, gradient, READ, tile, (tuple(range(last)), which), (last, lo, hi))
     for mode in (READ, WRITE):
         _product(sketch, out, mode, tile, ((0,), out_rows), (1, lo, hi))
-    confession = {} if selected is not None else without_values("every tile updates all rows of its columns")
+    uncertainty = {} if selected is not None else without_values("every tile updates all rows of its columns")
     flops = indices.numel * width
-    return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **confession)
+    return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **uncertainty)
 
 
 def _by_segments(
@@ -97,16 +97,18 @@ def _by_segments(
     segments, scan = blocks(most_segments, 32), blocks(most_segments, _SCAN_CHUNK)
     kernels = [
         _all("compact_init", 1, 128, [], [states]),
-        _ranged("unique_by_key", blocks(count, _UNIQUE_CHUNK), 640, count, [keys], [states], [begins, numbers]),
-        _ranged("partials_per_segment", segments, 32, most_segments, [begins], [numbers], [], [parts]),
+        _range_kernel("unique_by_key", blocks(count, _UNIQUE_CHUNK), 640, count, [keys], [states], [begins, numbers]),
+        _range_kernel("partials_per_segment", segments, 32, most_segments, [begins], [numbers], [], [parts]),
         _all("scan_init", 1, 128, [], [scratch(57, scan + 32, itemsize=8)]),
-        _ranged("scan", scan, 128, most_segments, [parts], [], [], [offsets]),
+        _range_kernel("scan", scan, 128, most_segments, [parts], [], [], [offsets]),
         _all("count_of_partials", 1, 1, [parts, offsets, numbers], [numbers]),
-        _ranged("partial_offsets", segments, 32, most_segments, [begins, parts, offsets], [numbers], [part_begins]),
+        _range_kernel(
+            "partial_offsets", segments, 32, most_segments, [begins, parts, offsets], [numbers], [part_begins]
+        ),
     ]
     if fused:
         kernels.append(
-            _ranged("partial_segments", segments, 32, most_segments, [parts, offsets], [numbers], [part_segment])
+            _range_kernel("partial_segments", segments, 32, most_segments, [parts, offsets], [numbers], [part_segment])
         )
     sums = scratch(58, most_parts, width)
     sketch = Sketch(blocks(most_parts * wide, threads))
@@ -114,14 +116,14 @@ def _by_segments(
     for vector in (*vectors, numbers):
         sketch.whole(vector, READ)
     target, mode = (out, ATOMIC) if fused else (sums, WRITE)
-    confession: dict[str, Any] = {}
+    uncertainty: dict[str, Any] = {}
     if rows is None:
         sketch.whole(gradient, READ)
         sketch.whole(target, mode)
-        confession = without_values("every tile takes all rows")
+        uncertainty = without_values("every tile takes all rows")
     else:
         _parts(sketch, gradient, target, mode, rows, padding, (threads, wide))
-    kernels.append(sketch.kernel("embedding_backward<parts>", threads=threads, flops=count * width, **confession))
+    kernels.append(sketch.kernel("embedding_backward<parts>", threads=threads, flops=count * width, **uncertainty))
     if not fused:
         kernels.append(_added_up(out, sums, rows, padding, (few, threads, wide), [keys, begins, offsets, numbers]))
     return kernels
@@ -147,19 +149,19 @@ def _parts(
     within = (np.arange(count) - np.flatnonzero(new_segment)[segment]) // _PART_ROWS
     part_of = np.cumsum((np.diff(segment, prepend=-1) != 0) | (np.diff(within, prepend=0) != 0)) - 1
     if mode == ATOMIC:
-        chosen = row != padding
-        at = row[chosen]
+        is_used = row != padding
+        at = row[is_used]
     else:
-        chosen = np.diff(part_of, prepend=-1) != 0
-        at = part_of[chosen]
+        is_used = np.diff(part_of, prepend=-1) != 0
+        at = part_of[is_used]
     strips = max(wide // threads, 1)
     tile = part_of // max(threads // wide, 1) * strips
     for strip in range(strips):
         low = np.full(count, strip * threads)
         high = np.minimum(low + threads, width) if wide > threads else np.full(count, width)
         sketch.span(gradient, READ, tile + strip, Span(tuple(range(last)), order, order + 1), Span((last,), low, high))
-        across = Span((1,), low[chosen], high[chosen])
-        sketch.span(target, mode, (tile + strip)[chosen], Span((0,), at, at + 1), across)
+        across = Span((1,), low[is_used], high[is_used])
+        sketch.span(target, mode, (tile + strip)[is_used], Span((0,), at, at + 1), across)
 
 
 def _added_up(
@@ -194,7 +196,7 @@ def _all(name: str, tiles: int, threads: int, reads: Sequence[Operand], writes: 
     return sketch.kernel(name, threads=threads)
 
 
-def _ranged(
+def _range_kernel(
     name: str,
     tiles: int,
     threads: int,

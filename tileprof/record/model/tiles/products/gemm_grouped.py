@@ -92,10 +92,10 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ]  # fmt: skip
     if grouped != "m" or not prepared or overrides.dictated("gemm", mean) is not None:
         return launched
-    return _timed(launched, a, b, int(np.count_nonzero(sizes)), device)
+    return _with_times(launched, a, b, int(np.count_nonzero(sizes)), device)
 
 
-def _timed(launched: list[Kernel], a: Operand, b: Operand, groups: int, device: Device) -> list[Kernel]:
+def _with_times(launched: list[Kernel], a: Operand, b: Operand, groups: int, device: Device) -> list[Kernel]:
     """Return the preparation and the product of groups of rows with the times that such products took on the GPU, in
     which groups had equal sizes; as they are where nothing like them was measured.
     """

@@ -41,7 +41,7 @@ GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.
 """Types whose kernels are told apart by the same nets."""
 KEPT: Final = 32
 SCALES: Final = ("problem_mean", "problem_width", "tile_mean", "tile_width")
-"""Of what nets see of problems and of candidates."""
+"""Mean and width of the features of problems and of candidates."""
 SIEVE: Final = ("sieve0", "sieve1", "sieve2", "sieve")
 """Layers of the sieve, inputs first; each has a weight ``[inputs, outputs]`` and a ``_bias``."""
 JUDGE: Final = ("trunk0", "trunk1", "problem", "cross", "tile", "scale", "shift", "second", "last")
@@ -106,7 +106,7 @@ def choose(problem: Problem, nets: Table, sms: int, near: Near | None = None) ->
     if some is None or not len(some):
         return None
     problem_inputs = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
-    some, prior = _sieved(problem_inputs, group, category, some)
+    some, prior = _likeliest(problem_inputs, group, category, some)
     worth = _worth(keys, problem_inputs, group, some, prior)
     if near is not None and len(near.apart):
         share = votes(key, near, group.recipes[some])
@@ -193,7 +193,7 @@ def _layer(values: NDArray[np.float32], net: dict[str, NDArray[np.float32]], nam
     return np.asarray(values @ net[name] + net[f"{name}_bias"], np.float32)
 
 
-def _sieved(
+def _likeliest(
     seen: NDArray[np.float32], group: _Group, category: int, some: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the likeliest of the candidates ``some``, in their order, and logarithms of their likelihoods."""

@@ -1,4 +1,4 @@
-"""Attention: which rows every tile reads and writes, and when, against the algorithm's own loops."""
+"""Attention: the rows that every tile reads and writes, and when, compared with the loops of the algorithm."""
 
 import math
 
@@ -27,7 +27,7 @@ FLASH_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 @st.composite
 def problems(draw):
-    """Query, key, value ``[batch, heads, rows, width]`` in several layouts, causal or masked or plain."""
+    """Draw query, key, value ``[batch, heads, rows, width]`` in several layouts, causal, masked or plain."""
     batch, kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     queries, keys, width = draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
 
@@ -46,7 +46,7 @@ tiles = st.tuples(st.integers(1, 5), st.integers(1, 5))
 
 
 def keys_met(x, tile, keys, *, causal):
-    """Whole blocks of keys, up to the block of the last query that the tile has room for."""
+    """Return the keys that a tile reads: whole blocks, up to the block of the last query that the tile has room for."""
     last = (x + 1) * tile[0] - 1
     keys_of_tile = [j for j in range(keys) if not causal or j // tile[1] <= last // tile[1]]
     assert all(j in keys_of_tile for j in range(keys) if not causal or j <= last)
@@ -54,7 +54,7 @@ def keys_met(x, tile, keys, *, causal):
 
 
 def rows_of(operand, batch, head, rows):
-    """The bytes of whole rows of ``[batch, heads, rows, ...]``."""
+    """Return the bytes of whole rows of ``[batch, heads, rows, ...]``."""
     return element_bytes(operand, ((batch, head, i, *r) for i in rows for r in np.ndindex(*operand.shape[3:])))
 
 
@@ -91,7 +91,7 @@ def broadcast_bytes(operand, shape):
 
 
 def flash(batch, heads, kv_heads, queries, keys, width, *, causal=False):
-    """A call of the GPU operator, on meta tensors."""
+    """Return a call of the GPU operator, on meta tensors."""
     q, k = (
         torch.zeros(batch, h, n, width, dtype=torch.bfloat16, device="meta")
         for h, n in ((heads, queries), (kv_heads, keys))
@@ -154,7 +154,7 @@ def test_slices_of_keys_are_combined(batch, heads, queries, keys, tile, split, c
 def test_backward_walks_queries_and_adds_to_their_gradients(problem, tile):
     q, k, v, causal, mask = problem
     out, statistics = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask)
-    # The CPU's backward wants equal heads: the call is described from copies whose heads are not shared.
+    # The CPU's backward needs equal heads, so the call is described from copies whose heads are not shared.
     whole_k, whole_v = (t.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for t in (k, v))
     arguments = (torch.zeros_like(out), q, whole_k, whole_v, out, statistics, 0.0, causal)
     call = call_of(FLASH_CPU + "_backward", *arguments, attn_mask=mask)
@@ -240,7 +240,7 @@ def test_a_causal_launch_gives_later_queries_more_work_and_reads_the_diagonal_fi
 
 def test_few_queries_split_their_keys_to_fill_the_gpu():
     decode = run_model(flash(1, 32, 8, 1, 8192, 128), H200)
-    assert [k.name for k in decode] == ["attention_bf16_128x64_splitkv", "attention_combine"]
+    assert [k.name for k in decode] == ["attention_bf16_64x128_splitkv", "attention_combine"]
     assert decode[0].footprint.tiles > H200.sms / 2
     assert len(run_model(flash(8, 32, 32, 2048, 2048, 128), H200)) == 1
 
@@ -252,7 +252,7 @@ def test_on_hopper_cudnn_clears_a_counter_and_every_tile_takes_its_work_from_it(
     counter = main.footprint.boxes.take(main.footprint.boxes.mode == ATOMIC)
     assert sorted(counter.tile.tolist()) == list(range(8))
     assert {main.operands[slot] for slot in counter.operand} == set(clear.operands) == {Scratch(0, 4)}
-    assert len(run_model(call_of(FLASH_CPU, q, q, q, 0.0, True), get("A100-80GB"))) == 2, "split keys and a combination"
+    assert len(run_model(call_of(FLASH_CPU, q, q, q, 0.0, True), get("A100-80GB"))) == 1, "one block of 256 keys"
     assert all("cudnn" not in k.name for k in run_model(call_of(FLASH_CPU, q.float(), q.float(), q.float()), H200))
 
 
@@ -289,3 +289,36 @@ def test_nothing_runs_for_empty_outputs_or_for_the_choice_of_a_kernel():
     assert run_model(flash(1, 2, 2, 0, 3, 8), H200) == []
     q = torch.zeros(1, 2, 3, 4)
     assert run_model(call_of("aten::_fused_sdp_choice", q, q, q), H200) == []
+
+
+def test_blocks_of_efficient_attention_lie_along_queries_heads_and_batches():
+    q = torch.zeros(3, 4, 128, 8)
+    call = call_of(FLASH_CPU, q, q, q, 0.0, False)
+    (main,) = run_model(call, H200)
+    assert main.grid == (2, 4, 3)
+    for t, (x, h, b) in enumerate(main.footprint.block.tolist()):
+        assert t == x + 2 * (h + 4 * b)
+        assert bytes_of(main.footprint, t, 0) == rows_of(call["query"], b, h, range(64 * x, 64 * x + 64))
+
+
+@pytest.mark.parametrize(("keys", "causal"), [(128, True), (128, False), (64, False)])
+def test_gradients_of_efficient_attention_in_float32_come_from_sums_by_aten(keys, causal):
+    q, k = torch.zeros(2, 3, 128, 8), torch.zeros(2, 3, keys, 8)
+    out, statistics = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, 0.0, causal)
+    call = call_of(FLASH_CPU + "_backward", torch.zeros_like(out), q, k, k, out, statistics, 0.0, causal)
+    *sums, main = run_model(call, H200)
+    names = [kernel.name.partition("<")[2].strip(">") for kernel in sums]
+    assert names == ["mul", "sum", "contiguous"] + ["zero_"] * (keys > 64)
+    assert (main.grid, main.coverage) == ((keys // 64, 3, 2), "inferred")
+    grad_q, grad_k, grad_v = call.outputs
+    for target in (grad_k, grad_v):
+        assert_each_byte_written_once(main, slot_of(main, target), target, WRITE)
+    for t, (x, h, b) in enumerate(main.footprint.block.tolist()):
+        own = range(64 * x, 64 * x + 64)
+        walked = range(64 * x if causal else 0, 128)
+        assert bytes_of(main.footprint, t, slot_of(main, grad_k), WRITE) == rows_of(grad_k, b, h, own)
+        assert bytes_of(main.footprint, t, slot_of(main, grad_q), WRITE) == rows_of(grad_q, b, h, walked)
+        assert bytes_of(main.footprint, t, slot_of(main, call["grad_out"])) == rows_of(call["grad_out"], b, h, walked)
+    delta = Operand((2, 3, 128), (384, 128, 1), "float32", 4)
+    assert_each_byte_written_once(sums[2], 1, delta, WRITE)
+    assert sums[2].operands[1] in main.operands

@@ -1,10 +1,10 @@
-"""Grids of a convolution's launches that are carried over from the call that was measured."""
+"""Grids of a convolution's launches, derived from those of the measured call."""
 
 import numpy as np
 import pytest
 
 from tileprof.record.model.tiles.convolutions import launch_grids
-from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
+from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 
 
 def key(what=0, layout=0, groups=1, images=8, channels=(64, 128), size=56, taps=3, stride=1, dtype=2):

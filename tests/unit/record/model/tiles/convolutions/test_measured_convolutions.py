@@ -1,4 +1,4 @@
-"""Convolutions as a GPU was seen to launch them: no result escapes its sources, whatever lies between."""
+"""Convolutions with launches as measured on a GPU: every result depends on all of its sources, through all launches."""
 
 import itertools
 
@@ -12,10 +12,16 @@ from tileprof.record.model.tiles.convolutions import convolution_table, measured
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
-from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
+from tileprof.record.model.tiles.convolutions.convolution_table import Entry
 from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
-from tileprof.record.model.tiles.convolutions.problem import Problem, channels_last, key_of, operand_sizes
+from tileprof.record.model.tiles.convolutions.problem import (
+    MeasuredLaunch,
+    Problem,
+    channels_last,
+    key_of,
+    operand_sizes,
+)
 from tileprof.record.model.tiles.convolutions.windows import Axis
 from tileprof.trace.footprint import READ, WRITE
 from tileprof.trace.sources import ShapeSource, TimeSource
@@ -41,7 +47,7 @@ def key(what=Pass.FORWARD, *, layout=Layout.CONTIGUOUS, images=2, inside=5, outs
 
 
 def problem_of(of):
-    """The call of a key, with dense operands."""
+    """Return the call of a key, with dense operands."""
     operands = []
     for ref, sizes in enumerate(operand_sizes(of)):
         shape = (*sizes[:2], *sizes[3:])
@@ -81,7 +87,7 @@ def multiplied(of):
 
 
 class Flow:
-    """What every byte that a call writes may come from: a set of bytes of its inputs, launch by launch.
+    """Return the bytes of the inputs on which every byte that a call writes may depend, launch by launch.
 
     A set is an integer with a bit for each byte, those of the second input after those of the first.
     """
@@ -109,7 +115,7 @@ class Flow:
             self.sources |= stores
 
     def bits(self, ref, some):
-        """The set of ``some`` bytes of the first or of the second input."""
+        """Return the set of ``some`` bytes of the first or of the second input."""
         bits = 0
         for byte in some:
             bits |= 1 << (byte + ref * self.second_from)
@@ -266,7 +272,7 @@ def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
     assert {(k.shape_source, k.time_source) for k in near} == {(ShapeSource.LEARNED, TimeSource.INTERPOLATED)}
 
 
-def test_kernels_are_told_by_their_names():
+def test_kernels_are_identified_by_their_names():
     assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").tile == (128, 64, 64)
     assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").cluster == (2, 4)
     xmma = "sm90_xmma_fprop_implicit_gemm_bf16_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1"
@@ -283,7 +289,7 @@ def test_kernels_are_told_by_their_names():
     assert parse_name("a kernel of tomorrow").role == Role.OTHER
 
 
-def test_layouts_are_told_as_pytorch_tells_them():
+def test_layouts_are_classified_as_by_pytorch():
     torch = pytest.importorskip("torch")
     for shape in ((1, 64, 7, 7), (2, 5, 1, 1), (1, 5, 1, 9), (3, 1, 4, 4)):
         for case_key in (torch.empty(shape), torch.empty(shape).to(memory_format=torch.channels_last)):

@@ -1,4 +1,4 @@
-"""Indexing kernels touch exactly what the run's indices name, and everything when there are none."""
+"""Indexing kernels touch exactly what the run's indices name, and everything if there are no values of indices."""
 
 import pytest
 import torch
@@ -106,8 +106,8 @@ def _scratch_bytes(kernel, operand, mode):
 def test_nonzero_writes_behind_what_was_found_before():
     mask = torch.rand(70, 90) > 0.9
     call = call_of("aten::nonzero", mask)
-    counted, added_up, copied, _, select, coordinates = run_model(call, H200)
-    assert [k.footprint.tiles for k in (counted, added_up, copied, select)] == [2, 1, 1, 2]
+    count_kernel, added_up, copied, _, select, coordinates = run_model(call, H200)
+    assert [k.footprint.tiles for k in (count_kernel, added_up, copied, select)] == [2, 1, 1, 2]
     assert_writes(coordinates, call.outputs[0])
     at = torch.arange(mask.numel()).reshape(mask.shape)[mask]
     for tile in range(select.footprint.tiles):
@@ -180,6 +180,24 @@ def test_an_embedding_is_a_block_a_token_where_rows_are_whole_vectors():
     assert_writes(kernel, call.outputs[0])
     assert_reads(kernel, call.outputs[0], call["weight"], torch.nn.functional.embedding(tokens, positions(table)))
     assert_reads(kernel, call.outputs[0], call["indices"], positions(tokens)[..., None].expand(call.outputs[0].shape))
+
+
+def test_dimensions_of_one_element_before_the_selected_one_do_not_count():
+    source, index = torch.rand(1, 60, 8), torch.randint(0, 60, (40,))
+    call = call_of("aten::index_select", source, -2, index)
+    [kernel] = run_model(call, H200)
+    assert kernel.grid == (40, 1, 1)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], positions(source).index_select(1, index))
+
+
+def test_gather_takes_rows_where_its_index_is_one_number_a_row():
+    source, numbers = torch.rand(60, 1, 8), torch.randint(0, 60, (40, 1, 1))
+    call = call_of("aten::gather", source, 0, numbers.expand(40, 1, 8))
+    [kernel] = run_model(call, H200)
+    assert kernel.grid == (40, 1, 1)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], positions(source)[numbers.flatten()])
 
 
 def test_without_values_every_tile_takes_the_whole_table():

@@ -1,4 +1,4 @@
-"""Scans, sorts and searches own whole lines, or read all they compare with."""
+"""Scans, sorts and searches own whole lines, or read everything that they compare with."""
 
 import numpy as np
 import pytest
@@ -100,6 +100,15 @@ def test_a_scan_of_another_type_casts_first_and_alone_needs_no_look_back():
     assert [k.name for k in (cast, prepare, kernel)] == ["unrolled_elementwise<copy_>", "scan_init", "scan<cumsum>"]
     assert cast.operands[1] == kernel.operands[0]
     assert len(kernel.operands) == 2, "one block looks at no other's state"
+
+
+def test_lines_of_another_type_are_cast_first():
+    call = call_of("aten::cumsum", torch.ones(3, 5, dtype=torch.int32), 1)
+    cast, scan = run_model(call, H200)
+    numbers = scratch(1, 3, 5, itemsize=8)
+    assert_reads(cast, numbers, call["self"], positions(call["self"]))
+    assert_reads(scan, call.outputs[0], numbers, lines(torch.ones(3, 5), 1))
+    assert_writes(scan, call.outputs[0])
 
 
 def test_searching_reads_all_boundaries():

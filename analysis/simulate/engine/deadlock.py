@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tileprof.analysis.bounds.problem import Problem
-from tileprof.analysis.simulate.engine import Outcome
-from tileprof.analysis.simulate.plan import GRID, READY, Plan
+from tileprof.analysis.simulate.engine.event_loop import Outcome
+from tileprof.analysis.simulate.engine.plan import GRID, READY, Plan
 
 _MOST_STEPS = 6
 """Steps of a cycle that are told."""
@@ -49,7 +49,7 @@ def _step(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
         parent, other = _unfinished_parent(p, plan, outcome, launch, int(inside[0]))
         return _Step(f"{name} tile {inside[0]} holds its slot and waits for {parent}, which has not ended", other)
     if not np.isfinite(outcome.open_ns[launch]):
-        return _closed(p, plan, outcome, launch)
+        return _closed_launch(p, plan, outcome, launch)
     tile = int(np.flatnonzero(~np.isfinite(outcome.begin_ns[tiles]))[0])
     if plan.gate[launch] == READY:
         parent, other = _unfinished_parent(p, plan, outcome, launch, tile)
@@ -64,7 +64,7 @@ def _step(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
     return _Step(f"{name} tile {tile} is never dispatched: it fits no SM", None)
 
 
-def _closed(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
+def _closed_launch(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
     name = f"launch {p.launch[launch]}"
     for at, waiting, what, times in (
         (plan.after_at, plan.after, "ends", outcome.end_ns),
