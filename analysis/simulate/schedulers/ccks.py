@@ -59,7 +59,7 @@ class Ccks(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | decisions | ahead of parents | the same; `speculate=0` | -58.4, -55.1, -51.5% |
+    | decisions | ahead of parents | the same; `speculate=0` | -58.4, -54.1, -60.2% |
     | bypass | one parent | the same; `bypass=0` | 0, 0, 0% |
     """
 
