@@ -114,9 +114,9 @@ def problem(
     Raises UserError where a launch depends on itself or a later one.
     """
     tiles = np.diff(graph.tile_base)
-    chosen = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
-    inner = (links or Links.of(graph)).between(chosen)
-    _check_order(inner, chosen)
+    launch_numbers = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
+    inner = (links or Links.of(graph)).between(launch_numbers)
+    _check_order(inner, launch_numbers)
     within = inner if reuse else inner.where(~inner.reuse)
     rows = sorted(set(zip(within.consumer.tolist(), within.producer.tolist(), within.block.tolist(), strict=True)))
     consumer, producer, block = (
@@ -126,11 +126,11 @@ def problem(
     blocks = [graph.blocks[int(b)] for b in distinct_blocks]
     sets = np.array([len(b.indptr) - 1 for b in blocks], np.int64)
     return Problem(
-        launch=chosen,
-        tile_base=_offsets(tiles[chosen]),
+        launch=launch_numbers,
+        tile_base=_offsets(tiles[launch_numbers]),
         ns=durations.ns,
-        ns_at=durations.begins[chosen],
-        links_at=np.searchsorted(consumer, np.arange(len(chosen) + 1)).astype(np.int64),
+        ns_at=durations.begins[launch_numbers],
+        links_at=np.searchsorted(consumer, np.arange(len(launch_numbers) + 1)).astype(np.int64),
         producer=producer,
         consumer=consumer,
         relation=relation.astype(np.int64),

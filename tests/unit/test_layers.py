@@ -66,7 +66,7 @@ def modules():
             yield ".".join((prefix, *parts)), path
 
 
-def imported(name, source):
+def imported_names(name, source):
     """Return the dotted names that a module imports anywhere in it: top level, functions, TYPE_CHECKING blocks."""
     package = name.removesuffix(".__init__").split(".") if name.endswith(".__init__") else name.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
@@ -90,7 +90,7 @@ def part(name):
 def breaches(name, source):
     """Return the imports that the rules forbid, as sentences."""
     mine = part(name)
-    for other in sorted(set(imported(name, source))):
+    for other in sorted(set(imported_names(name, source))):
         if other.split(".")[0] in {"analysis", "viz"}:
             yield f"{name} imports {other}: it is tileprof.{other}"
         elif (theirs := part(other)) not in {None, mine, "tileprof"} | ALLOWED[mine]:
@@ -112,7 +112,7 @@ def test_helpers_of_tests_are_imported_by_their_full_names_and_no_test_imports_a
     wrong = []
     for path in paths:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for other in set(imported(name, path.read_text())):
+        for other in set(imported_names(name, path.read_text())):
             last = other.split(".")[-1]
             if last.startswith("test_") and other.startswith(("tests.", "test_")):
                 wrong.append(f"{name} imports {other}, which is a test")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.engine.plan import Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes, Placement
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tileprof.analysis.simulate.plan import READY, Draft
+from tileprof.analysis.simulate.engine.plan import READY, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.schedulers.bloom import Relation, with_links
 

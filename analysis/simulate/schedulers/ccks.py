@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.problem import successors
-from tileprof.analysis.simulate.engine import Outcome, Room
-from tileprof.analysis.simulate.plan import READY, Deciding, Draft, Plan
+from tileprof.analysis.simulate.engine.event_loop import Outcome, Room
+from tileprof.analysis.simulate.engine.plan import READY, Deciding, Draft, Plan
 from tileprof.analysis.simulate.rings import Rings, run
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.workers import first_begins, workers
@@ -87,10 +87,10 @@ class Ccks(Options):
 
     def with_options(self, options: Mapping[str, str]) -> Self:
         """Return what deals tiles into rings where ``depth``, or what asks for one, is given."""
-        chosen = super().with_options(options)
-        if not (chosen.depth or chosen.overwrite or chosen.urgent >= 0):
-            return chosen
-        in_rings = _CcksInRings(**vars(chosen) | {"depth": chosen.depth or _DEPTH})
+        configured = super().with_options(options)
+        if not (configured.depth or configured.overwrite or configured.urgent >= 0):
+            return configured
+        in_rings = _CcksInRings(**vars(configured) | {"depth": configured.depth or _DEPTH})
         if in_rings.overwrite and in_rings.depth < _DEPTH:
             raise UserError(f"scheduler ccks: overwrite=1 takes depth=2 or more, not {in_rings.depth}")
         return cast("Self", in_rings)

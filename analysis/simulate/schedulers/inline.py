@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from tileprof.analysis.bounds.problem import successors
-from tileprof.analysis.simulate.engine import Outcome, Room
+from tileprof.analysis.simulate.engine.event_loop import Outcome, Room
+from tileprof.analysis.simulate.engine.plan import READY, Draft, Plan
 from tileprof.analysis.simulate.inlining import PRINTED, Inlining, run
-from tileprof.analysis.simulate.plan import READY, Draft, Plan
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.workers import first_begins, workers
 

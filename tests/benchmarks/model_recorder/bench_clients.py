@@ -73,7 +73,7 @@ def durations(mine, theirs):
     return float(np.median(errors)) if errors else float("nan"), total
 
 
-def known(mine, theirs):
+def without_conservative_pairs(mine, theirs):
     """Both sides without pairs of launches whose recording is conservative."""
     unknown = set(np.flatnonzero(theirs.launches.coverage.to_numpy() == "conservative").tolist())
     counterpart, _ = counterparts(mine.launches, theirs.launches)
@@ -97,7 +97,7 @@ def result(name, script, folder):
         }  # fmt: skip
         return row, {}
     mine = side(trace, int(theirs.launches.granule.iloc[0]))
-    agreement, of_all = compare(name, *known(mine, theirs)), compare(name, mine, theirs)
+    agreement, of_all = compare(name, *without_conservative_pairs(mine, theirs)), compare(name, mine, theirs)
     median, total = durations(mine, theirs)
     row = {
         "program": name, "launches": list(agreement.launches), "pairs": list(agreement.pairs), "both": agreement.both,

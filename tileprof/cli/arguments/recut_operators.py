@@ -128,8 +128,8 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> StageL
     accepted = [each for each in fits.values() if each is not None]
     if not accepted:
         return None
-    chosen, policy = max(accepted, key=lambda each: each[0].suited.alone_us - each[0].suited.together_us)
-    return replace(chosen, suited=suited(policy, device.sms, thorough=True) or chosen.suited)
+    best_cut, policy = max(accepted, key=lambda each: each[0].suited.alone_us - each[0].suited.together_us)
+    return replace(best_cut, suited=suited(policy, device.sms, thorough=True) or best_cut.suited)
 
 
 def _layouts(stage: Stage) -> dict[str, Any]:

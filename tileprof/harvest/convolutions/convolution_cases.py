@@ -168,7 +168,7 @@ def drawn(count: int, layer: NDArray[np.int64], models: NDArray[np.int64], seed:
     of its own, most often forward, else in all three passes; layers of many models come first in a round.
     """
     random = np.random.default_rng(seed)
-    chosen: dict[tuple[int, ...], None] = {}
+    cases: dict[tuple[int, ...], None] = {}
     likely_last = np.where((layer[:, 0] == 2) & (layer[:, 7] > 1), 0.4, 0.05)
     for _ in range(256):
         order = np.argsort(random.exponential(size=len(layer)) / np.sqrt(models))
@@ -182,10 +182,10 @@ def drawn(count: int, layer: NDArray[np.int64], models: NDArray[np.int64], seed:
             if not possible:
                 continue
             for what in Pass if all_passes else (Pass.FORWARD,):
-                chosen[int(what), int(kind), int(last), *sizes] = None
-            if len(chosen) >= count:
-                return np.array(list(chosen)[:count], np.int64)
-    return np.array(list(chosen), np.int64)
+                cases[int(what), int(kind), int(last), *sizes] = None
+            if len(cases) >= count:
+                return np.array(list(cases)[:count], np.int64)
+    return np.array(list(cases), np.int64)
 
 
 def fitting(

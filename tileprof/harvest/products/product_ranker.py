@@ -156,14 +156,14 @@ class Menu:
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """Problems of a group: ``keys [problems, 8]`` without matrices to add, category and candidate (-1: none has it);
-    which of them are learnt from, and which are judged.
+    the rows to train with and those to test with.
     """
 
     keys: NDArray[np.int64]
     category: NDArray[np.int64]
     candidate: NDArray[np.int64]
-    shown: NDArray[np.int64]
-    judged: NDArray[np.int64]
+    training_rows: NDArray[np.int64]
+    test_rows: NDArray[np.int64]
 
 
 def prepared(every: Problems, group: int) -> tuple[Menu, Lesson]:
@@ -227,7 +227,7 @@ class Trainer:
     def _net(self) -> dict[str, Any]:
         """Return the parameters of nets that know nothing, by the names of `learned`; measures what they see."""
         torch, menu = self.torch, self.menu
-        training_rows = self.lesson.shown
+        training_rows = self.lesson.training_rows
         some = self._on(training_rows[:: max(1, len(training_rows) // 20_000)])
         features = weighing.problem_features(torch, self._keys[some])
         # Candidates are measured as they are offered, not as they are chosen.
@@ -350,8 +350,8 @@ class Trainer:
         optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY)
         if self.device != "cpu":  # features of all candidates are some hundred kernels, unless they are fused
             loss = torch.compile(loss, dynamic=False)
-            loss(self._on(self.lesson.shown)[: min(step, len(self.lesson.shown))]).backward()
-        rows = self._on(self.lesson.shown)
+            loss(self._on(self.lesson.training_rows)[: min(step, len(self.lesson.training_rows))]).backward()
+        rows = self._on(self.lesson.training_rows)
         step = min(step, len(rows))
         order, at = torch.randperm(len(rows), device=self.device), 0
         began = time.monotonic()
@@ -464,7 +464,7 @@ def train_group(every: Problems, group: int, options: Namespace) -> dict[str, An
     trainer = Trainer(menu, lesson, group, options.device)
     facts: dict[str, Any] = {
         "types": [_TYPES[dtype] for dtype, own in learned.GROUPS.items() if own == group],
-        "problems": len(lesson.shown), "candidates": len(menu.recipes), "kernels": int(menu.kernel.max()) + 1,
+        "problems": len(lesson.training_rows), "candidates": len(menu.recipes), "kernels": int(menu.kernel.max()) + 1,
     }  # fmt: skip
     facts["sieve was shown"] = trainer.train_sieve(options.seconds[group] / 3)
     facts["judge was shown"] = trainer.train_judge(options.seconds[group] * 2 / 3)
@@ -472,7 +472,7 @@ def train_group(every: Problems, group: int, options: Namespace) -> dict[str, An
         torch.backends.cuda.matmul.allow_tf32 = False
     trainer.round()
     trainer.sift()
-    rows = np.random.default_rng(1).permutation(lesson.judged)[:_JUDGED]
+    rows = np.random.default_rng(1).permutation(lesson.test_rows)[:_JUDGED]
     facts["left out"] = list(judged(menu, lesson, rows, trainer.chosen(rows)))
     say(facts)
     return {"menu": menu, "parameters": trainer.parameters(), "facts": facts}

@@ -27,7 +27,14 @@ from tileprof.record import capture
 from tileprof.record.model.calls import launch_plans
 from tileprof.record.model.calls.call_text import IN_PARTS, call_description, numbered
 from tileprof.record.model.calls.layouts import as_operands, flatten
-from tileprof.record.model.calls.overload_facts import HOST_READS, Operator, describe, higher_order, reads_a_step
+from tileprof.record.model.calls.overload_facts import (
+    HOST_READS,
+    Operator,
+    counts_steps,
+    describe,
+    higher_order,
+    reads_a_step,
+)
 from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
@@ -300,7 +307,7 @@ class Session:
             if reads_a_step() or on_host(places):
                 return
             self._host_reads += not self.window.closed
-        elif operator.silent:
+        elif operator.silent or counts_steps(operator.name):
             return
         if operator.name == _TO_COPY and on_host(places) and arguments[_DEVICE] is not None:
             self._copy_in(tensors[-1], path)

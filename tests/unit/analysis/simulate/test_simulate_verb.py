@@ -11,7 +11,7 @@ import pytest
 from tests.support.simulate_command import simulate
 from tests.support.synthetic_graphs import write_mlp
 from tileprof import devices
-from tileprof.analysis.simulate import bloom
+from tileprof.analysis.simulate.filters import bloom
 from tileprof.analysis.times_and_counts import counted, duration, signed_percent
 from tileprof.cli.text.simulate_text import print_standing, standing_of, wide_terminal
 from tileprof.errors import UserError

@@ -44,8 +44,8 @@ def test_candidates_are_kernels_with_slices_that_were_launched(answers):
     shapes = {tuple(row[i] for i in (1, 2, 7)) for row in menu.recipes.tolist()}
     assert shapes == {(256, 128, 1), (128, 256, 1), (64, 64, 3)}
     assert menu.eligible.all()
-    assert not set(lesson.shown.tolist()) & set(lesson.judged.tolist())
-    assert len(lesson.shown) + len(lesson.judged) == len(answers.keys)
+    assert not set(lesson.training_rows.tolist()) & set(lesson.test_rows.tolist())
+    assert len(lesson.training_rows) + len(lesson.test_rows) == len(answers.keys)
     assert (menu.recipes[lesson.candidate] == answers.recipes[answers.recipe]).all()
 
 
@@ -62,7 +62,7 @@ def test_steps_make_the_launched_kernel_likelier(answers):
     _, lesson, trainer = trainer_of(answers)
     torch = trainer.torch
     trainer.sift()
-    rows = torch.as_tensor(lesson.shown)
+    rows = torch.as_tensor(lesson.training_rows)
     for name, loss in (("sieve", None), ("judge", trainer.surprise)):
         own = [v.requires_grad_() for n, v in trainer.net.items() if n.startswith("sieve") == (name == "sieve")]
         some = loss or (lambda r: torch.nn.functional.cross_entropy(trainer.likely(r), trainer._candidate[r]))
@@ -88,7 +88,7 @@ def test_the_recorder_chooses_what_the_trained_nets_do(answers, tmp_path):
         choice, real = learned.choose(problem, table, 132), fitted(Recipe.of(menu.recipes[candidate]), problem, 132)
         same.append((choice.m, choice.n, choice.split) == (real.m, real.n, real.split))
     assert np.mean(same) > 0.97, "numpy and torch add in different orders"
-    total = list(ranker.judged(menu, lesson, lesson.shown, lesson.candidate[lesson.shown]))
+    total = list(ranker.judged(menu, lesson, lesson.training_rows, lesson.candidate[lesson.training_rows]))
     assert {row["of"]: row["right"] for row in total} == {"mm bf16": 1.0, "kernel nvjet": 1.0, "all": 1.0}
 
 

@@ -147,16 +147,19 @@ def at(code):
     return (code >> 4 << raw.SM_BITS | 3) & raw.LOW_MASK
 
 
-def left(number, block, threads, end, *, code=CODE):
+def exit_record(number, block, threads, end, *, code=CODE):
     """Return the record of threads that exit."""
     return entry(raw.EXIT, at(code + 0x40), block, number, (threads, 0, end, 0))
 
 
 def of_family():
     """Return a parent of two blocks, which do not enter, whose children have three blocks and touch two windows."""
-    blocks = [left(1, b, threads, 1000 + b) for b in (0, 1) for threads in (31, 1)]
+    blocks = [exit_record(1, b, threads, 1000 + b) for b in (0, 1) for threads in (31, 1)]
     for b in (0, 1, 2):
-        blocks += [block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)), left(1, b, 32, 9000, code=CHILD)]
+        blocks += [
+            block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)),
+            exit_record(1, b, 32, 9000, code=CHILD),
+        ]
     return [*blocks, access(1, 0, WINDOW, read=1), access(1, 2, WINDOW + 1, write=1)]
 
 
@@ -173,12 +176,12 @@ def test_accesses_of_children_belong_to_the_launch_that_began_them(trace_of):
 def of_launch(number):
     """Return a launch that launches nothing, and enters."""
     entered = [block_record(number, b, 1000 + b, 0, sm=at(CODE)) for b in (0, 1)]
-    return [*entered, *(left(number, b, 32, 1100) for b in (0, 1))]
+    return [*entered, *(exit_record(number, b, 32, 1100) for b in (0, 1))]
 
 
 def test_children_that_the_host_launched_too_have_names(trace_of):
     child = {**KERNEL, "id": 1, "name": "child(int*)", "launches": 1, "code": [CHILD, 0x400]}
-    own = [left(2, b, 32, 1100, code=CHILD) for b in (0, 1)]
+    own = [exit_record(2, b, 32, 1100, code=CHILD) for b in (0, 1)]
     trace, _ = trace_of([ALLOC, PARENT, child, launch(1), launch(2, kernel=1)], [*of_family(), *own])
     assert "3 of child(int*) from" in trace.launches.note[0]
 
@@ -188,8 +191,8 @@ def test_children_that_the_host_launched_too_have_names(trace_of):
     [
         ({"launches": 2}, []),  # graphs
         ({"code": [0, 0]}, []),  # code at an unknown place
-        ({}, [left(1, 1, 32, 2000)]),  # a kernel that launches itself: more threads exit than it has
-        ({}, [left(1, 2, 32, 2000)]),  # or a grid with more blocks
+        ({}, [exit_record(1, 1, 32, 2000)]),  # a kernel that launches itself: more threads exit than it has
+        ({}, [exit_record(1, 2, 32, 2000)]),  # or a grid with more blocks
         # loads through maps in another kernel's parameters
         ({}, [(raw.MAP << raw.KIND_SHIFT | 0x7000, 0, 1, (1, 0, 0, 0))]),
     ],

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.record.cuda.cuda_records import ALLOC, H200, KERNEL, WINDOW, access, launch, process
 from tests.unit.record.cuda.native.fake_libraries import events, needs_tools
 from tests.unit.record.cuda.optional_tools import path_or_none
-from tileprof.analysis.simulate.inserted import inserted_report
+from tileprof.analysis.simulate.filters.inserted import inserted_report
 from tileprof.arrays.filter_bits import filter_bits
 from tileprof.cli.arguments import cuda_options
 from tileprof.cli.verbs import record

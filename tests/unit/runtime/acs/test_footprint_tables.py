@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.runtime.acs.instances import Logged, instances, read_log, read_stack
+from tileprof.runtime.acs.instances import instances
+from tileprof.runtime.acs.launch_log import Logged, read_log, read_stack
 from tileprof.runtime.acs.table import Instance, tabulate, united
 from tileprof.runtime.acs.varying import counterparts, repeats, varying_words
 from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load

@@ -32,7 +32,7 @@ def trace_of(process, path):
 
 
 @pytest.fixture
-def refused(runner):
+def start_refusal(runner):
     """Return why the recorder does not start, as the program's user and the caller of ``tileprof record`` read it."""
 
     def run(**variables):

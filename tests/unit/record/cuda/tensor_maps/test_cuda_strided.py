@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.record.cuda.tensor_maps.encoded_maps import words_of
 from tileprof.record.cuda.tensor_maps import strided, tensormap
-from tileprof.record.cuda.tensor_maps.unreported_stores import Loads
+from tileprof.record.cuda.tensor_maps.loads import Loads
 
 OUT = 0x7F0000800000
 

@@ -128,5 +128,5 @@ def _pick(
     if picked is None:
         sketch.whole(operand, mode)
     else:
-        chosen = picked[row] >= 0
-        sketch.elements(operand, mode, tile[chosen], picked[chosen])
+        has_target = picked[row] >= 0
+        sketch.elements(operand, mode, tile[has_target], picked[has_target])

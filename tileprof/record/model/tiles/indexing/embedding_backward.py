@@ -149,19 +149,19 @@ def _parts(
     within = (np.arange(count) - np.flatnonzero(new_segment)[segment]) // _PART_ROWS
     part_of = np.cumsum((np.diff(segment, prepend=-1) != 0) | (np.diff(within, prepend=0) != 0)) - 1
     if mode == ATOMIC:
-        chosen = row != padding
-        at = row[chosen]
+        is_used = row != padding
+        at = row[is_used]
     else:
-        chosen = np.diff(part_of, prepend=-1) != 0
-        at = part_of[chosen]
+        is_used = np.diff(part_of, prepend=-1) != 0
+        at = part_of[is_used]
     strips = max(wide // threads, 1)
     tile = part_of // max(threads // wide, 1) * strips
     for strip in range(strips):
         low = np.full(count, strip * threads)
         high = np.minimum(low + threads, width) if wide > threads else np.full(count, width)
         sketch.span(gradient, READ, tile + strip, Span(tuple(range(last)), order, order + 1), Span((last,), low, high))
-        across = Span((1,), low[chosen], high[chosen])
-        sketch.span(target, mode, (tile + strip)[chosen], Span((0,), at, at + 1), across)
+        across = Span((1,), low[is_used], high[is_used])
+        sketch.span(target, mode, (tile + strip)[is_used], Span((0,), at, at + 1), across)
 
 
 def _added_up(

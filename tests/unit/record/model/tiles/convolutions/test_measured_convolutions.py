@@ -12,10 +12,16 @@ from tileprof.record.model.tiles.convolutions import convolution_table, measured
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
-from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
+from tileprof.record.model.tiles.convolutions.convolution_table import Entry
 from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
-from tileprof.record.model.tiles.convolutions.problem import Problem, channels_last, key_of, operand_sizes
+from tileprof.record.model.tiles.convolutions.problem import (
+    MeasuredLaunch,
+    Problem,
+    channels_last,
+    key_of,
+    operand_sizes,
+)
 from tileprof.record.model.tiles.convolutions.windows import Axis
 from tileprof.trace.footprint import READ, WRITE
 from tileprof.trace.sources import ShapeSource, TimeSource

@@ -41,7 +41,7 @@ def layer(net, name, values):
     return np.asarray(values, np.float64) @ net[name] + net[f"{name}_bias"]
 
 
-def sieved(problem):
+def likeliest_candidates(problem):
     """Return the likeliest candidates and the logarithms of their likelihoods, with one matrix product per layer."""
     group, some = group_of(problem), eligible(problem)
     net, keys = group.net, np.array([problem.twin.key], np.float32)
@@ -55,10 +55,10 @@ def sieved(problem):
     return some[order], np.maximum(likely[order], learned.UNLIKELIEST), inputs
 
 
-def judged(problem):
+def judge_values(problem):
     """Return the judge's values of the candidates that the sieve leaves, one candidate and one number at a time."""
     group, net = group_of(problem), group_of(problem).net
-    some, likely, whole = sieved(problem)
+    some, likely, whole = likeliest_candidates(problem)
     keys, rows = np.array([problem.twin.key], np.float32), []
     for candidate in some.tolist():
         shapes = group.shapes.take([candidate])
@@ -89,7 +89,7 @@ def judged(problem):
 
 @pytest.mark.parametrize("problem", UNSEEN)
 def test_the_candidate_of_the_largest_worth_among_those_that_the_sieve_leaves_is_chosen(problem):
-    some, worths = judged(problem)
+    some, worths = judge_values(problem)
     recipes = group_of(problem).recipes
     close = [i for i, value in zip(some.tolist(), worths, strict=True) if value > max(worths) - 0.01]
     chosen = learned.choose(problem, nets(), H200.sms)
@@ -120,7 +120,7 @@ def test_near_entries_vote_by_their_distance_for_what_they_would_get_here():
 
 def test_votes_are_added_to_the_worth_of_a_candidate():
     problem = UNSEEN[0]
-    some, worths = judged(problem)
+    some, worths = judge_values(problem)
     second = int(some[np.argsort(worths)[-2]])
     recipes = group_of(problem).recipes[[second]]
     lead = np.sort(worths)[-1] - np.sort(worths)[-2]

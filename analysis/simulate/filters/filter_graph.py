@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.compiled import compiled
 from tileprof.analysis.dependencies.blocks import EdgeBlock
 from tileprof.analysis.dependencies.graph import HAZARDS, TileGraph
-from tileprof.analysis.simulate.bloom import Bits, Filters, checked, count, filter_words, numbered, pair_bits, touched
+from tileprof.analysis.simulate.filters.bloom import (
+    Bits,
+    Filters,
+    checked,
+    count,
+    filter_words,
+    numbered,
+    pair_bits,
+    touched,
+)
 from tileprof.errors import TraceError, UserError
 from tileprof.trace.filters import StoredFilters, read
 

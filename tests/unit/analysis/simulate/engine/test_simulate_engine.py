@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from numba import typeof
 
 from tests.support.synthetic_graphs import all_to_all, block, durations, graph, list_oracle, one_to_one, random_graphs
-from tests.unit.analysis.simulate import plain_engine as reference
+from tests.unit.analysis.simulate.engine import plain_engine as reference
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate import engine
-from tileprof.analysis.simulate.clocks import FULL, Sharing
-from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Deciding, Draft, Nodes, Queues
+from tileprof.analysis.simulate.engine import event_loop as engine
+from tileprof.analysis.simulate.engine.clocks import FULL, Sharing
+from tileprof.analysis.simulate.engine.plan import FREE, GRID, INSIDE, READY, Deciding, Draft, Nodes, Queues
 
 
 @st.composite
