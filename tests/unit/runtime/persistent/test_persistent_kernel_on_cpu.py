@@ -203,10 +203,6 @@ FAULTS: dict[str, tuple[str, Patch]] = {
         "attention to all keys",
         replaced("attention.cuh", ("if (GROUPS > 1) wait_cta(shared + A_FULL + 8 * ring.slot, ring.turn);", "")),
     ),
-    "scores are weighed while they are multiplied": (
-        "attention",
-        replaced("attention.cuh", ("wgmma_wait<0>();\n    }\n\n    // Hides scores", "}\n\n    // Hides scores")),
-    ),
     "sums keep their old peak": (
         "attention, high",
         replaced("attention.cuh", ("sums[box][i] *= shrink, sums[box][i + 1] *= shrink;", ";")),

@@ -54,36 +54,42 @@ struct Attending {
         }
     }
 
-    __device__ __forceinline__ void score(float (&scores)[32], const u32 (&queries)[S::N / 16][4]) const {
-        wgmma_fence();
+    // By mma.sync: with queries in the registers of wgmma, ptxas 13.0 gave weights the same registers, and the second
+    // block of keys was multiplied by the weights of the first.
+    __device__ __forceinline__ void score(float (&scores)[KEYS / 8][4], const u32 (&queries)[S::N / 16][4]) const {
+        const u32 square = lane() / 8, line = lane() % 8;
+        const u32 row = ((square >> 1) * 8 + line) * 128 + (((square & 1) ^ line) << 4);
 #pragma unroll
         for (int step = 0; step < S::N / 16; ++step)
-            multiply_m64n64k16<0>(scores, queries[step], descriptor(box_at(step / 4)) + step % 4 * 2);
-        wgmma_commit();
-        wgmma_wait<0>();
+#pragma unroll
+            for (int pair = 0; pair < KEYS / 16; ++pair) {
+                u32 keys[4];
+                load_matrices_shared(((box_at(step / 4) + row) ^ (step % 4 << 5)) + pair * 2048, keys);
+                multiply_m16n8k16(scores[2 * pair], queries[step], keys[0], keys[1]);
+                multiply_m16n8k16(scores[2 * pair + 1], queries[step], keys[2], keys[3]);
+            }
     }
 
     // Hides scores of keys that a query does not see; `key`: the first of this warp.
-    __device__ __forceinline__ void hide(float (&scores)[32], int key) const {
+    __device__ __forceinline__ void hide(float (&scores)[KEYS / 8][4], int key) const {
 #pragma unroll
         for (int eight = 0; eight < KEYS / 8; ++eight)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int mine = key + 8 * eight + static_cast<int>(lane()) % 4 * 2 + i % 2,
                           query = first + static_cast<int>(lane()) / 4 + i / 2 * 8;
-                if (mine >= S::KEY_ROWS || (S::CAUSAL && mine > query))
-                    scores[4 * eight + i] = __uint_as_float(0xFF800000u);
+                if (mine >= S::KEY_ROWS || (S::CAUSAL && mine > query)) scores[eight][i] = __uint_as_float(0xFF800000u);
             }
     }
 
     // Turns scores into weights, and all sums so far to the new peak. A row sees at least one of these keys.
-    __device__ __forceinline__ void weigh(float (&scores)[32]) {
+    __device__ __forceinline__ void weigh(float (&scores)[KEYS / 8][4]) {
 #pragma unroll
         for (int down = 0; down < 2; ++down) {
             float most = peak[down];
 #pragma unroll
             for (int eight = 0; eight < KEYS / 8; ++eight)
-                most = fmaxf(most, fmaxf(scores[4 * eight + 2 * down], scores[4 * eight + 2 * down + 1]));
+                most = fmaxf(most, fmaxf(scores[eight][2 * down], scores[eight][2 * down + 1]));
             most = fmaxf(most, exchange_xor(most, 1));
             most = fmaxf(most, exchange_xor(most, 2));
             const float shrink = power_of_two((peak[down] - most) * S::SCALE), least = -most * S::SCALE;
@@ -97,23 +103,23 @@ struct Attending {
             for (int eight = 0; eight < KEYS / 8; ++eight)
 #pragma unroll
                 for (int i = 2 * down; i < 2 * down + 2; ++i) {
-                    scores[4 * eight + i] = power_of_two(fmaf(scores[4 * eight + i], S::SCALE, least));
-                    weight[down] += scores[4 * eight + i];
+                    scores[eight][i] = power_of_two(fmaf(scores[eight][i], S::SCALE, least));
+                    weight[down] += scores[eight][i];
                 }
         }
     }
 
-    __device__ __forceinline__ void add_values(const float (&weights)[32]) {
+    __device__ __forceinline__ void add_values(const float (&weights)[KEYS / 8][4]) {
         u32 rounded[KEYS / 16][4];
 #pragma unroll
-        for (int i = 0; i < KEYS / 4; ++i) rounded[i / 4][i % 4] = pack(weights[2 * i], weights[2 * i + 1]);
+        for (int i = 0; i < KEYS / 4; ++i)
+            rounded[i / 4][i % 4] = pack(weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]);
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < KEYS / 16; ++step)
 #pragma unroll
             for (int box = 0; box < BOXES; ++box)
-                multiply_m64n64k16<1>(sums[box], rounded[step],
-                                      descriptor(box_at(BOXES + box)) + step * (16 * 128 / 16));
+                multiply_m64n64k16(sums[box], rounded[step], descriptor(box_at(BOXES + box)) + step * (16 * 128 / 16));
         wgmma_commit();
         wgmma_wait<0>();
     }
@@ -137,7 +143,7 @@ struct Attending {
 #pragma unroll
             for (int part = 0; part < S::BLOCK_SLOTS; ++part, mine.advance())
                 slots[part] = mine.slot, turns[part] = mine.turn;
-            float scores[32] = {};
+            float scores[KEYS / 8][4] = {};
             if (own < blocks)
 #pragma unroll
                 for (int part = 0; part < OF_KEYS; ++part) wait_cta(shared + A_FULL + 8 * slots[part], turns[part]);
