@@ -1,6 +1,7 @@
-"""No part of the package imports a part that comes later in the data flow."""
+"""No part of the package imports a part that comes later in the data flow, and folders stay small."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,15 @@ def test_a_forbidden_import_is_found_wherever_it_stands(name, source):
 )
 def test_an_allowed_import_is_let_through(name, source):
     assert list(breaches(name, source)) == []
+
+
+def test_no_folder_has_more_than_twenty_modules():
+    """More are no list that a newcomer reads: a subject among them becomes a folder."""
+    sources = {".py", ".js", ".cu", ".cuh", ".h", ".cc", ".cpp"}
+    modules = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for part in ("tileprof", "analysis", "viz", "tests")
+        for path in (ROOT / part).rglob("*")
+        if path.suffix in sources and path.name != "__init__.py"
+    )
+    assert {folder: count for folder, count in modules.items() if count > 20} == {}

@@ -121,7 +121,7 @@ def test_a_block_that_raises_leaves_a_partial_trace(tmp_path):
     assert "RuntimeError: " in trace.manifest["reason"]
 
 
-def test_a_trace_that_exists_is_not_overwritten_without_being_told(block_recording):
+def test_an_existing_trace_is_only_overwritten_on_request(block_recording):
     with pytest.raises(UserError, match="force"), tileprof.record(block_recording.path):
         compute()
 

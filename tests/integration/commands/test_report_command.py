@@ -232,7 +232,7 @@ def test_a_watch_of_nothing_and_a_watch_for_programs_are_refused(mlp, tmp_path):
     assert "--watch and --json exclude each other" in report(mlp, "--watch", "--json").stderr
 
 
-def test_what_a_recorder_on_a_gpu_cannot_know_is_not_called_nought(mlp):
+def test_unknown_values_of_a_recording_on_a_gpu_are_not_shown_as_zero(mlp):
     golden = Path(__file__).parents[2] / "golden" / "gemm_pair.tileprof"
     golden_report, modelled = report(golden).stdout, report(mlp).stdout
     assert "arithmetic not recorded" in golden_report

@@ -78,6 +78,9 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--shape",
         "--size",
         "--width",
+        # of `measure_acs_runs.py`
+        "--unchecked",
+        "--ways",
         # of python -m tileprof.harvest, and of the script that tests its tables
         "--captures",
         "--engines",

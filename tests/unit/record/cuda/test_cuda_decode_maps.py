@@ -123,7 +123,7 @@ def loading(number, rows):
     return entries + [block_record(number, b, 1, 2) for b in (0, 1)]
 
 
-def test_of_several_launches_that_taught_the_one_that_loads_alike_is_believed(trace_of, tmp_path):
+def test_a_node_takes_the_stores_of_the_replayed_launch_with_equal_loads(trace_of, tmp_path):
     """Products of different depth: kernel, grid and the shape of the result are the same."""
     shallow, deep = [(0, 0), (1, 0)], [(0, 0), (0, 16), (1, 0), (1, 16)]
     events = lesson(tmp_path, 0, 1, [0] * 128 + [1] * 128, [(0x108000, 0x1000)])

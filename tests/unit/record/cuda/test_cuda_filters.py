@@ -299,7 +299,7 @@ def test_the_library_refuses_filters_that_it_cannot_make(runner, text):
 # ---- settings
 
 
-def test_filters_add_a_pass_and_are_told_to_the_two_passes_that_fill_them():
+def test_filters_add_a_pass_and_are_set_for_the_two_passes_that_fill_them():
     parser = argparse.ArgumentParser()
     record.prepare(parser)
     settings = cuda_options.settings(parser.parse_args(["--filters", "8192,3,128"]))

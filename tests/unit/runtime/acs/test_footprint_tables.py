@@ -103,7 +103,7 @@ def test_a_fine_table_knows_the_bytes_that_a_launch_read(tmp_path: Path):
     assert result.reads == ((1, 0, 128),)
 
 
-def test_a_fine_table_tells_the_columns_of_a_matrix_apart(tmp_path: Path):
+def test_a_fine_table_distinguishes_the_columns_of_a_matrix(tmp_path: Path):
     writer = TraceWriter(tmp_path / "t.tileprof", recorder="test", command=["t"], device=get("H200"))
     boxes = Boxes.of(tile=0, operand=0, mode=WRITE, offset=16, length=16, count_0=4, stride_0=64)
     y = writer.add_buffer(base=8192, bytes=256, kind="activation", name="y")

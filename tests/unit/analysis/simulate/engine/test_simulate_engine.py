@@ -170,7 +170,7 @@ def test_a_persistent_launch_runs_no_wider_than_its_grid():
     assert persistent([[1.0] * 6], [2]) == [0, 0, 1, 1, 2, 2]
 
 
-def test_work_items_that_wait_for_their_grid_hold_back_nobody():
+def test_work_items_that_wait_for_their_grid_delay_no_other():
     assert persistent([[2.0] * 3, [1.0] * 3], [1, 9]) == [0, 2, 4, 0, 0, 0]
     # In one slot, they run in order of rank all the same.
     assert persistent([[2.0] * 2, [1.0]], [1, 9], slots=1) == [0, 2, 4]
