@@ -32,7 +32,12 @@ from measuring import header, table
 
 RECORDED = GOLDEN / "clients"
 LISTS = {"first": "held_out.json", "second": "held_out_second.json", "third": "held_out_third.json"}
-SETS = {"clients": "used for rules", "held_out": "held out", "held_out_second": "of a second draw"}
+SETS = {
+    "clients": "programs of users",
+    "held_out": "of a first draw",
+    "held_out_second": "of a second draw",
+    "held_out_third": "of a third draw, held out",
+}
 """Results files, and what the page calls their programs."""
 LIMIT_S = 900
 RESULTS = Path(__file__).parents[1] / "results"

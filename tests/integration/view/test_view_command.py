@@ -86,4 +86,4 @@ def test_a_path_that_is_no_trace_is_refused_before_anything_is_written(view, tmp
 def test_stages_are_bound_only_where_there_is_a_policy(view, trace, tmp_path):
     result = view(trace, "--pair", "1:2", cwd=tmp_path)
     assert result.returncode == 2
-    assert "name the policy" in result.stderr
+    assert "are for a policy; give its file" in result.stderr

@@ -23,8 +23,9 @@ from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.trace import load
 from tileprof.viz import document as documents
+from tileprof.viz import study
 from tileprof.viz.serve import MOST_REQUESTS, Answers, PageServer
-from tileprof.viz.tables import lanes, relations, study
+from tileprof.viz.tables import lanes, relations
 
 GEMM, ATTENTION = 2, 3
 
