@@ -49,18 +49,18 @@ Left out: memory bandwidth of children (a child tile lasts as long on a full GPU
 """
 
 from tileprof.analysis.simulate.spawning.options import Spawning
-from tileprof.analysis.simulate.spawning.policies import PROGRAM, Ran, Spawned, compare, run, spawn, thresholds
-from tileprof.analysis.simulate.spawning.state import ALWAYS, FLAT, POLICIES, SPAWN, THRESHOLD, WARP
+from tileprof.analysis.simulate.spawning.run_rules import PROGRAM, Ran, Spawned, compare, run, spawn, thresholds
+from tileprof.analysis.simulate.spawning.state import ALWAYS, BY_WARP, FLAT, POLICIES, SPAWN, THRESHOLD
 from tileprof.analysis.simulate.spawning.work import Spawns
 
 __all__ = [
     "ALWAYS",
+    "BY_WARP",
     "FLAT",
     "POLICIES",
     "PROGRAM",
     "SPAWN",
     "THRESHOLD",
-    "WARP",
     "Ran",
     "Spawned",
     "Spawning",

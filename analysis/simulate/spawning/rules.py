@@ -10,6 +10,7 @@ from tileprof.analysis.simulate.spawning.state import (
     AREA,
     BEGUN,
     BUSY,
+    BY_WARP,
     CHILDREN,
     CLOSES,
     ENDED,
@@ -22,7 +23,6 @@ from tileprof.analysis.simulate.spawning.state import (
     SINCE,
     THRESHOLD,
     TICKED,
-    WARP,
     WINDOWS,
     Costs,
     State,
@@ -58,7 +58,7 @@ def queued(z: State, o: Costs) -> int:
 def decide(w: Work, o: Costs, z: State, count: int, now: float) -> None:
     """Let the first ``count`` of ``z.lanes``, threads of a warp that are asked together, decide whether they launch."""
     z.chosen[:] = False
-    if w.policy == WARP:
+    if w.policy == BY_WARP:
         _choose(w, o, z, count, now)
         return
     before = 0

@@ -7,38 +7,65 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FLAT, ALWAYS, THRESHOLD, SPAWN, WARP = range(5)
+FLAT, ALWAYS, THRESHOLD, SPAWN, BY_WARP = range(5)
 POLICIES = ("flat", "always", "threshold", "spawn", "warp")
 
 (
-    PARENT, CURRENT, RUNNING, HELD, ROOM, QUEUED, CHILDREN, ENDED, ACTIVE, ENTERED, ARRIVED, FRONT, SIZE,
-    SEEN, KEEPING, VISIBLE, STANDING, PENDING, COMPLETED,
-) = range(19)  # fmt: skip
-"""Counters: next parent thread, round, parent tiles that run, free slots, free threads, child tiles launched and not
-ended, of these running, child tiles ended, grids in execution, grids that have entered execution, grids arrived, first
-grid with tiles to start, events, child tiles in the queue as the warp that decides has read it, warps that do items
-inline, by the progress at which they end, child tiles in the queue as anyone can read it, warps that launch, grids that
-are not complete, and grids of the round that are.
-"""
+    PARENT,  # next parent thread
+    CURRENT,  # round
+    RUNNING,  # parent tiles that run
+    HELD,  # free slots
+    ROOM,  # free threads
+    QUEUED,  # child tiles launched and not ended
+    CHILDREN,  # of these running
+    ENDED,  # child tiles ended
+    ACTIVE,  # grids in execution
+    ENTERED,  # grids that have entered execution
+    ARRIVED,  # grids arrived
+    FRONT,  # first grid with tiles to start
+    SIZE,  # events
+    SEEN,  # child tiles in the queue as the warp that decides has read it
+    KEEPING,  # warps that do items inline, by the progress at which they end
+    VISIBLE,  # child tiles in the queue as anyone can read it
+    STANDING,  # warps that launch
+    PENDING,  # grids that are not complete
+    COMPLETED,  # grids of the round that are complete
+) = range(19)
+"""Counters (`State.c`)."""
 
 (
-    BUSY, SINCE, LIVED, SERVED, AREA, TICKED, CLOSES, MEAN, LINE, DONE, REACHES, OWN_ITEMS, OWN_NS, BEGUN,
-    PROGRESS, UNTIL, DEMAND,
-) = range(17)  # fmt: skip
-"""Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch
-has been served. Of the window: child tiles times time so far, until when, when it ends, and how many ran at a time in
-the one before. When the last read or update of the controller's words is done, and the last grid that has ended is
-complete; when the next parent tile may start; items done inline by tiles that
-have ended, and their time. When the first child tile started. How far a warp has come that has done items inline
-since the beginning, as far as it would alone, until when this is counted, and items per time that such warps would do
-alone.
-"""
+    BUSY,  # in which some child tile ran
+    SINCE,  # since when one runs
+    LIVED,  # of all child tiles that have ended
+    SERVED,  # when the last launch has been served
+    AREA,  # of the window: child tiles times time so far
+    TICKED,  # of the window: until when `AREA` counts
+    CLOSES,  # when the window ends
+    MEAN,  # child tiles that ran at a time in the window before
+    LINE,  # when the last read or update of the controller's words is done
+    DONE,  # when the last grid that has ended is complete
+    REACHES,  # when the next parent tile may start
+    OWN_ITEMS,  # items done inline by tiles that have ended
+    OWN_NS,  # time of these items
+    BEGUN,  # when the first child tile started
+    PROGRESS,  # how far a warp has come that has done items inline since the beginning, as far as alone
+    UNTIL,  # until when `PROGRESS` is counted
+    DEMAND,  # items per time that such warps would do alone
+) = range(17)
+"""Times in nanoseconds, and sums of them (`State.ns`)."""
 
-DECIDES, COMES, KEEPS, READS, SAMPLES, UPDATES, SHOWS, GOES_ON, COMPLETES = range(9)
-"""Events of a thread: its warp decides, comes to sites among its items or to their end, or begins with the items
-without sites that it keeps; its read comes to the controller's words, or is the last one; what it has launched comes
-to these words, or can be read; it has launched; its grid is complete.
-"""
+(
+    DECIDES,  # its warp decides
+    COMES,  # its warp comes to sites among its items or to their end
+    KEEPS,  # its warp begins with the items without sites that it keeps
+    READS,  # its read comes to the controller's words
+    SAMPLES,  # its last read comes to these words
+    UPDATES,  # what it has launched comes to these words
+    SHOWS,  # what it has launched can be read
+    GOES_ON,  # it has launched
+    COMPLETES,  # its grid is complete
+) = range(9)
+"""Events of a thread."""
 
 TOP, UNTIMED = -1, -2
 """No owner above; and the time of the owner's items is not measured, since another thread of its warp measures."""

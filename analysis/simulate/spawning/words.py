@@ -5,6 +5,7 @@ from __future__ import annotations
 from tileprof.analysis.bounds.compiled import internal
 from tileprof.analysis.simulate.spawning.launches import later, random_share
 from tileprof.analysis.simulate.spawning.state import (
+    BY_WARP,
     COMES,
     DECIDES,
     LINE,
@@ -18,7 +19,6 @@ from tileprof.analysis.simulate.spawning.state import (
     SPAWN,
     UPDATES,
     VISIBLE,
-    WARP,
     WINDOWS,
     Costs,
     State,
@@ -84,7 +84,7 @@ def reads(w: Work, o: Costs, z: State, now: float, first: int) -> None:
 def samples(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     """A warp has read how many children wait, and will decide."""
     z.looked[first], z.words[first] = z.c[VISIBLE], -1
-    think_ns = o.think_ns if w.policy == WARP else 0.0
+    think_ns = o.think_ns if w.policy == BY_WARP else 0.0
     later(w, o, z, DECIDES if z.parts[first] == 0 else COMES, first, now + _way_ns(o, z, first) + think_ns)
 
 

@@ -1,4 +1,4 @@
-"""``tileprof doctor``: what recording real kernels needs on this machine, what is missing, and what mends it."""
+"""``tileprof doctor``: what recording real kernels needs on this machine, what is missing, and how to repair it."""
 
 from __future__ import annotations
 

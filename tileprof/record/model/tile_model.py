@@ -1,4 +1,4 @@
-"""The words between the recorder and its tile models: an operator call goes in, kernels come out.
+"""The interface between the recorder and its tile models: an operator call goes in, kernels come out.
 
 A tile model is a pure function ``model(call, device) -> list[Kernel]``. It sees tensors as `Operand` (layout
 only), never as memory, so that calls of equal layout share one result: repeated layers are modelled once.

@@ -86,7 +86,7 @@ class Copilot:
 
     def ended_us(self) -> list[float]:
         """Return the mean over runs, for each program of the plan, from a run's first completion to the program's last,
-        as this thread heard of them; to be asked while no kernel runs.
+        by the times at which this thread read of them; to be asked while no kernel runs.
         """
         count = self._library.pilot_ends(self._pilot, None, 0)
         ended_ns = (ctypes.c_uint64 * count)()

@@ -1,7 +1,7 @@
 """Policies executed on a CPU, tile by tile, in whatever order they allow: races and deadlocks show where no GPU is.
 
 Touches (what each tile reads and writes) become a `Memory` of cells; a policy becomes a `Program` of posts and waits;
-`execute` runs the one over the other in one order, and `search` tries the orders that hurt.
+`execute` runs the one over the other in one order, and `search` tries the orders that show errors.
 """
 
 from tileprof.runtime.executor.executable import Program

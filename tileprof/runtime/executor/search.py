@@ -1,4 +1,4 @@
-"""Many executions: the orders that hurt, and what they found, in sentences."""
+"""Many executions: the orders that show errors, and what they found, in sentences."""
 
 from __future__ import annotations
 

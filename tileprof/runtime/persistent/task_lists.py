@@ -89,8 +89,7 @@ def plan_of(
 
 def _order(stage: StagePlan) -> I64:
     """Return tiles in order of their numbers; those of attention row by row, as what they read is computed; those of
-    pairs by two rows of tiles at a time, column by column, so that
-    memory gives the weights half as often.
+    pairs by two rows of tiles at a time, column by column, so that weights come from memory half as often.
     """
     gx, gy, _ = stage.operator.grid
     tile = np.arange(stage.operator.tiles, dtype=np.int64)

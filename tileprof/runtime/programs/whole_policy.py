@@ -1,10 +1,9 @@
 """The plans of whole-model kernels as policies, and the tile graphs that these have to satisfy.
 
 One stage per stage of a kernel, layer by layer; the tiles are the kernel's own. What a tile *needs* follows from the
-elements that it reads and that earlier tiles write; what it
-*awaits* from the words that the kernel polls (decoders), the elements that it loads until they are there (transformer
-blocks), or the waits in its table (convolutional networks). `tileprof.policy.verification` then says whether the one
-covers the other.
+elements that it reads and that earlier tiles write; what it *awaits* from the words that the kernel polls (decoders),
+the elements that it loads until they are there (transformer blocks), or the waits in its table (convolutional
+networks). `tileprof.policy.verification` then says whether the one covers the other.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tileprof.analysis.simulate.spawning import ALWAYS, FLAT, SPAWN, WARP, Ran, Spawning, Spawns
+from tileprof.analysis.simulate.spawning import ALWAYS, BY_WARP, FLAT, SPAWN, Ran, Spawning, Spawns
 
 Event = tuple[float, int, int, Callable[[], None]]
 """When, which kind and number decide who is first, what happens. Kinds: a child tile without sites ends, a warp has
@@ -213,7 +213,7 @@ class Plain:
         before = [sum(int(self.work.items[u]) >= self.threshold for u in some[:i]) for i in range(len(some))]
         chosen = (
             self.chosen(threads)
-            if self.policy == WARP
+            if self.policy == BY_WARP
             else {t for t, turn in zip(some, before, strict=True) if self.launches(t, turn)}
         )
         launching = [t for t in threads if t in chosen]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.unit.analysis.simulate.plain_spawning import Plain
 from tileprof.analysis.simulate.spawning import (
     ALWAYS,
+    BY_WARP,
     FLAT,
     POLICIES,
     SPAWN,
     THRESHOLD,
-    WARP,
     Spawning,
     compare,
     run,
@@ -253,10 +253,10 @@ def test_a_warp_launches_no_site_beside_which_another_keeps_as_much():
     options = Spawning(slots=64, resident=256, parent=4, child=4, warp=4, launch_ns=20.0, another_ns=3.0, gap_ns=0.0)
     even = spawns("even", [np.full(4, 5)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
     assert np.isfinite(run(even, options, SPAWN).took_ns).tolist() == [True, True, True, True]
-    assert np.isfinite(run(even, replace(options, another_ns=9.0), WARP).took_ns).sum() == 0
+    assert np.isfinite(run(even, replace(options, another_ns=9.0), BY_WARP).took_ns).sum() == 0
     assert run(even, replace(options, another_ns=9.0), SPAWN).time_ns > run(even, options, FLAT).time_ns
     steep = spawns("steep", [np.array([1, 40, 1, 30])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
-    outcome = run(steep, replace(options, another_ns=6.0), WARP)
+    outcome = run(steep, replace(options, another_ns=6.0), BY_WARP)
     assert np.isfinite(outcome.took_ns).tolist() == [False, True, False, True]
     assert outcome.time_ns == 1 + 20 + 2 * 6 + 10
 

@@ -1,7 +1,7 @@
 """Finding what the recorder needs on this machine: the Compute Sanitizer wheel, nvcc, cuda.h, a C++ compiler.
 
 NVIDIA's licence forbids shipping its library, so it is found where pip put it, or where a variable says. Each
-function raises `UserError` with what was looked for, where, and the command that mends it.
+function raises `UserError` with what was looked for, where, and the command that repairs it.
 """
 
 from __future__ import annotations

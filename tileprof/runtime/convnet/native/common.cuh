@@ -108,6 +108,6 @@ __device__ __forceinline__ void stamp(const Arguments& arguments, s32 task, Plac
 // For tests: sleeps up to DELAY_NS, a different time per task, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, s32 task, u32 place) {
     if constexpr (DELAY_NS > 0) {
-        nap((task + 1) * 40503u + *arguments.seed * 30011u + place * 7919u);
+        random_sleep((task + 1) * 40503u + *arguments.seed * 30011u + place * 7919u);
     }
 }

@@ -106,7 +106,7 @@ __device__ __forceinline__ Place resolved(const Arguments& arguments, u64 addres
 // For tests: sleeps up to DELAY_NS, a different time per task, block, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, int number, u32 place) {
     if constexpr (DELAY_NS > 0) {
-        nap((number + 1) * 40503u + (blockIdx.x + 1) * 58757u + *arguments.seed * 30011u + place * 7919u);
+        random_sleep((number + 1) * 40503u + (blockIdx.x + 1) * 58757u + *arguments.seed * 30011u + place * 7919u);
     }
 }
 

@@ -76,7 +76,7 @@ __device__ __forceinline__ void consumers_meet() { barrier_sync<1, CONSUMERS>();
 // For tests: sleeps up to DELAY_NS, a different time per task, block, run and place.
 __device__ __forceinline__ void delay(const Arguments& p, int number, u32 place) {
     if constexpr (DELAY_NS > 0)
-        nap((number + 1) * 40503u + (blockIdx.x + 1) * 58757u + *p.seed * 30011u + place * 7919u);
+        random_sleep((number + 1) * 40503u + (blockIdx.x + 1) * 58757u + *p.seed * 30011u + place * 7919u);
 }
 
 // The number of rows of a tile that have a token.

@@ -184,7 +184,8 @@ __device__ __forceinline__ void for_tasks(const Arguments& arguments, const Task
 // For tests: sleeps up to DELAY_NS, a different time per task, rank, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, int task, Rank rank, u32 place) {
     if constexpr (DELAY_NS > 0) {
-        nap((task + 1) * 40503u + (rank.with_part(rank.part) + 1) * 58757u + *arguments.seed * 30011u + place * 7919u);
+        random_sleep((task + 1) * 40503u + (rank.with_part(rank.part) + 1) * 58757u + *arguments.seed * 30011u +
+                     place * 7919u);
     }
 }
 

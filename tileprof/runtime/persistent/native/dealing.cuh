@@ -1,8 +1,8 @@
 // Tasks that are dealt while the kernel runs.
 //
 // QUEUE: a queue in global memory, of tickets. A cluster draws the next ticket and waits until a task stands in that
-// place. The block that completes the last semaphore of a task puts it in. Nothing is emptied between
-// runs: counts continue, and what stands in a place says of which run it is.
+// place. The block that completes the last semaphore of a task puts it in. Nothing is emptied between runs: counts
+// continue, and what stands in a place says of which run it is.
 //
 //     done -> semaphore + 1 -- value? -> each waiter's count + 1 -- all? -> place in the queue -> cluster that drew it
 //

@@ -6,9 +6,8 @@
 #include "dealing.cuh"
 #include "ends.cuh"
 
-constexpr int HANDED_COLUMNS =
-    // bytes of a buffer, whose 64 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
-    64;
+// Columns of a buffer, whose 64 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8).
+constexpr int HANDED_COLUMNS = 64;
 constexpr int HANDED_BUFFERS = BUFFERS / 2;  // of a warpgroup
 
 template <class S>

@@ -20,8 +20,8 @@ __device__ __forceinline__ float rounded(float x) { return low(pack(x, 0.0f)); }
 template <class Block>
 __device__ __forceinline__ void delay(const Block& block, int stage) {
     if constexpr (DELAY_NS > 0) {
-        nap((blockIdx.x + 1) * 40503u + (block.layer * Block::STAGE_COUNT + stage + 1) * 58757u +
-            block.launch() * 30011u + block.warp * 7919u);
+        random_sleep((blockIdx.x + 1) * 40503u + (block.layer * Block::STAGE_COUNT + stage + 1) * 58757u +
+                     block.launch() * 30011u + block.warp * 7919u);
     }
 }
 

@@ -40,7 +40,7 @@ __device__ __forceinline__ void wait_local(u32 barrier, u32 parity) {
 
 // For tests: sleeps up to DELAY_NS, for a time that depends on `mixed`. Callers mix numbers that differ wherever the
 // sleeps should differ.
-__device__ __forceinline__ void nap(u32 mixed) {
+__device__ __forceinline__ void random_sleep(u32 mixed) {
     mixed = (mixed ^ (mixed >> 7)) * 9973u;
     mixed = (mixed ^ (mixed >> 11)) & 1023u;
     const u64 length = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();

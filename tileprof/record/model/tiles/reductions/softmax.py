@@ -1,8 +1,7 @@
 """Softmax and log-softmax, forward and backward.
 
 Source: PyTorch's PersistentSoftmax.cuh and SoftMax.cu, from memory; rows of 1000 floats were recorded so on an H200
-(PyTorch
-2.11). Three kernels:
+(PyTorch 2.11). Three kernels:
 
 - last dimension, at most 1024 elements: a warp keeps one or two rows in registers ("persistent"), 128 threads
   per block;

@@ -50,8 +50,8 @@ class Group {
     std::vector<CUstream> streams_;
     Window window_;
     std::vector<std::deque<RecordedEvent>> events_;
-    std::unordered_set<uint64_t>
-        awaited_keys_;  // keys of launches behind which another lane waited when more had followed there
+    // Keys of launches behind which another lane waited when more had followed there.
+    std::unordered_set<uint64_t> awaited_keys_;
     uint64_t last_id_ = 0, last_but_one_ = 0;
     size_t most_events_;
     Late late_;
