@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tileprof.record.model.tables import Table
+
 _RARE: Final = (Op.ADDMM_MATRIX, Op.BADDBMM)
+_RESOURCES: Final = RECIPE.index("registers")
 
 
 def gathered(folders: Sequence[Path]) -> tuple[dict[tuple[int, ...], Entry], dict[str, Any]]:
@@ -97,6 +100,28 @@ def build(
     )  # fmt: skip
     assert len(RECIPE) == len(recipes[0]) + 3
     return {"entries": len(keys), "measured": measured, "recipes": len(recipes), "bytes": path.stat().st_size}
+
+
+def thin(source: Table, told: NDArray[np.int32], path: Path) -> dict[str, int]:
+    """Write a table without the captured entries that nets tell; a summary.
+
+    ``told`` is ``[entries, 13]``: the recipe that nets surely choose for each entry, as it would be launched, or -1.
+    An entry is left out if that is the launches of its own, but for registers and bytes of shared memory.
+    """
+    columns = source.columns
+    own = columns["recipes"][columns["recipe"]]
+    same = (own[:, :_RESOURCES] == told[:, :_RESOURCES]).all(axis=1)
+    rows = np.flatnonzero((columns["main_time"] > 0) | ~same)
+    used, recipe = np.unique(columns["recipe"][rows], return_inverse=True)
+    about = {name: value for name, value in source.about.items() if name not in ("key", "digest")}
+    write(
+        path, about, KEY, source.keys[rows],
+        {
+            "recipes": columns["recipes"][used], "recipe": recipe.reshape(-1).astype(np.uint16),
+            "main_time": columns["main_time"][rows], "rest_time": columns["rest_time"][rows],
+        },
+    )  # fmt: skip
+    return {"entries": len(rows), "left out": len(source) - len(rows), "bytes": path.stat().st_size}
 
 
 def write_held_out(folders: Sequence[Path], path: Path) -> int:

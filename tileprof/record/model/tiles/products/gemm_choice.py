@@ -132,17 +132,19 @@ def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tu
     """Return the recipe that a library is expected to choose, or the nearest entry's; None where no entry is near. The
     entry ``row`` is left out.
     """
-    near, apart = neighbours.nearest(problem, table, _NEAR, without=row)
-    alike = table.columns["recipes"][table.columns["recipe"][near]]
     nets = tables.table("product-nets", device)
-    expected = None if nets is None else learned.choose(problem, nets, device.sms, learned.Near(alike, apart))
+    expected = None if nets is None else learned.choose(problem, nets, device.sms)
+    if expected is not None and expected.recipe.kind not in _UNEVEN:
+        return expected.recipe, ShapeSource.LEARNED
+    near, _ = neighbours.nearest(problem, table, _NEAR, without=row)
+    alike = table.columns["recipes"][table.columns["recipe"][near]]
     if expected is None:
         return (fitted(Recipe.of(alike[0]), problem, device.sms), ShapeSource.NEIGHBOUR) if len(near) else None
-    if expected.kind in _UNEVEN:  # only near entries tell how many rows a block of these takes
-        own = neighbours.of_vector(problem, table, expected.kind, without=row) if problem.n == 1 else None
-        own = own or next((r for r in map(Recipe.of, alike) if r.kind == expected.kind), None)
-        expected = expected if own is None else fitted(own, problem, device.sms)
-    return expected, ShapeSource.LEARNED
+    # only near entries tell how many rows a block of these takes
+    recipe = expected.recipe
+    own = neighbours.of_vector(problem, table, recipe.kind, without=row) if problem.n == 1 else None
+    own = own or next((r for r in map(Recipe.of, alike) if r.kind == recipe.kind), None)
+    return (recipe if own is None else fitted(own, problem, device.sms)), ShapeSource.LEARNED
 
 
 def _aligned(problem: Problem) -> bool:
