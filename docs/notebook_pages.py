@@ -46,8 +46,8 @@ def _shown(output: Any, number: int) -> str:
     if FIGURE in data:
         parts = (json.dumps(data[FIGURE][part]).replace("</", "<\\/") for part in ("data", "layout"))
         options = "{responsive: true, displayModeBar: false}"
-        drawn = f'Plotly.newPlot("figure-{number}", {", ".join(parts)}, {options})'
-        return f'<div id="figure-{number}"></div>\n<script>{drawn}</script>'
+        plot_call = f'Plotly.newPlot("figure-{number}", {", ".join(parts)}, {options})'
+        return f'<div id="figure-{number}"></div>\n<script>{plot_call}</script>'
     if "text/markdown" in data:
         return str(data["text/markdown"])
     if "<table" in data.get("text/html", ""):

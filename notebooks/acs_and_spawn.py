@@ -175,8 +175,8 @@ intervals(
 )  # fmt: skip
 
 # %%
-shown = table.rename(columns={"row": "scheduler: programs", "value": "published mean"}).set_index("scheduler: programs")
-shown.round(2)
+means = table.rename(columns={"row": "scheduler: programs", "value": "published mean"}).set_index("scheduler: programs")
+means.round(2)
 
 # %%
 lines = [

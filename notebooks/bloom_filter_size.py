@@ -97,9 +97,11 @@ def run(job: tuple[str, Counted]) -> dict[str, object]:
     time_ns = simulator.run(filters).time_ns
     edges, collisions = counts_by_graph[filters, id(simulator.graph)]
     options = {key: getattr(filters, key) for key in ("bits", "hashes", "granule", "flush")}
-    kept = (barrier[name] - time_ns) / (barrier[name] - exact[name])
+    gain_share = (barrier[name] - time_ns) / (barrier[name] - exact[name])
     false = collisions / max(edges - collisions, 1)
-    return {"program": name} | options | {"kept": kept, "false edges": false, "edges": edges, "us": time_ns / 1000}
+    return (
+        {"program": name} | options | {"kept": gain_share, "false edges": false, "edges": edges, "us": time_ns / 1000}
+    )
 
 
 # %% [markdown]

@@ -168,7 +168,7 @@ title = (
     f"CPU scheduling with speculation beats a CUDA graph {text(speculative[small].min())} one way where kernels are small;<br>"
     f"without speculation {text(plain[small].max())}, and for the MLPs {text(speculative[large].max())}"
 )
-shown = {
+axis_ranges = {
     name: (
         -0.6 if name in small else -0.15,
         1.15 * max(table.loc[table["program"] == name, "gain"].max(), *marks.values()),
@@ -183,7 +183,7 @@ curves(
     panel="program",
     levels=baselines,
     guides={"NVLink-C2C": NVLINK_US, "PCIe": PCIE_US},
-    ranges=shown,
+    ranges=axis_ranges,
     log_x=True,
     percent=True,
     title=title,
@@ -234,7 +234,7 @@ curves(
 # The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that assigns tiles to a persistent
 # kernel over PCIe. Its link was measured separately and is part of the device description (`link_trip_ns`). Ten
 # chains were measured on an H200. The curves are simulated with the same tiles and use only the measured time of the
-# stages one by one (`tests/benchmarks/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their
+# stages one by one (`tests/benchmarks/simulator/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their
 # inputs, *ccks-ready* does not.
 
 # %%
@@ -283,7 +283,7 @@ there.assign(difference=lambda t: t["simulated_us"] / t["measured_us"] - 1)[
 
 # %% [markdown]
 # The table has every simulated scheduler that also runs on a GPU, measured and simulated
-# (`tests/benchmarks/bench_twins.py`):
+# (`tests/benchmarks/simulator/bench_twins.py`):
 
 # %%
 pd.read_csv(clone / "notebooks" / "data" / "twins.csv").set_index("scheduler")
@@ -297,7 +297,7 @@ rows = [
     f"| {name} | {baselines[name]['CUDA graph']:.1%} | {nvlink[name]:.1%} | {pcie[name]:.1%} | {text(speculative[name])} | {text(plain[name])} |"
     for name in PROGRAMS
 ]
-lost = 100 * (nvlink - pcie)[small]
+lost_gain = 100 * (nvlink - pcie)[small]
 near = table[table["latency_us"] <= PCIE_US].pivot_table(
     index=["program", "latency_us"], columns="variant", values="gain"
 )
@@ -306,7 +306,7 @@ idle = [100 * (gain(name, at("ccks:fetch=0ns", NVLINK_US)) - baselines[name]["CU
 Markdown(
     f"""
 **Answer.** With speculation, a link about as fast as PCIe is enough: from {NVLINK_US} to {PCIE_US} us one way the programs of small kernels lose
-at most {lost.max():.1f} points of gain, and they beat a CUDA graph {text(speculative[small].min())}. Without it every chain of tiles pays the
+at most {lost_gain.max():.1f} points of gain, and they beat a CUDA graph {text(speculative[small].min())}. Without it every chain of tiles pays the
 round trip, and they beat the graph only {text(plain[small].max())}. Bypassing the CPU is worth at most {bypass:.1f} points up
 to {PCIE_US} us; the CPU's throughput matters more ({crowded.split(",")[0]} needs {thread_counts["batches of 32"]} with batches, {thread_counts["no batches"]} without).
 The MLPs have few and large kernels and beat the graph {text(speculative[large].max())}; even if the workers' 100 ns per tile were free,

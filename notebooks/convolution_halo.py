@@ -39,7 +39,7 @@ from tileprof.policy.assessment import assess
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace.footprint import READ, WRITE
-from tileprof.viz.policy_overlay import PairOverlay
+from tileprof.viz.tables.policy_overlay import PairOverlay
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
@@ -119,10 +119,10 @@ verdict = verify(conv2dtile, fused, [producer, consumer])
 waits = pair_waits(conv2dtile, fused, verdict)[0]
 parents, children, _ = waits.awaited.edges()
 read = pixels(consumer, TILE, READ, 0)
-awaited = sum(pixels(producer, int(p), WRITE, 2) for p in parents[children == TILE]).astype(bool)
+awaited_pixels = sum(pixels(producer, int(p), WRITE, 2) for p in parents[children == TILE]).astype(bool)
 makers, theirs, _ = waits.missing.edges()
 unawaited = sum(pixels(producer, int(p), WRITE, 2) for p in makers[theirs == TILE]).astype(bool)
-plane = np.select([read & awaited, read & unawaited, unawaited, awaited], [1, 2, 3, 1], 0)
+plane = np.select([read & awaited_pixels, read & unawaited, unawaited, awaited_pixels], [1, 2, 3, 1], 0)
 rows = np.flatnonzero(plane.any(axis=1))
 top, bottom = max(rows.min() - 3, 0), rows.max() + 4
 areas(
@@ -130,7 +130,7 @@ areas(
     ["other blocks", "read and awaited", "read, but nothing waits for it", "rest of the blocks that nothing waits for"],
     ["#f4f4f4", "#0072B2", "#D55E00", "#F6D5B8"],
     origin=(int(top), 0),
-    title=f"A block reads {int(read.sum())} pixels; cuSync's Conv2DTileSync waits for {int((read & awaited).sum())} of them",
+    title=f"A block reads {int(read.sum())} pixels; cuSync's Conv2DTileSync waits for {int((read & awaited_pixels).sum())} of them",
     x_title="column of the image, pixels",
     y_title="row of the image, pixels",
     square=True,

@@ -32,7 +32,7 @@ from IPython.display import Markdown
 import tileprof
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import Simulator, scheduler
-from tileprof.viz.tile_figures import tile_graph
+from tileprof.viz.figures.tile_figures import tile_graph
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
@@ -62,8 +62,8 @@ graph.pairs.loc[~graph.pairs["reuse_only"], columns].head(15)
 products = graph.launches.loc[graph.launches["op"].astype(str) == "aten::addmm", "launch"]
 STEPS = range(int(products.iloc[len(products) // 3 + 1]) + 1)
 inside = graph.links[~graph.links["reuse"] & graph.links["producer"].isin(STEPS) & graph.links["consumer"].isin(STEPS)]
-shown = int(graph.tile_base[len(STEPS)])
-bound, dependent_tiles = np.zeros(shown, bool), set()
+tile_count = int(graph.tile_base[len(STEPS)])
+bound, dependent_tiles = np.zeros(tile_count, bool), set()
 for producer, consumer, block in inside[["producer", "consumer", "block"]].itertuples(index=False):
     bound[graph.tile_base[consumer] : graph.tile_base[consumer + 1]] |= graph.blocks[block].set_of >= 0
     parent, child, _ = graph.blocks[block].edges()
@@ -71,7 +71,7 @@ for producer, consumer, block in inside[["producer", "consumer", "block"]].itert
 tile_graph(
     graph,
     STEPS,
-    title=f"A step of a GRU and the products of the next: {shown} blocks, {len(dependent_tiles):,} dependent pairs of blocks; "
+    title=f"A step of a GRU and the products of the next: {tile_count} blocks, {len(dependent_tiles):,} dependent pairs of blocks; "
     f"{int((~bound).sum())} blocks (orange) could start at once",
 )
 

@@ -24,7 +24,7 @@
 #   convolutions, in fp16, recorded without a GPU. Tile shapes, split-k and times follow tileprof's rules for the
 #   device, which a library need not share.
 # * **measured**: how much of its peak arithmetic an H200 reaches for these layers
-#   (`tests/gpu/measuring/measure_arithmetic.py`).
+#   (`tests/gpu/measuring/arithmetic/measure_arithmetic.py`).
 
 # %%
 import json
@@ -142,9 +142,11 @@ recorded.groupby("program")[["waves", "share", "sms"]].median().round(2).assign(
 )
 
 # %%
-shown = recorded[recorded["program"].isin(["convolution", "gpt2", "gpt2_compiled", "lstm", "gru"])]
+recorded_programs = recorded[recorded["program"].isin(["convolution", "gpt2", "gpt2_compiled", "lstm", "gru"])]
 order = ["RNN product, training", "RNN product, inference", "convolution, training", "convolution, inference"]
-bars = pd.concat([*(modelled[modelled["group"].str.startswith(name)] for name in order), shown], ignore_index=True)
+bars = pd.concat(
+    [*(modelled[modelled["group"].str.startswith(name)] for name in order), recorded_programs], ignore_index=True
+)
 
 
 def below(rows: pd.DataFrame, bound: float = 0.5) -> float:
@@ -177,9 +179,9 @@ wave_points(points, title=f"On an H200, {under:.0%} of these kernels have less t
 of_h200 = modelled[modelled["device"] == "H200"].reset_index(drop=True)
 cells = names.str.replace(" x ", ", batch ").str.replace(", batch ", " ", n=1)
 shape = names.where(of_h200["family"] == "convolution", cells) + " (" + suites + ")"
-reached = pd.DataFrame(json.loads((clone / "tests" / "gpu" / "results" / "arithmetic.json").read_text())["rows"])
-reached = reached.drop_duplicates("shape").set_index("shape")["share"]
-units = of_h200.assign(arithmetic=shape.map(reached).to_numpy())
+counters = pd.DataFrame(json.loads((clone / "tests" / "gpu" / "results" / "arithmetic.json").read_text())["rows"])
+counters = counters.drop_duplicates("shape").set_index("shape")["share"]
+units = of_h200.assign(arithmetic=shape.map(counters).to_numpy())
 full, busy = (float(units[column].median()) for column in ("share", "arithmetic"))
 share_points(
     units,
@@ -205,7 +207,7 @@ lines = [
         line(f"{family}, {device} (modelled)", rows)
         for (family, device), rows in modelled.groupby(["family", "device"])
     ),
-    *(line(f"{program}, H200 (recorded)", rows) for program, rows in shown.groupby("program")),
+    *(line(f"{program}, H200 (recorded)", rows) for program, rows in recorded_programs.groupby("program")),
 ]
 time = recorded.loc[recorded["share"] < 0.5, "time_ns"].sum() / recorded["time_ns"].sum()
 fits = modelled.groupby(["family", "device"])["resident"].median()

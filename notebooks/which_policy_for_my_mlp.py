@@ -41,7 +41,7 @@ from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.format.tile_numbers import tile_numbers
 from tileprof.policy.verification.verifier import verify
-from tileprof.viz.tile_figures import tile_matrix
+from tileprof.viz.figures.tile_figures import tile_matrix
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
 sys.path[:0] = [str(place / "notebooks") for place in places if (place / "notebooks" / "studies").is_dir()][:1]
@@ -121,9 +121,9 @@ for tokens, graph in fused.items():
     tried = {}
     for kind, name in CUSYNC.items():
         plain = shipped_policy(Shipped(kind, rows="xx"), graph, *pairs[tokens])
-        for order, taken in ORDERS.items():
+        for order, order_of in ORDERS.items():
             bound = zip(pairs[tokens], plain.stages)
-            stages = tuple(replace(stage, order=taken(launch, stage)) for launch, stage in bound)
+            stages = tuple(replace(stage, order=order_of(launch, stage)) for launch, stage in bound)
             tried[name, order] = replace(plain, stages=stages)
     derived = synthesise(graph, list(pairs[tokens]), predictor=predict)
     tried["derived", " ".join(edge.kind for edge in derived.edges)] = derived
@@ -146,7 +146,7 @@ of = {
 }
 best_of = {order: pd.concat([of[name, order] for name in CUSYNC.values()], axis=1).max(axis=1) for order in ORDERS}
 derived = table[table["policy"] == "derived"].set_index("tokens")
-shown = {
+gains_by_source = {
     "cuSync's best, column by column (modelled)": best_of["column by column"],
     "cuSync's best, row by row (modelled)": best_of["row by row"],
     "derived from the recording (modelled)": derived["gain"],
@@ -155,7 +155,10 @@ shown = {
 others = max(best_of["column by column"].max(), best_of["as recorded"].max(), 0.0)
 bars(
     pd.concat(
-        [gain.rename_axis("tokens").rename("gain").reset_index().assign(source=name) for name, gain in shown.items()]
+        [
+            gain.rename_axis("tokens").rename("gain").reset_index().assign(source=name)
+            for name, gain in gains_by_source.items()
+        ]
     ),
     x="tokens",
     y="gain",

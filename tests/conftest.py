@@ -1,4 +1,6 @@
-"""What holds for the whole suite: Triton interprets, and the examples of a property test are the same in each run."""
+"""Settings for the whole suite: Triton interprets kernels, and the examples of property tests are the same in each
+run.
+"""
 
 import gc
 import os
@@ -15,45 +17,46 @@ from hypothesis.internal.conjecture import providers
 
 from tests.support import compile_once, shared
 
-# Triton decides at import whether kernels are interpreted, and whichever test imports torch first may import it.
+# Triton decides at import whether it interprets kernels, and any test may be the first to import it.
 os.environ["TRITON_INTERPRET"] = "1"
 
-# On a slow machine lines that tell where a command is would stand among what tests compare.
+# On a slow machine, progress lines of commands would appear in output that tests compare.
 os.environ["TILEPROF_PROGRESS_S"] = "0"
 
-# The workers share the cores: threads of arithmetic beside them wait for each other, busily, and take twice the time.
+# The workers share the cores. More threads for arithmetic would wait for each other busily and take twice the time.
 for _library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
-# Inductor compiles a handful of small functions: to try which vectors the machine has, and to compile PyTorch's headers
-# in front, takes longer than that.
+# Inductor compiles a few small functions here. Trying which vector instructions the machine has, and precompiling
+# PyTorch's headers, takes longer than that.
 os.environ |= {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 
-# Each program that a test starts, and each worker, would compile the package again.
+# Otherwise each program that a test starts, and each worker, would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What a shell starts in the background ignores SIGINT, under nohup SIGHUP; so would the programs that tests interrupt.
+# Programs that a shell starts in the background ignore SIGINT (under nohup, SIGHUP), and so would programs that tests
+# interrupt.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
-# The gate must not fail by chance: it draws from a fixed seed, however slow the machine. `make search` draws at random.
+# The gate must not fail by chance: it draws from a fixed seed and has no deadline. `make search` draws at random.
 _any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("gate", derandomize=True, **_any)
 settings.register_profile("search", derandomize=False, print_blob=True, **_any)
 settings.load_profile("gate")
 
-# Hypothesis also draws constants from the modules that are loaded by then. These differ from run to run: workers share
-# the tests as they come, and tests load modules. Without them the fixed seed gives the same examples in every run.
+# Hypothesis also draws constants from loaded modules, which differ from run to run, since workers share the tests.
+# Without these constants the fixed seed gives the same examples in every run.
 assert callable(providers._get_local_constants), "Hypothesis has changed: see why it is replaced here"
 providers._get_local_constants = lambda: providers._local_constants
 
 MOST_EXAMPLES = 40
-"""Examples of a property in the gate, the same ones in every run; `make search` draws as many as the test says."""
+"""Number of examples of a property in the gate. `make search` draws as many as the test says."""
 
 COMPILED_LATER = ("unit/record", "unit/runtime", "unit/trace", "unit/devices", "unit/arrays")
-"""Tests that run first: those of other folders simulate, which is compiled meanwhile by a process of its own."""
+"""Tests that run first. Tests of other folders simulate, and a separate process compiles the simulator meanwhile."""
 
 HERE = Path(__file__).parent
 
@@ -62,9 +65,9 @@ _FALSIFYING = re.compile(r"(?:Falsifying example|Failing test case): \w+\(\n(.*?
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the schedulers once, beside the workers, of which each would do it otherwise."""
+    """Compile the schedulers once, in a separate process; otherwise each worker would do it."""
     compile_once.install()
-    gc.disable()  # what collection makes stays: looking through it again and again takes a fifth of the time
+    gc.disable()  # collected objects stay: scanning them again and again takes a fifth of the time
     config = session.config
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -75,7 +78,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shared by the workers of a run; gone with it."""
+    """Return a folder that the workers of a run share and that is removed with the run."""
     base = tmp_path_factory.getbasetemp()
     shared.PLACE.folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
     shared.PLACE.folder.mkdir(exist_ok=True)

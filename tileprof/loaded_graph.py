@@ -76,18 +76,18 @@ class LoadedGraph(TileGraph):
 
     def plot_pair(self, producer: int, consumer: int) -> go.Figure:
         """Return producer tiles by consumer tiles of two launches. Raises `UserError` where they are independent."""
-        from tileprof.viz.tile_figures import tile_matrix  # noqa: PLC0415 - plotly
+        from tileprof.viz.figures.tile_figures import tile_matrix  # noqa: PLC0415 - plotly
 
         return tile_matrix(self, producer, consumer, title=self._pair_title(producer, consumer))
 
     def plot_tiles(self, launches: Sequence[int] | None = None) -> go.Figure:
         """Return tiles as nodes, a column per launch (default: the pair of the largest gain), dependencies as lines.
 
-        Raises `UserError` above `tileprof.viz.tile_figures.MOST_TILES` tiles, and without ``launches`` where no launch
-        depends on another.
+        Raises `UserError` above `tileprof.viz.figures.tile_figures.MOST_TILES` tiles, and without ``launches`` where no
+        launch depends on another.
         """
         from tileprof.errors import UserError  # noqa: PLC0415 - used here alone
-        from tileprof.viz.tile_figures import tile_graph  # noqa: PLC0415 - plotly
+        from tileprof.viz.figures.tile_figures import tile_graph  # noqa: PLC0415 - plotly
 
         if launches is None:
             if self.pairs.empty:
@@ -98,7 +98,7 @@ class LoadedGraph(TileGraph):
 
     def plot_timeline(self) -> go.Figure:
         """Return launches over time, a row per stream."""
-        from tileprof.viz.program_figures import timeline  # noqa: PLC0415 - plotly
+        from tileprof.viz.figures.program_figures import timeline  # noqa: PLC0415 - plotly
 
         program = self.report().program
         kind = "modelled" if program.timing.get("modelled") else "measured"
@@ -108,7 +108,7 @@ class LoadedGraph(TileGraph):
 
     def plot_gain(self, most: int = 12) -> go.Figure:
         """Return the pairs of launches that gain most from overlap, repeated layers summed."""
-        from tileprof.viz.program_figures import gains  # noqa: PLC0415 - plotly
+        from tileprof.viz.figures.program_figures import gains  # noqa: PLC0415 - plotly
 
         return gains(self.report().groups, title="What overlap of two launches gains", most=most)
 

@@ -43,13 +43,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         path = Path(folder) / "test.tileprof"
         with recording(path, **{name: limits[name] for name in _RECORDING & set(limits)}):
             result = yield
-        broken = _broken(path, limits)
+        broken = _broken_limits(path, limits)
     if broken:
         pytest.fail("tileprof: " + "; ".join(broken), pytrace=False)
     return result
 
 
-def _broken(path: Path, limits: dict[str, Any]) -> list[str]:
+def _broken_limits(path: Path, limits: dict[str, Any]) -> list[str]:
     """Return sentences about limits that the trace breaks."""
     from tileprof.analysis.reporting.comparison import facts  # noqa: PLC0415 - heavy, and only for marked tests
     from tileprof.analysis.reporting.report import build_report  # noqa: PLC0415 - as above

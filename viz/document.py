@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds import ROOFLINE, Machine
 from tileprof.analysis.lanes import LaneSource
 from tileprof.trace.schema import COVERAGES, TIMINGS
-from tileprof.viz.boxes import box_tables
-from tileprof.viz.buffer_uses import use_tables
 from tileprof.viz.comparisons import Study
-from tileprof.viz.fold import fold_launches
-from tileprof.viz.lanes import lane_tables
-from tileprof.viz.page_values import Packed, pack, packed_bytes, printable
-from tileprof.viz.policy_overlay import Overlay, overlay_table
-from tileprof.viz.relations import relation_tables
-from tileprof.viz.schedules import gain_tables
+from tileprof.viz.tables.boxes import box_tables
+from tileprof.viz.tables.buffer_uses import use_tables
+from tileprof.viz.tables.fold import fold_launches
+from tileprof.viz.tables.lanes import lane_tables
+from tileprof.viz.tables.page_values import Packed, pack, packed_bytes, printable
+from tileprof.viz.tables.policy_overlay import Overlay, overlay_table
+from tileprof.viz.tables.relations import relation_tables
+from tileprof.viz.tables.schedules import gain_tables
 from tileprof.viz.variants import Variant, variant_tables
 
 if TYPE_CHECKING:
@@ -82,22 +82,22 @@ def document(
     notes: list[str] = []
     strings = Strings()
     source = LaneSource(graph.recording, launches)
-    shown = source.timed(launches).head(MOST_LAUNCHES)
-    notes += _untimed(launches, source.lives.source)
-    if len(shown) < len(launches):
-        notes.append(f"Only the first {len(shown):,} of {len(launches):,} launches are in this page.")
-    pairs = _important_pairs(graph.pairs, len(shown), notes)
+    shown_launches = source.timed(launches).head(MOST_LAUNCHES)
+    notes += _timing_notes(launches, source.lives.source)
+    if len(shown_launches) < len(launches):
+        notes.append(f"Only the first {len(shown_launches):,} of {len(launches):,} launches are in this page.")
+    pairs = _important_pairs(graph.pairs, len(shown_launches), notes)
     value: dict[str, Any] = {
         "summary": _summary(graph, source.timed(launches)) | _bounds(report),
-        "launches": _launches(shown, strings) | {"slots": pack(Machine(graph.device).slots(shown))},
-        "fold": fold_launches(shown),
+        "launches": _launches(shown_launches, strings) | {"slots": pack(Machine(graph.device).slots(shown_launches))},
+        "fold": fold_launches(shown_launches),
         "pairs": _pairs(pairs, strings, report),
         "groups": _groups(report),
         "strings": strings.texts,
         "notes": notes,
         "guidance": None if guidance is None else _guidance(guidance),
     }
-    value |= use_tables(graph.recording, shown, strings.codes, notes) | variant_tables(
+    value |= use_tables(graph.recording, shown_launches, strings.codes, notes) | variant_tables(
         variants if report is None or report.dependencies_known else ()
     )
     room = PAGE_BYTES - _size(value)
@@ -111,8 +111,8 @@ def document(
         tiles = np.diff(graph.tile_base).tolist()
         room = PAGE_BYTES - _size(value)
         value["policy"] = overlay_table(policy, pairs, tiles, budget=room // 3, notes=notes)
-    value |= lane_tables(graph.recording, shown, budget=(PAGE_BYTES - _size(value)) // 2, notes=notes)
-    value |= box_tables(graph.recording, shown, budget=(PAGE_BYTES - _size(value)) // 4, notes=notes)
+    value |= lane_tables(graph.recording, shown_launches, budget=(PAGE_BYTES - _size(value)) // 2, notes=notes)
+    value |= box_tables(graph.recording, shown_launches, budget=(PAGE_BYTES - _size(value)) // 4, notes=notes)
     return value | relation_tables(graph, pairs, budget=PAGE_BYTES - _size(value), notes=notes)
 
 
@@ -132,7 +132,7 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _untimed(launches: pd.DataFrame, sources: list[str]) -> list[str]:
+def _timing_notes(launches: pd.DataFrame, sources: list[str]) -> list[str]:
     """Return what `LaneSource.timed` had to assume."""
     notes = []
     if len(launches) > 1 and not launches["begin_ns"].to_numpy().any():

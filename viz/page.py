@@ -9,14 +9,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from tileprof.viz.document import document
-from tileprof.viz.page_values import inert_json
+from tileprof.viz.tables.page_values import inert_json
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.guidance import Guidance
     from tileprof.analysis.reporting.report import Report
     from tileprof.viz.comparisons import Study
-    from tileprof.viz.policy_overlay import Overlay
+    from tileprof.viz.tables.policy_overlay import Overlay
     from tileprof.viz.variants import Variant
 
 # The drawing is our own, on canvas: plotly's script alone is 4.5 MB, more than the whole page of a GPT-2 may have, and
@@ -46,12 +46,12 @@ def page(
     """
     value = document(graph, report, study, policy, variants, guidance) | {"served": served}
     script, style = _asset("page.js"), _asset("page.css")
-    allowed = (
+    content_policy = (
         f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
         f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if served else ''}"
     )
     parts = {
-        "POLICY": html.escape(allowed, quote=True),
+        "POLICY": html.escape(content_policy, quote=True),
         "TITLE": html.escape(value["summary"]["command"] or "a trace"),
         "STYLE": style,
         "DATA": inert_json(value),

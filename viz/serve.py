@@ -22,12 +22,12 @@ from urllib.parse import parse_qs, urlsplit
 from tileprof.analysis.lanes import LaneSource
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.errors import UserError
-from tileprof.viz.boxes import boxes_of
 from tileprof.viz.comparisons import plain, size
-from tileprof.viz.lanes import grid_of, whole_lanes
 from tileprof.viz.page import page
-from tileprof.viz.relations import whole
-from tileprof.viz.schedules import schedule_value
+from tileprof.viz.tables.boxes import boxes_of
+from tileprof.viz.tables.lanes import grid_of, whole_lanes
+from tileprof.viz.tables.relations import whole
+from tileprof.viz.tables.schedules import schedule_value
 from tileprof.viz.variants import variant_value
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tileprof.analysis.guidance import Guidance
     from tileprof.analysis.reporting.report import Report
     from tileprof.viz.comparisons import Study
-    from tileprof.viz.policy_overlay import Overlay
+    from tileprof.viz.tables.policy_overlay import Overlay
     from tileprof.viz.variants import Variant
 
 LOOPBACK = "127.0.0.1"

@@ -19,7 +19,7 @@ from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler
 from tileprof.errors import UserError
 from tileprof.viz.comparisons import OCCUPANCIES, SIZES, cost, finite
-from tileprof.viz.page_values import printable
+from tileprof.viz.tables.page_values import printable
 
 if TYPE_CHECKING:
     from dataclasses import Field

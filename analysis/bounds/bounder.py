@@ -183,5 +183,5 @@ class Bounder:
         """Return least time on the DRAM interface, ns, and bytes that must cross it."""
         device = self.machine.device
         read, written = self._traffic.compulsory(launches)
-        moved = max(0, read - device.l2_bytes) + max(0, written - device.l2_bytes)
-        return moved / device.dram_bytes_per_s * 1e9, read + written
+        dram_bytes = max(0, read - device.l2_bytes) + max(0, written - device.l2_bytes)
+        return dram_bytes / device.dram_bytes_per_s * 1e9, read + written

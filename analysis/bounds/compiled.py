@@ -53,7 +53,7 @@ def source_digest(function: Callable[..., object]) -> str:
     global constants that they use, which numba compiles into the code.
     """
     parts: set[str] = set()
-    reached, waiting = {function}, [function]
+    functions, waiting = {function}, [function]
     while waiting:
         at = waiting.pop()
         with open(at.__code__.co_filename, "rb") as source:  # noqa: PTH123 - one call per compiled function
@@ -62,8 +62,8 @@ def source_digest(function: Callable[..., object]) -> str:
             plain = value.py_func if isinstance(value, Dispatcher) else None
             if plain is None:
                 parts.add(f"{name} = {pickle.dumps((value, getattr(value, '_fields', None)))!r}")
-            elif plain not in reached:
-                reached.add(plain)
+            elif plain not in functions:
+                functions.add(plain)
                 waiting.append(plain)
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 

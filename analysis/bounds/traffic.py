@@ -49,9 +49,9 @@ class Traffic:
         use_counts = Counter(
             buffer for _, touched, buffers, _ in bindings for buffer in map(buffers.__getitem__, touched)
         )
-        for launch, touched, buffers, offsets in bindings:
+        for launch, slot_bytes, buffers, offsets in bindings:
             bound: list[tuple[int, Ranges]] = []
-            for slot, (reads, writes) in touched.items():
+            for slot, (reads, writes) in slot_bytes.items():
                 buffer, offset = buffers[slot], offsets[slot]
                 if use_counts[buffer] == 1:
                     if not self._guessed[launch]:

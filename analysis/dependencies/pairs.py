@@ -31,8 +31,8 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
     links = graph.links
     footprint = graph.launches["footprint"].to_numpy()
     keys = links[["producer", "consumer"]].to_numpy()
-    changed = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
-    bounds = [0, *changed.tolist(), len(keys)] if len(keys) else [0]
+    first_rows = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
+    bounds = [0, *first_rows.tolist(), len(keys)] if len(keys) else [0]
     hazard, reuse = links["hazard"].astype(str).tolist(), links["reuse"].tolist()
     block, edges, size = links["block"].tolist(), links["edges"].tolist(), links["bytes"].tolist()
     patterns: dict[_Key, Pattern] = {}

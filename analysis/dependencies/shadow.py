@@ -147,8 +147,8 @@ def inherit(parts: Iterable[tuple[Shadow, int, int, int, tuple[int, ...]]]) -> t
     """
     events = []
     for shadow, shift, begin, end, new_slots in parts:
-        moved = (event.inherited(new_slots[event.slot], shift, begin, end) for event in shadow.events)
-        events += [event for event in moved if len(event.lo)]
+        inherited_events = (event.inherited(new_slots[event.slot], shift, begin, end) for event in shadow.events)
+        events += [event for event in inherited_events if len(event.lo)]
     return _renumbered(events)
 
 

@@ -56,7 +56,7 @@ def chains(graph: TileGraph, gap_ns: float) -> list[Chain]:
         if end > at:
             spans.append((at, end))
         at = end + 1
-    return _folded(graph, spans, gap_ns)
+    return _chains_of_pairs(graph, spans, gap_ns)
 
 
 def _pairs(graph: TileGraph) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
@@ -77,7 +77,7 @@ def _joins(launch: int, first: int, fusible: dict[int, list[int]], foreign: dict
     return inside and not any(p >= first for p in foreign.get(launch, ()))
 
 
-def _folded(graph: TileGraph, spans: list[tuple[int, int]], gap_ns: float) -> list[Chain]:
+def _chains_of_pairs(graph: TileGraph, spans: list[tuple[int, int]], gap_ns: float) -> list[Chain]:
     launches = graph.launches
     took = launches["duration_ns"].to_numpy(np.float64)
     operators = launches["op"].astype(str).str.removeprefix("aten::").str.partition(".")[0].tolist()
@@ -88,18 +88,18 @@ def _folded(graph: TileGraph, spans: list[tuple[int, int]], gap_ns: float) -> li
         alike.setdefault(names, []).append((first, last))
     chains_of_pairs = []
     for names, copies in alike.items():
-        saved = sum(_saved(took[a : b + 1], gap_ns) for a, b in copies)
+        saved = sum(_saving_ns(took[a : b + 1], gap_ns) for a, b in copies)
         first, last = copies[len(copies) // 2]
         places = [modules[a] for a, _ in copies]
         module = common_name(places) if len({re.sub(r"\d+", "*", place) for place in places}) == 1 else ""
-        chains_of_pairs.append(Chain(first, last, len(copies), saved, _listed(names), module))
+        chains_of_pairs.append(Chain(first, last, len(copies), saved, _list_of_names(names), module))
     return sorted(chains_of_pairs, key=lambda chain: -chain.saves_ns)
 
 
-def _saved(took: np.ndarray[tuple[int], np.dtype[np.float64]], gap_ns: float) -> float:
+def _saving_ns(took: np.ndarray[tuple[int], np.dtype[np.float64]], gap_ns: float) -> float:
     return float(took.sum() - took.max()) + gap_ns * (len(took) - 1)
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
+def _list_of_names(names: tuple[str, ...]) -> str:
+    first_names = ", ".join(names[:_MOST_NAMED])
+    return f"{first_names} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else first_names

@@ -237,7 +237,7 @@ def _program(trace: Recording, bounder: Bounder, waves: pd.DataFrame) -> Program
     alone = waves["alone_ns"].to_numpy(np.float64)
     weight = alone if alone.sum() > 0 else np.ones(len(alone))
     footprint_bytes = trace.tiles.groupby("footprint")[["bytes_read", "bytes_written"]].sum()
-    moved = footprint_bytes.reindex(launches["footprint"], fill_value=0).sum()
+    launch_bytes = footprint_bytes.reindex(launches["footprint"], fill_value=0).sum()
     sources = pd.Series(bounder.durations.source, dtype=object)
     total = recorded_ns(launches)
     gap_ns = quiet_ns(launches)
@@ -258,8 +258,8 @@ def _program(trace: Recording, bounder: Bounder, waves: pd.DataFrame) -> Program
         waves=int(waves["waves"].sum()),
         last_wave=float(np.average(waves["last_wave"], weights=weight)) if len(waves) else 1.0,
         idle=float(np.average(waves["idle"], weights=weight)) if len(waves) else 0.0,
-        bytes_read=int(moved["bytes_read"]),
-        bytes_written=int(moved["bytes_written"]),
+        bytes_read=int(launch_bytes["bytes_read"]),
+        bytes_written=int(launch_bytes["bytes_written"]),
         flops=int(launches["flops"].sum()),
     )
 

@@ -63,7 +63,7 @@ def step_graphs(graph: TileGraph) -> StepGraphs | None:
     same = [False, *(a == b for a, b in pairwise(kinds))]
     every = _alike(graph, spans, same, reuse=True)
     edges = graph.links["edges"].to_numpy(np.int64)
-    settled = _settled(every)
+    settled = _first_equal_step(every)
     share = 0.0
     if settled is not None and edges.sum():
         consumer = graph.links["consumer"].to_numpy(np.int64)
@@ -73,14 +73,14 @@ def step_graphs(graph: TileGraph) -> StepGraphs | None:
         steps=len(spans),
         launches=spans[0][1] - spans[0][0] + 1,
         settled=settled,
-        settled_renamed=_settled(_alike(graph, spans, same, reuse=False)),
+        settled_renamed=_first_equal_step(_alike(graph, spans, same, reuse=False)),
         changes=len(every) - 1 - sum(every),
         first_kinds=len(np.unique(footprints)),
         reused_share=share,
     )
 
 
-def _settled(same: list[bool]) -> int | None:
+def _first_equal_step(same: list[bool]) -> int | None:
     """Return the first iteration of the run of equal ones that lasts to the end."""
     if not same[-1]:
         return None

@@ -27,8 +27,8 @@ def deadlock(p: Problem, plan: Plan, outcome: Outcome) -> str:
     stuck, to what it waits for, and on until a launch repeats.
     """
     waiting = np.isfinite(outcome.begin_ns) & ~np.isfinite(outcome.end_ns)
-    stuck = waiting if waiting.any() else ~np.isfinite(outcome.end_ns)
-    launch: int | None = _launch_of(p, int(np.flatnonzero(stuck)[0]))
+    blocked_tiles = waiting if waiting.any() else ~np.isfinite(outcome.end_ns)
+    launch: int | None = _launch_of(p, int(np.flatnonzero(blocked_tiles)[0]))
     reasons: list[str] = []
     visited: list[int] = []
     while launch is not None and launch not in visited and len(visited) < _MOST_STEPS:
@@ -49,7 +49,7 @@ def _step(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
         parent, other = _unfinished_parent(p, plan, outcome, launch, int(inside[0]))
         return _Step(f"{name} tile {inside[0]} holds its slot and waits for {parent}, which has not ended", other)
     if not np.isfinite(outcome.open_ns[launch]):
-        return _closed(p, plan, outcome, launch)
+        return _closed_launch(p, plan, outcome, launch)
     tile = int(np.flatnonzero(~np.isfinite(outcome.begin_ns[tiles]))[0])
     if plan.gate[launch] == READY:
         parent, other = _unfinished_parent(p, plan, outcome, launch, tile)
@@ -64,7 +64,7 @@ def _step(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
     return _Step(f"{name} tile {tile} is never dispatched: it fits no SM", None)
 
 
-def _closed(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
+def _closed_launch(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
     name = f"launch {p.launch[launch]}"
     for at, waiting, what, times in (
         (plan.after_at, plan.after, "ends", outcome.end_ns),
@@ -86,8 +86,8 @@ def _closed(p: Problem, plan: Plan, outcome: Outcome, launch: int) -> _Step:
 def _unfinished_parent(p: Problem, plan: Plan, outcome: Outcome, launch: int, tile: int) -> tuple[str, int | None]:
     """Return an unfinished parent in words, and its launch."""
     if plan.gate[launch] == GRID:
-        awaited = int(plan.waits_for[launch])
-        return f"the end of launch {p.launch[awaited]}", awaited
+        parent_launch = int(plan.waits_for[launch])
+        return f"the end of launch {p.launch[parent_launch]}", parent_launch
     for link in range(p.links_at[launch], p.links_at[launch + 1]):
         r, producer = p.relation[link], int(p.producer[link])
         k = p.set_of[p.tile_at[r] + tile]

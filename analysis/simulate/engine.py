@@ -549,7 +549,7 @@ def _note_children(p: Problem, s: Successors, plan: Plan, z: State, tile: int, l
 
     Only sets of which no other parent has ended: of the others all children have been looked at.
     """
-    changed = 0
+    change_count = 0
     for o in range(s.out_at[launch], s.out_at[launch + 1]):
         link = s.out[o]
         r, c = p.relation[link], p.consumer[link]
@@ -564,8 +564,8 @@ def _note_children(p: Problem, s: Successors, plan: Plan, z: State, tile: int, l
                     child = p.tile_base[c] + s.member[s.member_at[r] + m]
                     if child >= z.n[KNOWN] and z.noted[child] == old:
                         z.noted[child] = new
-                        changed += 1
-    return changed
+                        change_count += 1
+    return change_count
 
 
 @inlined

@@ -167,21 +167,21 @@ def _shared(before: _Side, after: _Side, hashes: int) -> Bits:
 @compiled
 def _common(rows: Bits, at: NDArray[np.int64], bit: NDArray[np.int64], hashes: int, shared: Bits) -> None:
     width = rows.shape[1]
-    counted = np.zeros((hashes, width), np.uint64)  # row j: tiles with more than j bits in common
+    common_bits = np.zeros((hashes, width), np.uint64)  # row j: tiles with more than j bits in common
     parity = np.zeros((2, width), np.uint64)
     for own in range(len(at) - 1):
-        counted[:] = 0
+        common_bits[:] = 0
         parity[:] = 0
         for place in range(at[own], at[own + 1]):
             row = bit[place]
             for w in range(width):
                 tiles = rows[row, w]
                 for j in range(hashes - 1, 0, -1):
-                    counted[j, w] |= counted[j - 1, w] & tiles
-                counted[0, w] |= tiles
+                    common_bits[j, w] |= common_bits[j - 1, w] & tiles
+                common_bits[0, w] |= tiles
                 parity[row % 2, w] |= tiles
         for w in range(width):
-            shared[own, w] = counted[hashes - 1, w]
+            shared[own, w] = common_bits[hashes - 1, w]
             if hashes > 1:
                 shared[own, w] &= parity[0, w] & parity[1, w]
 

@@ -112,8 +112,8 @@ def answers(
             missed += count(true & ~answer)
             granular += count(answer & ~true & same)
             declared += count(conflicts((table[0], table[1]), whole, filters)) * after.read.tiles
-    asked = sum(2 * len(words[launch]) for launch in launches)
-    return Answers(pairs, dependent, answered, missed, granular, unequal, lacking, full, asked, declared)
+    query_count = sum(2 * len(words[launch]) for launch in launches)
+    return Answers(pairs, dependent, answered, missed, granular, unequal, lacking, full, query_count, declared)
 
 
 def bits_of_later(launches: list[Touched], filters: Filters) -> list[Bits]:

@@ -352,18 +352,18 @@ def _better(z: _State, tile: int, other: int) -> bool:
 def _settle(p: Problem, s: Successors, o: Rings, z: _State, at: int) -> None:
     """Deal the other tile of a command anew: it is known which one its worker took."""
     z.claimed[at // PLACES] += 1
-    lost = z.other[at]
-    if lost < 0:
+    loser = z.other[at]
+    if loser < 0:
         return
     z.other[at] = -1
     # What was overwritten waited for parents, or was less urgent.
-    z.n[_LATE] += _better(z, lost, z.tile[at])
+    z.n[_LATE] += _better(z, loser, z.tile[at])
     _count_sent(p, s, o, z, z.tile[at])
-    z.sent[lost] = False
-    if z.heard_waits[lost] == 0:
-        _offer(z.ready, z.in_ready, z, _READY, lost)
-    elif o.ahead and z.sent_waits[lost] == 0:
-        _offer(z.ahead, z.in_ahead, z, _AHEAD, lost)
+    z.sent[loser] = False
+    if z.heard_waits[loser] == 0:
+        _offer(z.ready, z.in_ready, z, _READY, loser)
+    elif o.ahead and z.sent_waits[loser] == 0:
+        _offer(z.ahead, z.in_ahead, z, _AHEAD, loser)
 
 
 @internal

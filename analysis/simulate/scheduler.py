@@ -201,16 +201,16 @@ class Options:
         range.
         """
         by_name = {f.name: f for f in fields(self)}
-        changed: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in options.items():
             who = f"{self.kind} {self.name}"
             key, text = plain_key(who, name, value, by_name)
             if key not in by_name:
                 raise UserError(f"{who} has no option {key!r}{close(key, by_name)}; it has {_comma_list(by_name)}")
-            if key in changed:
+            if key in values:
                 raise UserError(f"{who}: {key} is given twice, once with its unit; give it once")
-            changed[key] = _number(who, by_name[key], text)
-        return replace(self, **changed)
+            values[key] = _number(who, by_name[key], text)
+        return replace(self, **values)
 
     def options(self) -> dict[str, bool]:
         """Return names of the options, and whether each is a whole number."""
@@ -303,8 +303,8 @@ def _number(who: str, option: Field[Any], text: str) -> float | int:
         return int(text) if whole else float(text)
     except ValueError:
         if names:
-            named = f"{_comma_list(names)}{close(text, names)} ({option.metadata['meaning']})"
-            raise UserError(f"{who}: {option.name}={text} is none of {named}") from None
+            choices = f"{_comma_list(names)}{close(text, names)} ({option.metadata['meaning']})"
+            raise UserError(f"{who}: {option.name}={text} is none of {choices}") from None
         kind = "a whole number" if whole else "a number"
         raise UserError(f"{who}: {option.name}={text} is not {kind} ({option.metadata['meaning']})") from None
 

@@ -56,14 +56,14 @@ class Schedule:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        ended = not self.deadlock
+        finished = not self.deadlock
         return {
             "scheduler": self.scheduler,
-            "time_ns": self.time_ns if ended else None,
-            "waiting_ns": self.waiting_ns if ended else None,
-            "gap_ns": self.gap_ns if ended else None,
-            "busy": self.busy if ended else None,
-            "boundary_ns": self.boundary_ns if ended else None,
+            "time_ns": self.time_ns if finished else None,
+            "waiting_ns": self.waiting_ns if finished else None,
+            "gap_ns": self.gap_ns if finished else None,
+            "busy": self.busy if finished else None,
+            "boundary_ns": self.boundary_ns if finished else None,
             "overheads_ns": dict(self.overheads_ns),
             "notes": list(self.notes),
             "deadlock": self.deadlock,
@@ -156,7 +156,7 @@ class Simulator:
             ways = {label: self.run(way, name, launches) for label, way in choices.items()}
             fastest = min(ways, key=lambda label: ways[label].time_ns)
             return replace(
-                ways[fastest], notes=(*ways[fastest].notes, f"Of its ways it takes the fastest here: {fastest}.")
+                ways[fastest], notes=(*ways[fastest].notes, f"The fastest of its variants is shown: {fastest}.")
             )
         p = self._problem(scheduler, launches)
         draft = scheduler.draft(self.program if launches is None else program_of(self.graph, launches, self.machine))
@@ -204,9 +204,9 @@ class Simulator:
     ) -> Schedule:
         """Return where the time of a run went; ``in_the_loop_ns``: what the scheduler added to tiles' lives."""
         if outcome.ended < p.tiles:
-            stuck = deadlock(p, plan, outcome)
+            deadlock_text = deadlock(p, plan, outcome)
             begin, end, never = outcome.begin_ns, outcome.end_ns, np.inf
-            return Schedule(name, never, never, never, 0.0, stuck, begin, end, outcome.sm, notes=notes)
+            return Schedule(name, never, never, never, 0.0, deadlock_text, begin, end, outcome.sm, notes=notes)
         time_ns = float(outcome.end_ns.max(initial=0.0))
         lives = outcome.end_ns - outcome.begin_ns
         counts = np.diff(p.tile_base)

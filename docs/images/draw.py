@@ -173,14 +173,14 @@ def group_testing() -> None:
     for cluster in range(8):
         picture.words(150 + 48 * cluster, 22, f"{cluster:03b}")
         for bit in range(3):
-            ended = cluster >> bit & 1
-            picture.box(130 + 48 * cluster, 36 + 34 * bit, 40, 26, PALE if ended else BLUE, GREY)
+            ends_early = cluster >> bit & 1
+            picture.box(130 + 48 * cluster, 36 + 34 * bit, 40, 26, PALE if ends_early else BLUE, GREY)
             picture.words(
                 150 + 48 * cluster,
                 53 + 34 * bit,
-                "ended" if ended else "writes",
+                "ended" if ends_early else "writes",
                 size=10,
-                fill=INK if ended else "#ffffff",
+                fill=INK if ends_early else "#ffffff",
             )
     for bit in range(3):
         picture.words(10, 53 + 34 * bit, f"replay, bit {bit} = 1", at="start", size=11)

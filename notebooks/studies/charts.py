@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from tileprof.errors import UserError
-from tileprof.viz.figure_style import LABEL_PX, PALETTE, dressed
+from tileprof.viz.figures.figure_style import LABEL_PX, PALETTE, dressed
 
 LEVELS = (0.25, 0.5, 0.75)
 """Bounds of the levels of `level_bars`."""

@@ -317,11 +317,11 @@ def _traffic_us(point: Point) -> float:
     """
     if point.kernel_us is None:
         return 0.0
-    moved = [_bytes(k) for k in point.pairs[STREAM]]
-    rates = [b / us for b, us in zip(moved, point.kernel_us, strict=True)]
+    kernel_bytes = [_bytes(k) for k in point.pairs[STREAM]]
+    rates = [b / us for b, us in zip(kernel_bytes, point.kernel_us, strict=True)]
     if min(rates) < _SATURATED * point.device.sustained_bytes_per_s / 1e6:
         return 0.0
-    return sum(moved) / max(rates)
+    return sum(kernel_bytes) / max(rates)
 
 
 def _bytes(kernel: Kernel) -> float:

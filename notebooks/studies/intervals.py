@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from tileprof.viz.figure_style import PALETTE, dressed
+from tileprof.viz.figures.figure_style import PALETTE, dressed
 
 
 def intervals(table: pd.DataFrame, *, title: str, x_title: str, one: str = "", log_x: bool = False) -> go.Figure:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tileprof.errors import UserError
-from tileprof.viz.figure_style import PALETTE, dressed
+from tileprof.viz.figures.figure_style import PALETTE, dressed
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _ROOM = 0.06

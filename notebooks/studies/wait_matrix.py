@@ -9,8 +9,8 @@ from studies.charts import areas
 
 from tileprof.analysis import EdgeBlock, TileGraph
 from tileprof.errors import UserError
-from tileprof.viz.policy_overlay import PairOverlay
-from tileprof.viz.tile_figures import launch_title
+from tileprof.viz.figures.tile_figures import launch_title
+from tileprof.viz.tables.policy_overlay import PairOverlay
 
 
 def wait_matrix(

@@ -4,8 +4,9 @@ arithmetic an H200 reaches (measured), with the cycles in which tensor cores wer
 python tests/benchmarks/bench_arithmetic.py          no GPU; prints the table of docs/bloom.md
 python tests/benchmarks/bench_arithmetic.py --write docs/bloom.md
 
-Measured: `tests/gpu/results/arithmetic.json`, made by `tests/gpu/measuring/measure_arithmetic.py`. Slots are those of
-the model recorder's tiles on an H200, as in notebooks/utilisation_levels.py: tiles over whole waves, weighted by time.
+Measured: `tests/gpu/results/arithmetic.json`, made by `tests/gpu/measuring/arithmetic/measure_arithmetic.py`. Slots are
+those of the model recorder's tiles on an H200, as in notebooks/utilisation_levels.py: tiles over whole waves, weighted
+by time.
 """
 
 import argparse
@@ -76,14 +77,14 @@ def main():
     parser.add_argument("--write", metavar="PAGE", type=Path)
     arguments = parser.parse_args()
     result = json.loads(RESULTS.read_text())
-    rows, counted = result["rows"], result["counted"]["shapes"]
+    rows, counted_shapes = result["rows"], result["counted"]["shapes"]
     slot_times = slots_filled()
-    if not len(slot_times) == len(rows) == len(counted):
+    if not len(slot_times) == len(rows) == len(counted_shapes):
         raise SystemExit(
-            f"{len(slot_times)} launches were recorded, {len(rows)} shapes measured and {len(counted)} counted: they "
-            "do not match"
+            f"{len(slot_times)} launches were recorded, {len(rows)} shapes measured and {len(counted_shapes)} counted: "
+            "they do not match"
         )
-    tensor, warps = (np.array([row[key] / 100 for row in counted]) for key in ("tensor", "warps"))
+    tensor, warps = (np.array([row[key] / 100 for row in counted_shapes]) for key in ("tensor", "warps"))
     head = ("shapes", "number", "slots filled (modelled)", "arithmetic, of peak (measured)", "most")
     head += ("tensor cores busy (counted)", "most", "warps resident (counted)")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]

@@ -1,4 +1,4 @@
-"""What all inputs are made of, once per process."""
+"""The bases of all inputs, made once per process."""
 
 from __future__ import annotations
 

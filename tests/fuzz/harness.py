@@ -1,4 +1,4 @@
-"""One input through one verb: what it may do, and what it did."""
+"""Runs one verb on one input, and compares its behaviour with what a verb may do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS, WAITED_S = 60, 600
 """An input that takes more processor time, or waits longer, is a failure."""
 
 MOST_CHARACTERS = 4000
-"""Of a refusal, unless it repeats what the user typed."""
+"""Longest refusal in characters, unless it repeats what the user typed."""
 
 _FORMATS = ("json", "cusync", "counters", "graphml", "perfetto")
 RECORD_OPTIONS = ("--tile", "--module", "--nvtx", "--device", "--kernel", "--passes", "--granule", "--wait", "--skip")
@@ -91,12 +91,12 @@ SOUND = {"TRACE": "mlp.tileprof", "GOOD": "policy.json", "DEPENDENCIES": "depend
 
 
 class _LateError(BaseException):
-    """Passes through what turns exceptions into exit codes."""
+    """An exception that passes through the code that turns exceptions into exit codes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb did: ``fault`` is empty where it behaved."""
+    """The behaviour of a verb; ``fault`` is empty if it is allowed."""
 
     code: int | None
     fault: str
@@ -107,7 +107,7 @@ def kind_of(base: str) -> str:
 
 
 def case_of(seed: int, number: int, bases: Path) -> dict[str, Any]:
-    """Input ``number`` of a seed, as a line of the corpus holds it; no other input has a part in it."""
+    """Return input ``number`` of a seed as a line of the corpus. It does not depend on other inputs."""
     dice = random.Random(f"{seed}:{number}")
     base, operations = draw(dice, bases)
     return {"base": base, "operations": operations, "verb": dice.choice(VERBS[kind_of(base)])}
@@ -118,8 +118,9 @@ def run(
 ) -> Outcome:
     """Run one command line of `VERBS` on one input in this process, in the empty ``folder``.
 
-    ``everywhere``: accesses outside of the folders count wherever they are. That is for processes in which everything
-    is imported and compiled; elsewhere caches are written, and only bait and the input's neighbours are looked at.
+    With ``everywhere``, accesses outside of the folders count wherever they are. That is for processes in which
+    everything is imported and compiled. Elsewhere caches are written, and only bait files and the input's neighbours
+    are checked.
     """
     inputs, out, scratch = folder / "in", folder / "out", folder / "scratch"
     inputs.mkdir(parents=True)
@@ -131,7 +132,8 @@ def run(
     if base == "words":
         names["WORD"] = _word(result)
         path = out / names["WORD"]
-        typed = [path, path.resolve(), path.parent.resolve()]  # what the user names may be read, and names near it
+        # files that the user names, and files near them, may be read
+        typed = [path, path.resolve(), path.parent.resolve()]
     words = [str(names.get(word, word.replace("OUT/", f"{out}/"))) for word in verb]
     bait = [] if base == "words" else bait_of(bases)
     before, times = _listing(folder, out), bait_times(bait)
@@ -141,7 +143,7 @@ def run(
     try:
         with (
             _limits(),
-            contextlib.chdir(out if base == "words" else inputs),  # `view` of a trace writes where it is called
+            contextlib.chdir(out if base == "words" else inputs),  # `view` of a trace writes into the current folder
             _temporary_files_in(scratch),
             warnings.catch_warnings(),
             contextlib.redirect_stdout(stdout),
@@ -155,7 +157,7 @@ def run(
     except _LateError:
         return Outcome(None, f"took longer than {SECONDS} s")
     if next(scratch.iterdir(), None):
-        gc.collect()  # what reads such a file removes it when it is itself collected
+        gc.collect()  # the reader of such a file removes it when the reader is itself collected
     fault = _fault(code, stdout.getvalue(), stderr.getvalue(), _output_text(out))
     if not fault and base != "words" and code == 2 and len(stderr.getvalue()) > MOST_CHARACTERS:
         fault = f"a message of {len(stderr.getvalue())} characters: {stderr.getvalue()[:300]}"
@@ -172,7 +174,7 @@ def _bases_but_bait(bases: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """Provide a folder; what is left there is found by `_difference`."""
+    """Provide a folder; `_difference` finds what is left there."""
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         yield
@@ -181,7 +183,7 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 def _word(path: Path) -> str:
-    """The first line of a file as an argument; the system's calls take no zero byte."""
+    """Return the first line of a file as an argument; system calls take no zero byte."""
     return path.read_text("utf-8", "replace").split("\n")[0].replace("\0", "")
 
 
@@ -206,7 +208,7 @@ def _output_text(out: Path) -> str:
 
 
 def _listing(folder: Path, out: Path) -> list[tuple[str, int]]:
-    """Everything in the folder that is not output, with its size."""
+    """Return everything in the folder that is not output, with its size."""
     matches = []
     for root, _, names in os.walk(folder):
         if not Path(root).is_relative_to(out):
@@ -220,7 +222,7 @@ def _difference(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> 
 
 @contextlib.contextmanager
 def _limits() -> Iterator[None]:
-    """Raise `_LateError` after `SECONDS` of this process's time or `WAITED_S` of the clock's."""
+    """Raise `_LateError` after `SECONDS` of this process's time or `WAITED_S` of elapsed time."""
 
     def late(*_: object) -> None:
         raise _LateError

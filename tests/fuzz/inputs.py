@@ -27,7 +27,7 @@ from tileprof.trace import load, schema
 ROOT = Path(__file__).parents[2]
 
 Operation = list[Any]
-"""A verb and its arguments: see `apply`."""
+"""A verb and its arguments; see `apply`."""
 
 NUMBERS = [0, 1, -1, 2, 7, 255, 65536, 2**31 - 1, 2**31, -(2**31), 2**53, 2**60, 2**62, 2**63 - 1, -(2**63)]
 WIDE_NUMBERS = [10**40, -(10**40), 10**400, 1e300, 1e-300, "nan", "inf", "-inf", 0.5, -0.0]
@@ -63,7 +63,7 @@ NAME_COLUMNS = [
     (table.name, column.name) for table in schema.TABLES.values() for column in table.columns if column.type == "string"
 ]
 FOLDERS = ["missing", "a file", "empty", "twice", "stray", "nested", "linked", "unreadable"]
-"""What becomes of the folder of a table."""
+"""What happens to the folder of a table."""
 EXPRESSIONS = [
     "tokens",
     "tokens // 0",
@@ -104,11 +104,11 @@ WEIGHTS = {
     "tiny": 5, "mlp": 2, "gemm_pair": 2, "recording": 5, "policy": 16, "symbolic": 10, "device": 14, "dependencies": 24,
     "header": 10, "words": 16, "profile": 8, "nsys": 4,
 }  # fmt: skip
-"""How often each base is drawn: what costs least is drawn most."""
+"""How often each base is drawn: the cheapest most often."""
 
 
 def make_bases(folder: Path) -> None:
-    """Well-formed traces, a policy, a device and dependencies, by the names in `BASES`."""
+    """Make well-formed traces, a policy, a device and dependencies, under the names in `BASES`."""
     write_mlp(folder / "tiny.tileprof", layers=1, tokens=128, hidden=128)
     write_mlp(folder / "mlp.tileprof", layers=2, tokens=256, hidden=256, call=json.dumps(CALL))
     shutil.copytree(ROOT / "tests/golden/gemm_pair.tileprof", folder / "gemm_pair.tileprof")
@@ -129,7 +129,7 @@ def make_bases(folder: Path) -> None:
 
 
 def _write_symbolic(folder: Path) -> None:
-    """The policy of the bases for a range of sizes, of which 256 is its own."""
+    """Return the policy of the bases for a range of sizes; 256 is the size of the base."""
     policy = json.loads((folder / "policy.json").read_text())
     for stage in policy["stages"]:
         stage["grid"] = [{"size": f"{n} * tokens // 256"} if n == 2 else n for n in stage["grid"]]
@@ -139,7 +139,7 @@ def _write_symbolic(folder: Path) -> None:
 
 
 def _write_profiles(folder: Path) -> None:
-    """Times of the products of ``mlp``, as torch.profiler and as nsys write them."""
+    """Return times of the products of ``mlp``, as torch.profiler and nsys write them."""
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name"}]
     with closing(sqlite3.connect(folder / "nsys.sqlite")) as database, database:
         database.execute("create table StringIds (id integer primary key, value text)")
@@ -160,7 +160,7 @@ def _write_profiles(folder: Path) -> None:
 
 
 def _write_recording(path: Path) -> None:
-    """A trace as the CUDA recorder writes one: launches say how their operators were called, on which tensors."""
+    """Write a trace as the CUDA recorder does: launches say how, and on which tensors, their operators were called."""
     write_mlp(path, layers=1, tokens=128, hidden=128, device="H200", op="aten::mm")
     trace = load(path)
     bound = [trace.operands_of(launch)[0].tolist() for launch in range(len(trace.launches))]
@@ -194,7 +194,7 @@ def path_of(folder: Path, base: str) -> Path:
 
 
 def make(bases: Path, folder: Path, base: str, operations: list[Operation]) -> Path:
-    """The input as files in ``folder``: the path to give to a verb."""
+    """Write the input as files in ``folder``. Return the path to give to a verb."""
     source, target = path_of(bases, base), path_of(folder, base)
     operations = json.loads(json.dumps(operations).replace(BAIT_MARK, str(bases / BAIT)))
     if base == DATABASE:
@@ -224,7 +224,7 @@ def make(bases: Path, folder: Path, base: str, operations: list[Operation]) -> P
 
 
 def draw(dice: random.Random, bases: Path) -> tuple[str, list[Operation]]:
-    """A random input."""
+    """Draw a random input."""
     base = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     count = dice.choice([1, 1, 1, 2, 3])
     if base in TRACES:
@@ -241,7 +241,7 @@ def draw(dice: random.Random, bases: Path) -> tuple[str, list[Operation]]:
 
 
 def _json_text(value: Any) -> str:
-    """JSON in which the words nan, inf and -inf alone stand for the numbers, as files from elsewhere have them."""
+    """Return JSON in which the words nan, inf and -inf alone stand for the numbers, as in files from other programs."""
     text = json.dumps(value)
     for word, number in (('"nan"', "NaN"), ('"inf"', "Infinity"), ('"-inf"', "-Infinity")):
         text = text.replace(word, number)
@@ -269,7 +269,7 @@ def _set(value: Any, place: list[Any], new: Any) -> Any:
             at = at[key]
         at[place[-1]] = new
     except (TypeError, KeyError, IndexError):
-        pass  # an operation before this one took the place away
+        pass  # an earlier operation removed this place
     return value
 
 
@@ -388,7 +388,7 @@ def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
 
 
 def draw_name(dice: random.Random) -> str:
-    """A word that a file may hold: pieces of code for other tools, and characters from all of Unicode."""
+    """Draw a word that a file may hold: pieces of code for other tools, and characters from all of Unicode."""
     pieces = [
         dice.choice(TEXTS)[:200]
         if dice.random() < 0.5
@@ -424,7 +424,7 @@ def _change_trace(folder: Path, operation: Operation) -> None:
         return
     path = folder / rest[0] / "000000.parquet"
     if path.is_symlink() or not path.is_file() or not path.stat().st_size:
-        return  # an operation before this one left nothing to change
+        return  # an earlier operation left nothing to change
     if kind in ("cut", "noise"):
         _change_bytes(path, kind, *rest[1:])
     elif kind == "link":
@@ -440,7 +440,7 @@ def _change_trace(folder: Path, operation: Operation) -> None:
 def _change_folder(trace: Path, folder: Path, change: str) -> None:
     part = folder / "000000.parquet"
     if folder.is_symlink() or not part.is_file() or part.is_symlink():
-        return  # an operation before this one left nothing to change
+        return  # an earlier operation left nothing to change
     match change:
         case "missing" | "a file" | "linked":
             shutil.rmtree(folder)
@@ -465,7 +465,7 @@ def _change_table(path: Path, kind: str, rest: list[Any]) -> None:
     try:
         result = _changed_table(pq.read_table(path, partitioning=None), kind, rest[1:])
     except (OSError, pa.ArrowException, UnicodeDecodeError):
-        return  # an operation before this one broke it
+        return  # an earlier operation broke it
     if result is not None:
         pq.write_table(result, path)
 
@@ -496,4 +496,4 @@ def _changed_table(table: pa.Table, kind: str, rest: list[Any]) -> pa.Table | No
         plain = pa.string() if pa.types.is_dictionary(field.type) else field.type
         return table.set_column(at, pa.field(rest[0], plain), pa.array(values, plain))
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        return None  # this column holds no such value
+        return None  # this column does not hold such a value

@@ -34,19 +34,19 @@ from tests.fuzz.harness import SECONDS, VERBS, WAITED_S, case_of, kind_of, run
 from tests.fuzz.inputs import WEIGHTS, make_bases
 
 MEMORY_BYTES = 4 << 30
-"""Address space that an input may take beyond what the parent has."""
+"""Address space that an input may take beyond that of the parent."""
 
 BATCH = 20
-"""Inputs of one child: a fork costs as much as a cheap input."""
+"""Inputs per child: a fork costs as much as a cheap input."""
 
 SAVED_EVERY = 10
-"""Batches between two writings of the state."""
+"""Batches between two writes of the state."""
 
 Message = dict[str, Any]
 
 
 class Search:
-    """One search: its counts, in the form in which they are kept in a file."""
+    """One search: its counts, in the form in which a file keeps them."""
 
     def __init__(self, seed: int, first: int, path: Path | None) -> None:
         self.path, self.began = path, time.monotonic()
@@ -76,7 +76,7 @@ class Search:
         if not result["fault"]:
             return
         place = _place(result["fault"])
-        if place.startswith("took longer"):  # says nothing of where
+        if place.startswith("took longer"):  # the message does not tell the place
             place += f", {one['verb'][0]} of {json.dumps(one['operations'])[:200]}"
         self.failures.append(number)
         self.faults[place] += 1
@@ -136,7 +136,7 @@ def main() -> int:
 
 
 def _warm(root: Path) -> None:
-    """Make the bases, and run every command line on an input without a change: all is imported and compiled then."""
+    """Make the bases, and run every command line on an unchanged input, which imports and compiles everything."""
     bases = root / "bases"
     bases.mkdir()
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
@@ -152,7 +152,7 @@ def _warm(root: Path) -> None:
 
 
 def _trials(root: Path, seed: int, numbers: range) -> Iterator[tuple[int, Message, Message]]:
-    """Every input of a batch with what it did; those that failed were tried twice."""
+    """Yield every input of a batch with its outcome; inputs that failed were tried twice."""
     at = numbers.start
     while at < numbers.stop:
         for result in _in_a_child(root, seed, range(at, numbers.stop)):
@@ -165,7 +165,7 @@ def _trials(root: Path, seed: int, numbers: range) -> Iterator[tuple[int, Messag
 
 
 def _in_a_child(root: Path, seed: int, numbers: range) -> list[Message]:
-    """Results of the first inputs, in order: of all, or of those up to the one that ended the child."""
+    """Return the outcomes of the first inputs, in order, up to the one that ended the child."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -227,18 +227,18 @@ def _limit_memory() -> None:
 
 
 def _limit_time(now: float) -> None:
-    """SIGXCPU ends what does not come back from compiled code when `SECONDS` are over."""
+    """Let SIGXCPU end the process if compiled code does not return within `SECONDS`."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(now) + SECONDS + 30, resource.RLIM_INFINITY))
 
 
 def _sources() -> str:
-    """Digest of what draws and tries inputs, so that a state is gone on with by the search that wrote it."""
+    """Return a digest of the code that draws and tries inputs, so that only the same search continues a state."""
     text = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(text).hexdigest()[:16]
 
 
 def _place(fault: str) -> str:
-    """The last line of ours in a traceback; without one the beginning of the fault."""
+    """Return the last line of this project in a traceback, or the beginning of the fault."""
     lines = re.findall(r'File "[^"]*?/((?:tileprof|analysis|viz)/[^"]*)", line (\d+)', fault)
     return " ".join(lines[-1]) if lines else fault[:80]
 

@@ -1,4 +1,4 @@
-"""Small files that claim a large work: each verb refuses them, or takes a bounded time and memory."""
+"""Small files that claim large work: each verb refuses them, or takes bounded time and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.harness import run
 
 MOST_BYTES = 3 << 30
-"""That a verb may take beyond what the process has. The harness bounds its processor time."""
+"""Memory that a verb may take beyond that of the process. The harness bounds its processor time."""
 
 VERBS = {
     "report": ["report", "IN"],
@@ -71,7 +71,7 @@ def test_a_small_file_with_a_large_work_takes_bounded_time_and_memory(
 
 
 class memory_bounded:  # noqa: N801 - reads as what it does
-    """At most `MOST_BYTES` more address space; what needs more fails, as on a machine that has no more."""
+    """Allow at most `MOST_BYTES` more address space, as on a machine that has no more."""
 
     def __enter__(self) -> None:
         self.limits = resource.getrlimit(resource.RLIMIT_AS)

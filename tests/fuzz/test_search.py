@@ -1,4 +1,4 @@
-"""The search itself: repeatable, gone on with after a cut, and whole when an input ends its process."""
+"""The search itself: it is repeatable, continues after an interruption, and survives an input that ends its process."""
 
 from __future__ import annotations
 

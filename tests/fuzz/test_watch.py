@@ -1,4 +1,4 @@
-"""Check what the search would see, should a verb leave its folders."""
+"""Checks that the search would notice a verb that leaves its folders."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ GOOD = ["report", "IN"]
 
 
 def trial(bases: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> str:
-    """The fault that the harness finds in a verb that does this."""
+    """Return the fault that the harness reports for a verb that does this."""
     monkeypatch.setattr(harness, "main", lambda words: (act(), 0)[1])
     return harness.run(bases, folder / "one", "tiny", [], GOOD, everywhere=True).fault
 
 
 def access_is_noted(path: Path) -> bool:
-    """Whether this file system keeps times of access; some are mounted without."""
+    """Return whether this file system keeps access times; some are mounted without."""
     path.write_text("x")
     os.utime(path, (1, 2))
     path.read_text()

@@ -1,7 +1,7 @@
-"""What a verb reads and writes outside of the folders that it was given.
+"""Watches what a verb reads and writes outside of the folders that it was given.
 
-Python's own calls are heard by an audit hook. Libraries in C and C++ are not: for them there is a folder of bait, files
-that hostile names lead to, whose times of access and change are compared.
+An audit hook sees Python's own calls. It does not see those of C and C++ libraries. For these there is a folder of bait
+files that hostile names lead to; their access and change times are compared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Self
 
 BAIT = "bait"
-"""The folder of bait beside the bases; `BAIT_MARK` in an operation stands for its path."""
+"""The folder of bait files beside the bases; `BAIT_MARK` in an operation stands for its path."""
 
 BAIT_MARK = "@BAIT@"
 
 SECRET = "a word that no verb may read"
-"""Stands in each file of bait; no output may hold it."""
+"""Content of each bait file; no output may hold it."""
 
 _READ = ("open", "os.listdir", "os.scandir")
 _WRITTEN = {
@@ -32,14 +32,14 @@ _WRITTEN = {
 }  # fmt: skip
 """Events, and how many of their first arguments are paths."""
 _IN_AN_OPEN_FOLDER = ("os.mkdir", "os.remove", "os.rmdir", "os.rename")
-"""Events whose last arguments are the numbers of open folders, -1 where there is none."""
+"""Events whose last arguments are file descriptors of folders, -1 if there is none."""
 _NEVER = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.fork", "socket.connect", "socket.bind")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SYSTEM = ("/usr", "/lib", "/lib64", "/proc", "/sys/devices/system/cpu", "/dev/null", "/dev/urandom", "/etc/localtime")
 
 
 class Watch:
-    """Accesses outside of folders that may be read and written, within `with`."""
+    """Record accesses outside of folders that may be read and written, within `with`."""
 
     current: Watch | None = None
     is_hooked = False
@@ -91,7 +91,7 @@ class Watch:
 def _on_audit(event: str, arguments: tuple[object, ...]) -> None:
     watch = Watch.current
     if watch is not None and (event in _READ or event in _WRITTEN or event in _NEVER):
-        Watch.current = None  # what this does itself is not a verb's
+        Watch.current = None  # accesses of this module are not the verb's
         try:
             watch.hear(event, arguments)
         finally:
@@ -99,7 +99,7 @@ def _on_audit(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def make_bait(bases: Path) -> None:
-    """Copies of all bases, and files with a secret, in a folder of their own."""
+    """Make copies of all bases, and files with a secret, in a folder of their own."""
     with tempfile.TemporaryDirectory() as beside:
         copy = Path(beside) / BAIT
         shutil.copytree(bases, copy)
@@ -107,7 +107,7 @@ def make_bait(bases: Path) -> None:
     for name in ("secret", "secret.json", "secret.cu", "secret.dep", "policy.h"):
         (bases / BAIT / name).write_text(f'{{"secret": "{SECRET}"}}\n')
     for path in [bases / BAIT, *(bases / BAIT).rglob("*")]:
-        os.utime(path, (1_000_000, 2_000_000))  # the first access after a change is noted, with relatime too
+        os.utime(path, (1_000_000, 2_000_000))  # with relatime, the first access after a change is recorded too
 
 
 @functools.cache
@@ -117,6 +117,6 @@ def bait_of(bases: Path) -> list[Path]:
 
 
 def bait_times(paths: Sequence[Path]) -> list[tuple[int, int, int]]:
-    """Time of access, time of change and size of each path; looking does not change them."""
+    """Return access time, change time and size of each path, without changing them."""
     states = [os.stat(path) for path in paths]  # noqa: PTH116 - fast
     return [(state.st_atime_ns, state.st_mtime_ns, state.st_size) for state in states]

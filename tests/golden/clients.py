@@ -1,8 +1,9 @@
-"""Programs as users write them: `python clients.py NAME [DEVICE]`, as `programs.py`.
+"""Programs as users write them: `python clients.py NAME [DEVICE]`, as in `programs.py`.
 
-Real models of transformers, timm, torchvision and torch_geometric, at sizes that a recording takes seconds for. The
-model recorder's rules have been mended on them; `held_out.py` has those with which nothing was corrected. Weights and
-inputs are made on the CPU, so that what depends on values (routing, suppression) is nearly the same on both devices.
+Models of transformers, timm, torchvision and torch_geometric, at sizes that take seconds to record. The model
+recorder's rules were corrected with them; `held_out.py` has programs with which nothing was corrected. Weights and
+inputs are made on the CPU, so that accesses that depend on values (routing, suppression) are nearly the same on both
+devices.
 """
 
 import contextlib
@@ -61,7 +62,7 @@ def whisper():
 
 
 def graph():
-    """Features and edges of a random graph."""
+    """Return features and edges of a random graph."""
     return torch.randn(1200, 64).to(DEVICE), torch.randint(0, 1200, (2, 6000)).to(DEVICE)
 
 
@@ -151,7 +152,7 @@ def compiled(run, times=3):
 
 
 def triton_products():
-    """Six products that Inductor's autotuner makes in Triton."""
+    """Return six products that Inductor's autotuner implements in Triton."""
     torch._inductor.config.max_autotune_gemm_backends = "TRITON"
     layers = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512, bias=False), nn.ReLU()) for _ in range(6)))
     layers, x = layers.eval().to(DEVICE, torch.bfloat16), torch.randn(512, 512).to(DEVICE, torch.bfloat16)
@@ -170,7 +171,7 @@ def flex_attention():
 
 
 def static_decode():
-    """One step of a compiled LLaMA with a static cache."""
+    """Return one step of a compiled LLaMA with a static cache."""
     from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
     config = LlamaConfig(
@@ -194,7 +195,9 @@ NAMES = (
 
 @contextlib.contextmanager
 def region():
-    """What is recorded: by the CUDA recorder between profiler start and stop, by the model recorder in its words."""
+    """Select the region to record: with profiler start and stop for the CUDA recorder, with `capture` for the model
+    recorder.
+    """
     if DEVICE == "cpu":
         import tileprof
 
@@ -209,10 +212,10 @@ def region():
 
 
 def make(program):
-    """The function to be recorded, with its random numbers fixed, after it ran once."""
+    """Return the function to record, after it ran once, with its random numbers fixed."""
     torch.manual_seed(0)
     run = program()
-    run()  # libraries load, and eager replays tell who stores what
+    run()  # libraries load now, and eager replays show which blocks store what
     return run
 
 

@@ -1,10 +1,11 @@
 """Programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
 
-`LISTS` are two draws of ten; each was committed before any of its programs was recorded, and no rule is to be mended on
-them. They were made by `python held_out.py --draw cpu first 20261124` and `... second 20261128` with torch 2.13,
-transformers 5.17, timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number per library, types and
-training drawn, and no model of another list. What does not run on the CPU in fp32, is too large or takes too long is
-passed over for the next of the draw. diffusers is not on the machine that records.
+`LISTS` are three draws of ten; each was committed before any of its programs was recorded. Rules may be mended on the
+first two since the third was committed, and on the third not. They were made by `python held_out.py --draw cpu first
+20261124`, `... second 20261128` and `... third 20261129` with torch 2.13, transformers 5.17, timm 1.0.31, torchvision
+0.28 and torch_geometric 2.8.1: a fixed number per library, types and training drawn, and no model of another list. What
+does not run on the CPU in fp32, is too large or takes too long is passed over for the next of the draw. diffusers is
+not on the machine that records.
 """
 
 import json
@@ -17,10 +18,13 @@ import torch
 from clients import DEVICE, graph, main
 from torch import nn
 
-LISTS = {"first": Path(__file__).with_name("held_out.json"), "second": Path(__file__).with_name("held_out_second.json")}
+LISTS = {
+    name: Path(__file__).with_name(f"held_out{suffix}.json")
+    for name, suffix in {"first": "", "second": "_second", "third": "_third"}.items()
+}
 NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
 RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
-"""Drawn behind those, in case the machine that records has another version of the library, which lacks one."""
+"""Reserves, drawn after those, in case the recording machine has a version of the library that lacks one."""
 KNOWN = ("mamba", "t5", "whisper", "qwen3_moe", "convnext_atto", "GCNConv", "GATConv")
 """Those of `clients.py`, as the candidates have them."""
 TYPES = ("float32", "float16", "bfloat16")
@@ -36,7 +40,7 @@ SHRUNK = {
     64: ("head_dim", "d_kv"),
     4000: ("vocab_size",),
 }  # fmt: skip
-"""Attributes of configurations that are made small, by the value that they get."""
+"""Attributes of configurations that are reduced, and their values."""
 
 
 def of_timm(name):
@@ -96,13 +100,13 @@ def tensors(out):
 
 
 def entries(*lists):
-    """The programs of some lists (all, if none is named)."""
+    """Return the programs of some lists (of all, if none is named)."""
     paths = [LISTS[name] for name in lists or LISTS]
     return [entry for path in paths if path.exists() for entry in json.loads(path.read_text())]
 
 
 def program(entry):
-    """A program of a list."""
+    """Return a program of a list."""
     dtype = getattr(torch, entry["dtype"])
 
     def make():
@@ -167,7 +171,7 @@ def draw(list_name, seed):
 
 
 def runs(entry):
-    """Whether the program is small enough and runs on the CPU."""
+    """Return whether the program is small enough and runs on the CPU."""
     try:
         torch.manual_seed(0)
         with torch.device("cpu" if entry["library"] == "torch_geometric" else "meta"):  # it copies its graph

@@ -1,7 +1,8 @@
-"""More programs, recorded when the model recorder's rules stood: `python later.py NAME [DEVICE]`, as `programs.py`.
+"""More programs, recorded after the model recorder's rules had been written: `python later.py NAME [DEVICE]`, as in
+`programs.py`.
 
-What the rules made of them unseen is in docs/model-recorder.md; they have been mended on these, too, since
-(`tests/benchmarks/bench_model_against_recorded.py`). How general they are, only other programs can show.
+docs/model-recorder.md has the first results. The rules have since been corrected with these programs, too
+(`tests/benchmarks/model_recorder/bench_model_against_recorded.py`), so only other programs show how general they are.
 """
 
 import sys
@@ -26,7 +27,7 @@ def llama():
 
 
 def bottleneck():
-    """ResNet's, twice, in half precision and channels last."""
+    """A basic block of ResNet, twice, in half precision and channels last."""
 
     class Block(nn.Module):
         def __init__(self, wide, narrow):
@@ -62,7 +63,7 @@ def perceptron():
 
 
 def patches():
-    """A vision transformer's way in, and pooling at its end."""
+    """The patch embedding of a vision transformer, and pooling at its end."""
     convolution = nn.Conv2d(3, 192, 16, stride=16).to(DEVICE, torch.bfloat16)
     norm, head = (m.to(DEVICE, torch.bfloat16) for m in (nn.LayerNorm(192), nn.Linear(192, 50)))
     x, place = half(2, 3, 224, 224), half(1, 196, 192)
@@ -84,13 +85,13 @@ def mixture():
 
 
 def gru():
-    """One layer of cuDNN's over six steps."""
+    """One recurrent layer by cuDNN over six steps."""
     layer, x = torch.nn.GRU(256, 256).to(DEVICE, torch.bfloat16).eval(), half(6, 16, 256)
     return lambda: layer(x)[0]
 
 
 def gru_cells():
-    """The same, cell by cell: a product of the input and one of the state in each step."""
+    """The same cell by cell: a product of the input and one of the state in each step."""
     cell, x = torch.nn.GRUCell(256, 256).to(DEVICE), torch.randn(4, 16, 256, device=DEVICE)
 
     def run():
@@ -103,7 +104,7 @@ def gru_cells():
 
 
 def lstm():
-    """Two layers of cuDNN's over four steps."""
+    """Two recurrent layers by cuDNN over four steps."""
     layers, x = torch.nn.LSTM(256, 256, num_layers=2).to(DEVICE, torch.bfloat16).eval(), half(4, 16, 256)
     return lambda: layers(x)[0]
 

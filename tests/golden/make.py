@@ -35,7 +35,7 @@ def trace(folder: Path, name: str) -> None:
 
 
 def filters(folder: Path, name: str) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "gpu" / "measuring"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "gpu" / "measuring" / "recorder"))
     from measure_inserted import own_program
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -90,7 +90,9 @@ NAMES = (gemm_pair, gemm_fp32, layer_norm, softmax, attention, convolution, gpt2
 
 @contextlib.contextmanager
 def region():
-    """What is recorded: by the CUDA recorder between profiler start and stop, by the model recorder in its words."""
+    """Select the region to record: with profiler start and stop for the CUDA recorder, with `capture` for the model
+    recorder.
+    """
     if DEVICE == "cpu":
         import tileprof
 
@@ -109,7 +111,7 @@ def main(name: str, programs=NAMES) -> None:
     with torch.no_grad():
         run = {f.__name__: f for f in programs}[name]()
         if name not in {"gpt2_compiled", "gpt2_graph"}:
-            run()  # libraries load, and eager replays tell who stores what
+            run()  # libraries load now, and eager replays show which blocks store what
         with region():
             out = run()
     sys.stdout.write(f"{name} {out.float().abs().sum().item():.6e}\n")

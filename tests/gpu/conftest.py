@@ -1,4 +1,7 @@
-"""What tests of the CUDA recorder (test_gpu_*.py) need. Without a GPU or the tools, the tests are skipped."""
+"""Fixtures for tests of the CUDA recorder (test_gpu_*.py).
+
+Without a GPU or the tools, the tests are skipped.
+"""
 
 import signal
 import subprocess
@@ -8,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "measuring"))  # what tests share
-sys.path.insert(0, str(Path(__file__).parent / "runtime"))
-
 from tileprof.errors import UserError
 from tileprof.record.cuda.installation import gpu, locate
 
-# As in tests/conftest.py, which is not read where these tests run alone.
+# As in tests/conftest.py, which pytest does not read when these tests run alone.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
@@ -44,8 +44,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def no_verdicts(request, monkeypatch):
-    """Races are run again in each test, whatever an earlier run of the tests has decided."""
-    if request.path.parent.name == "recorder":  # where nothing races, and the import below takes seconds
+    """Run races again in each test, whatever an earlier test run has decided."""
+    if request.path.parent.name == "recorder":  # other tests race nothing, and the import below takes seconds
         return
     verdicts = pytest.importorskip("tileprof.runtime.compile.racing.verdict_cache")  # imports PyTorch
 
@@ -54,7 +54,7 @@ def no_verdicts(request, monkeypatch):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording: the program's exit code and output, what was said, and the trace."""
+    """A recording: the program's exit code and output, the recorder's messages, and the trace."""
 
     code: int
     output: str
@@ -83,7 +83,7 @@ def record(tmp_path, capfd):
 
 @pytest.fixture
 def plain():
-    """A program's output without a recorder."""
+    """Return a program's output without a recorder."""
 
     def run(*command):
         return subprocess.run([*map(str, command)], capture_output=True, text=True, check=True).stdout
@@ -93,5 +93,5 @@ def plain():
 
 @pytest.fixture
 def golden():
-    """The command that runs one of the golden programs."""
+    """Return the command that runs one of the golden programs."""
     return lambda name: (sys.executable, PROGRAMS, name)

@@ -14,8 +14,8 @@ Nothing needs to be installed: tileprof is put on the path from this checkout, a
         --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_17_x86_64 \
         --platform manylinux2014_x86_64 -d .whl NAME==VERSION
 
-for each of WHEELS in this file. Whole models have a budget of their own: ``python tests/gpu/measuring/measure_models.py
-OUT.json``.
+for each of WHEELS in this file. Whole models have a budget of their own: ``python
+tests/gpu/measuring/models/measure_models.py OUT.json``.
 """
 
 import argparse
@@ -63,17 +63,17 @@ WANTED = (
     "nvidia-cuda-sanitizer-api",
 )
 PYTHON = (sys.executable, "-P")
-"""For modules: the checkout is the working directory, and its package lacks what a wheel would put into it."""
+"""For modules: the checkout is the working directory, and its package lacks the parts that a wheel would add."""
 LEAST_S = 20
-"""With less time left no step is begun."""
+"""With less time left, no step begins."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """``command`` runs from the repository's root; {out} is the results' folder, {seconds} what it may take.
+    """One step.
 
-    ``limit_s`` ends it; ``likely_s`` is what it took on an H200, by itself. ``alone``: it measures time, or waits for a
-    time.
+    ``command`` runs from the repository's root; {out} is the folder for results, {seconds} its time. ``limit_s`` ends
+    it; ``likely_s`` is its time on an H200, alone. ``alone``: it measures time, or waits for a time.
     """
 
     name: str
@@ -103,7 +103,7 @@ def script(name, *words, likely_s, limit_s, alone=False):
     return Step(name, (*python, *words), likely_s, limit_s, alone)
 
 
-SANITIZED = ("tests/gpu/runtime/sanitize_runtime.py",)
+SANITIZED = ("tests/gpu/runtime/chains/sanitize_runtime.py",)
 
 STEPS = (
     script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120, alone=True),
@@ -138,28 +138,33 @@ STEPS = (
     ),
     suite("ranges", "recorder/test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
     script(
-        "overhead", "tests/gpu/measuring/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True
+        "overhead",
+        "tests/gpu/measuring/recorder/measure_overhead.py",
+        "{out}/cuda.json",
+        likely_s=180,
+        limit_s=300,
+        alone=True,
     ),
     suite("halo", "cusync/test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
     suite(
         "runtime",
-        "runtime/test_runtime_synchronised.py",
-        "runtime/test_runtime_compiled.py",
-        "runtime/test_runtime_whole.py",
+        "runtime/chains/test_runtime_synchronised.py",
+        "runtime/programs/test_runtime_compiled.py",
+        "runtime/programs/test_runtime_whole.py",
         likely_s=75,
         limit_s=300,
         alone=True,
     ),
     suite(
         "runtime_persistent",
-        "runtime/test_runtime_persistent.py",
-        "runtime/test_runtime_faults.py",
+        "runtime/chains/test_runtime_persistent.py",
+        "runtime/chains/test_runtime_faults.py",
         likely_s=70,
         limit_s=200,
         alone=True,
     ),
-    suite("runtime_networks", "runtime/test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
-    suite("runtime_sizes", "runtime/test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
+    suite("runtime_networks", "runtime/networks/test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
+    suite("runtime_sizes", "runtime/chains/test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
     script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
     script(
         "races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True
@@ -194,7 +199,9 @@ STEPS = (
 
 
 def path_of_the_checkout(folder, wheels):
-    """The folders for PYTHONPATH: the package as a wheel would hold it, made of links, and the wheels unpacked."""
+    """Return the folders for PYTHONPATH: the package as a wheel would hold it, made of links, and the unpacked
+    wheels.
+    """
     package, site = folder / "package" / "tileprof", folder / "site"
     package.mkdir(parents=True, exist_ok=True)
     for part in [*(ROOT / "tileprof").iterdir(), ROOT / "analysis", ROOT / "viz"]:
@@ -202,14 +209,14 @@ def path_of_the_checkout(folder, wheels):
             (package / part.name).symlink_to(part)
     about = (
         package.parent / "tileprof-0.dist-info"
-    )  # PyTorch finds its backends by the entry points of what is installed
+    )  # PyTorch finds its backends by the entry points of installed packages
     about.mkdir(exist_ok=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tileprof\nVersion: 0\n")
     (about / "entry_points.txt").write_text("".join(entry_points()))
     for wheel in sorted(wheels.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
-    for tool in site.glob("nvidia/*/**/*"):  # an archive keeps no right to execute
+    for tool in site.glob("nvidia/*/**/*"):  # an archive does not keep the right to execute
         if tool.is_file() and tool.parent.name in {"bin", "compute-sanitizer"}:
             tool.chmod(0o755)
     return [str(package.parent), str(site)]
@@ -224,8 +231,8 @@ def entry_points():
 
 
 def run(step, out, environment, limit_s):
-    """Run a step; its row of the summary. Whatever it started ends with it."""
-    seconds = str(int(max(1, limit_s - 60)))  # a step that goes by its own clock ends before it is ended
+    """Run a step. Return its row of the summary. Its processes end with it."""
+    seconds = str(int(max(1, limit_s - 60)))  # a step with its own time limit ends before it is killed
     command = [word.replace("{out}", str(out)).replace("{seconds}", seconds) for word in step.command]
     log = out / "logs" / f"{step.name}.log"
     began = time.monotonic()
@@ -252,7 +259,7 @@ def run(step, out, environment, limit_s):
 
 
 def machine():
-    """Return what this machine has; "" for a package that is not there."""
+    """Return the machine's hardware and versions; "" for a missing package."""
     matches = {}
     for name in WANTED:
         try:
@@ -283,7 +290,7 @@ def selection(arguments):
 
 
 def pack(out):
-    """Many small files as two archives beside the results."""
+    """Pack many small files into two archives beside the results."""
     for name in ("golden", "logs"):
         folder = out / name
         if folder.is_dir():
@@ -292,7 +299,7 @@ def pack(out):
 
 
 def report(summary):
-    """A table of the steps."""
+    """Return a table of the steps."""
     width = max(len(row["step"]) for row in summary["steps"]) if summary["steps"] else 0
     for row in summary["steps"]:
         state = "TIME" if row["timed_out"] else "ok" if row["code"] == 0 else f"rc {row['code']}"
@@ -344,11 +351,11 @@ def main():
     lock, not_begun = threading.Lock(), []
 
     def one(step):
-        left = ends - time.monotonic()
-        if left < LEAST_S:
+        left_s = ends - time.monotonic()
+        if left_s < LEAST_S:
             not_begun.append(step.name)
             return
-        row = run(step, out, environment, min(step.limit_s, left - 5))
+        row = run(step, out, environment, min(step.limit_s, left_s - 5))
         with lock:
             summary["steps"] = [r for r in summary["steps"] if r["step"] != step.name] + [row]
             place.write_text(json.dumps(summary, indent=1) + "\n")

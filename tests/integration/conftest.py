@@ -13,12 +13,12 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 MOST_MS = 200_000
-"""For anything in the browser to happen: a hang ends here, and a slow machine does not."""
+"""Time limit for anything in the browser: it ends a hang, and is long enough for a slow machine."""
 
 
 @pytest.fixture(scope="session")
 def warm(shared_folder):
-    """Programs that start at once, for tests that are not about how they start."""
+    """Provide programs that start at once, for tests that are not about how they start."""
     folder = shared_folder / "warm"
     folder.mkdir(exist_ok=True)
     with commands(folder) as programs:
@@ -31,7 +31,9 @@ _open: list[tuple] = []
 
 @pytest.fixture
 def chromium():
-    """Windows of a browser that stays for the next test: to start one takes as long as three tests do."""
+    """Provide windows of a browser that stays open for the next test, since starting one takes as long as three
+    tests.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
@@ -43,12 +45,14 @@ def chromium():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """End the browser after the last test in a row that may need it: beside its driver no event loop can run."""
+    """End the browser after the last test in a row that may need it: no event loop can run beside its driver."""
     try:
         return (yield)
     finally:
-        needed = nextitem is not None and (nextitem.path.parent.name == "view" or "chromium" in nextitem.fixturenames)
-        if _open and not needed:
+        is_needed = nextitem is not None and (
+            nextitem.path.parent.name == "view" or "chromium" in nextitem.fixturenames
+        )
+        if _open and not is_needed:
             driver, windows = _open.pop()
             windows.browser.close()
             driver.stop()
@@ -56,12 +60,14 @@ def pytest_runtest_teardown(item, nextitem):
 
 DRAWN = """async (name) => { const frame = () => new Promise(requestAnimationFrame); await frame();
     do await frame(); while (tileprof.views[name].waiting); }"""
-"""Returns once a view has drawn itself: a canvas that has got another size is empty until the next frame."""
+"""Returns when a view has drawn itself: a resized canvas is empty until the next frame."""
 
 
 class Windows:
-    """Windows of a browser. A test gets one that an earlier test has left as if it were new: opening another one takes
-    three times the processor time.
+    """Windows of a browser.
+
+    A test gets a window that an earlier test has left, reset to a new one: opening another one takes three times the
+    processor time.
     """
 
     EVENTS = ("console", "pageerror", "dialog", "request")
@@ -70,7 +76,7 @@ class Windows:
         self.browser, self.free = browser, []
 
     def take(self, viewport, color_scheme, handlers):
-        """A blank window of a size and colour scheme, with one handler for each of `EVENTS`."""
+        """Return a blank window of a size and colour scheme, with one handler for each of `EVENTS`."""
         page = self.free.pop() if self.free else self.browser.new_page(viewport=viewport)
         page.set_default_timeout(MOST_MS)
         page.set_viewport_size(viewport)
@@ -80,7 +86,7 @@ class Windows:
         return page
 
     def give(self, page, handlers):
-        """Forget what a page has stored, leave it, and keep its window for the next test."""
+        """Forget what a page has stored, leave the page, and keep its window for the next test."""
         page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
         page.mouse.move(-1, -1)
         page.goto("about:blank")
@@ -90,7 +96,7 @@ class Windows:
 
 
 class Tab:
-    """A page in the browser that must stay silent: any complaint or request fails the test at the end."""
+    """A page in the browser that must stay silent: any error message or request fails the test at the end."""
 
     def __init__(self, chromium, path, hash_="", allowed="file:", viewport=None, color_scheme="light"):
         self.complaints = []
@@ -112,7 +118,7 @@ class Tab:
         self.page.wait_for_function(script, arg=argument)
 
     def at(self, view, script, argument=None):
-        """Return where a point of a view is on the screen; ``script`` gives it in the view's own coordinates."""
+        """Return the screen position of a point of a view; ``script`` gives it in the view's own coordinates."""
         inside = f"""(a) => {{ const view = tileprof.views.{view}; const box = view.canvas.getBoundingClientRect();
             const [x, y] = view.toScreen(...({script})(a)); return [x + box.left, y + box.top]; }}"""
         return self.ask(inside, argument)
@@ -125,7 +131,7 @@ class Tab:
         return self.page.inner_text("#tip") if self.page.is_visible("#tip") else ""
 
     def pixels(self, view, points):
-        """What a view's canvas shows at points in the view's own coordinates: ``[points, 3]`` red, green, blue."""
+        """Return the colours of a view's canvas at points in its own coordinates: ``[points, 3]`` red, green, blue."""
         return np.array(self.ask(
             f"""async ([name, points]) => {{ await ({DRAWN})(name);
             const view = tileprof.views[name]; const {{ canvas: c }} = view;
@@ -141,11 +147,11 @@ class Tab:
         return self.ask("() => location.hash")
 
     def colours(self, view):
-        """How many different colours a view's canvas shows."""
+        """Return the number of different colours on a view's canvas."""
         return len(self.palette(view))
 
     def palette(self, view):
-        """Pixels of each colour (as "r,g,b") that a view's canvas shows."""
+        """Return the number of pixels of each colour (as "r,g,b") on a view's canvas."""
         return self.ask(
             f"""async (view) => {{ await ({DRAWN})(view);
             const c = tileprof.views[view].canvas;
@@ -161,7 +167,7 @@ class Tab:
 
 @pytest.fixture
 def tab(chromium, page_file):
-    """Opens a page, the module's ``page_file`` one by default."""
+    """Provide a function that opens a page, by default the module's ``page_file``."""
     tabs = []
 
     def open_tab(hash_="", path=page_file, **options):

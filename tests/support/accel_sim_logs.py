@@ -1,4 +1,6 @@
-"""Logs in Accel-Sim's format for tests: instructions of warps, written in every form of addresses."""
+"""Writes logs in Accel-Sim's format for tests: instructions of warps, with addresses in every form that the format
+has.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +25,7 @@ HEADER = """-kernel name = {name}
 
 
 def access(opcode, mask, addresses, form=0, prefix=""):
-    """A line: ``addresses`` one per active thread, in the form of mode 0, 1 or 2."""
+    """Return a line of a log. ``addresses`` has one entry per active thread, in the form of mode 0, 1 or 2."""
     if form == 0:
         words = [f"0x{a:016x}" for a in addresses]
     elif form == 1:
@@ -34,7 +36,7 @@ def access(opcode, mask, addresses, form=0, prefix=""):
 
 
 def block_text(block, warps):
-    """The section of a block whose warps are lists of lines."""
+    """Return the section of a block. Each warp is a list of lines."""
     text = ["", "#BEGIN_TB", "", "thread block = {},{},{}".format(*block)]
     for number, lines in enumerate(warps):
         text += ["", f"warp = {number}", f"insts = {len(lines)}", *lines]
@@ -42,14 +44,14 @@ def block_text(block, warps):
 
 
 def kernel_text(blocks, *, name="kernel", grid=None, version=3, stream=0):
-    """A whole log of ``{(x, y, z): warps}``."""
+    """Return a whole log of ``{(x, y, z): warps}``."""
     grid = grid or tuple(max(b[axis] for b in blocks) + 1 for axis in range(3))
     head = HEADER.format(name=name, grid=grid, version=version, stream=stream)
     return head + "".join(block_text(block, warps) for block, warps in blocks.items())
 
 
 def write_logs(folder: Path, kernels, copies=()):
-    """A folder with kernelslist.g and one log per text: the list's path."""
+    """Write a folder with kernelslist.g and one log per text. Return the path of the list."""
     folder.mkdir(exist_ok=True)
     lines = [f"MemcpyHtoD,0x{address:016x},{size}" for address, size in copies]
     for number, text in enumerate(kernels, 1):
@@ -60,7 +62,7 @@ def write_logs(folder: Path, kernels, copies=()):
 
 
 def random_accesses(random: Random, base: int, span: int):
-    """``(line, mode, bytes)`` of one random instruction on ``[base, base + span)``."""
+    """Return ``(line, mode, bytes)`` of one random instruction on ``[base, base + span)``."""
     opcode, mode, width = random.choice(
         [
             ("LDG.E", 0, 4),

@@ -1,7 +1,8 @@
-"""Has each numba function compiled by one process of a test run: the others wait for it, and read its cache.
+"""Lets one process of a test run compile each numba function, while the others wait and read its cache.
 
-Without this each worker compiles what it meets first, which is most of the processor time of a run with a cold cache,
-and two that compile one function for different types at the same time may take the same file for it.
+Otherwise each worker compiles the functions that it meets first, which takes most of the processor time of a run with a
+cold cache. Two workers that compile one function for different types at the same time may also take the same file for
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WARM_UP = (
     ("report", "tests/golden/gemm_pair.tileprof"),
     ("simulate", "tests/golden/gemm_pair.tileprof"),
 )
-"""Commands that compile what most tests need."""
+"""Commands that compile the functions that most tests need."""
 
 
 _locks: set[str] = set()
@@ -37,8 +38,9 @@ def install() -> None:
         if folder is None or name in _locks:
             return plain(self, sig)
         Path(folder).mkdir(parents=True, exist_ok=True)
-        # The lock between threads comes first. A function locks itself before those that it calls, none of which calls
-        # it, so that no two processes wait for each other.
+        # Take the lock between threads first. A function locks itself before the functions that it calls, and none of
+        # these
+        # calls it, so no two processes wait for each other.
         with global_compiler_lock, (Path(folder) / name).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _locks.add(name)

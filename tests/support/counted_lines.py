@@ -1,4 +1,4 @@
-"""How much Python a call runs: what is fast because arrays do the work runs few lines, on any machine."""
+"""Counts the Python lines that a call runs. Code whose work is done by arrays runs few lines, on any machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def counted_lines(function: Callable[[], Result]) -> tuple[Result, int]:
-    """Return what the function returns, and how many lines of Python ran; a loop's lines count each time."""
+    """Return the function's result, and the number of Python lines that ran; a line in a loop counts each time."""
     lines = 0
 
     def trace(_frame: FrameType, event: str, _argument: Any) -> Any:

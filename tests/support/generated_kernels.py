@@ -1,5 +1,5 @@
-"""Kernels that Inductor generates for a described GPU, and their accesses by brute force: every program in Triton's
-interpreter, every address noted.
+"""Kernels that Inductor generates for a described GPU, and their accesses by brute force: Triton's interpreter runs
+every program and notes every address.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from tileprof.record.triton.interpreter import watching
 
 
 class Collected(Listener):
-    """Keeps launches; ``real`` are tensors of the same layouts with memory."""
+    """Collects launches. ``real`` are tensors with the same layouts as the fake ones, and with memory."""
 
     def __init__(self):
         self.launches = []
@@ -38,7 +38,7 @@ class Collected(Listener):
 
 
 def launches_of(function, *inputs, device="H200", settings=None):
-    """The launches of a compiled function; tensors are fake."""
+    """Return the launches of a compiled function; their tensors are fake."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     torch._dynamo.reset()
@@ -65,7 +65,7 @@ def launches_of(function, *inputs, device="H200", settings=None):
 
 
 def with_memory(arguments, fill=0):
-    """Real tensors in the layouts of fake ones; equal fakes are one tensor, views share their memory."""
+    """Return real tensors in the layouts of fake ones. Equal fakes become one tensor; views share their memory."""
     storages, real = {}, []
     for argument in arguments:
         if not isinstance(argument, torch.Tensor):
@@ -81,7 +81,7 @@ def with_memory(arguments, fill=0):
 
 
 def brute_force(kernel, arguments, evaluation):
-    """The bytes of each program: {(tile, mode): set of addresses}, with real tensors in Triton's interpreter."""
+    """Return the bytes of each program, {(tile, mode): set of addresses}, from real tensors in Triton's interpreter."""
     from triton.runtime import interpreter
 
     choice = kernel.choice()
@@ -94,7 +94,7 @@ def brute_force(kernel, arguments, evaluation):
     constants = _constants(choice, arguments)
     constants |= {n: v for n, v in choice.constants.items() if n not in kernels._OPTIONS}
     grid = kernels._grid(choice, constants)
-    own = kernels._accepted(kernel.source, kernel.name, constants)
+    own = kernels._accepted_arguments(kernel.source, kernel.name, constants)
     with watching(interpreter.interpreter_builder) as watch, np.errstate(all="ignore"):
         function[grid](**own)
     touched_bytes = {}
@@ -112,7 +112,9 @@ def _constants(choice, arguments):
 
 
 def _interpreted(kernel):
-    """The kernel as Triton's interpreter takes it, with functions of values that it lacks left out."""
+    """Return the kernel as Triton's interpreter takes it, without the functions of values that the interpreter
+    lacks.
+    """
     heuristics = __import__("torch._inductor.runtime.triton_heuristics", fromlist=["*"])
     helpers = __import__("torch._inductor.runtime.triton_helpers", fromlist=["*"])
     module = types.ModuleType(kernel.name)
@@ -125,7 +127,7 @@ def _interpreted(kernel):
         mock.patch.object(heuristics, "cached_autotune", decorated),
         mock.patch.object(helpers, "set_driver_to_gpu"),
     ):
-        exec(kernels._compiled(kernel.source, kernel.name), vars(module))
+        exec(kernels._compiled_code(kernel.source, kernel.name), vars(module))
 
     class First:
         def __getattr__(self, name):
@@ -136,7 +138,7 @@ def _interpreted(kernel):
 
 
 def modelled(kernel, arguments, values=kernels.integers_of):
-    """The bytes that `evaluate` says: the same form."""
+    """Return the bytes that `evaluate` gives, in the form of `interpreted`."""
     evaluation, _ = kernel.kernel(tuple(arguments), values)
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     boxes, touched_bytes = evaluation.footprint.boxes, {}

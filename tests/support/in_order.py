@@ -1,17 +1,17 @@
-"""Two lists of launches of one program, matched in the order in which they were issued."""
+"""Matches two lists of launches of one program in the order in which they were issued."""
 
 import numpy as np
 
 
 def matched_in_order(worth):
-    """Return pairs ``(i, j)``, both ascending, whose sum of ``worth[i, j]`` is the largest.
+    """Return the pairs ``(i, j)``, both ascending, whose sum of ``worth[i, j]`` is the largest.
 
-    ``worth``: what a match of row i and column j counts, at least 0; rows and columns may stay without a match.
+    ``worth[i, j]`` is what a match of row i and column j counts, at least 0. Rows and columns may stay without a match.
     """
     rows, columns = worth.shape
     best = np.zeros((rows + 1, columns + 1), np.int64)
     for i in range(rows):
-        # the best of the row above and of a match here, then of all columns before
+        # first the best of the row above or of a match here, then the best so far of all columns
         best[i + 1, 1:] = np.maximum(best[i, 1:], best[i, :-1] + worth[i])
         np.maximum.accumulate(best[i + 1], out=best[i + 1])
     pairs = []

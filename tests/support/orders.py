@@ -1,4 +1,6 @@
-"""In how many orders of its threads a kernel runs on the CPU: a few in the gate, `TILEPROF_KERNEL_RUNS` in a search."""
+"""The number of thread orders in which a kernel runs on the CPU: a few in the gate, `TILEPROF_KERNEL_RUNS` in a
+search.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +8,5 @@ import os
 
 
 def orders(gate: int) -> int:
-    """Number of orders, of which the gate has ``gate``. A test that asks for it is marked `orders`."""
+    """Return the number of orders: ``gate`` in the gate. Tests that use it are marked `orders`."""
     return int(os.environ.get("TILEPROF_KERNEL_RUNS", str(gate)))

@@ -1,4 +1,4 @@
-"""What the browser does with packed columns, in Python."""
+"""Unpacks packed columns in Python, as the page does in the browser."""
 
 import base64
 import json
@@ -15,5 +15,5 @@ def unpacked(packed):
 
 
 def embedded(html):
-    """The data of a page."""
+    """Return the data of a page."""
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])

@@ -1,4 +1,4 @@
-"""Files that the workers of a test run share: the first to want one makes it, and the others wait for it."""
+"""Files that the workers of a test run share: the first worker that needs one makes it, and the others wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 @dataclass
 class Place:
-    """The folder of shared files; `tests/conftest.py` sets it before the first test."""
+    """Return the folder of shared files; `tests/conftest.py` sets it before the first test."""
 
     folder: Path | None = None
 
@@ -20,7 +20,7 @@ PLACE: Final = Place()
 
 
 def once(name: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder called ``name``; ``make`` makes it at the path that it is given."""
+    """Return the file or folder ``name``. ``make`` makes it at the given path."""
     assert PLACE.folder is not None, "no run of tests has begun"
     result, making = PLACE.folder / name, PLACE.folder / f"{name}.new"
     with (PLACE.folder / f"{name}.lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""The verb simulate, called in this process."""
+"""Runs the verb simulate in this process."""
 
 from argparse import ArgumentParser
 

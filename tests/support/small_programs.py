@@ -1,4 +1,4 @@
-"""Small recorded programs, written as traces."""
+"""Small programs, written as traces without a recorder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tileprof.devices import get
 from tileprof.trace import TraceWriter
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint, Launch
 
-ROWS, HEADS, WIDE = 8, 8, 64  # row tiles, column tiles, elements a tile is wide and high
+ROWS, HEADS, WIDE = 8, 8, 64  # row tiles, column tiles, width and height of a tile in elements
 ELEMENT = 2
 PITCH = HEADS * WIDE * ELEMENT
 
 
 def tile_grid(columns, rows):
-    """Coordinates of ``rows * columns`` tiles, x fastest."""
+    """Return coordinates of ``rows * columns`` tiles, x fastest."""
     y, x = np.divmod(np.arange(rows * columns), columns)
     return np.stack([x, y, np.zeros_like(x)], axis=1).astype(np.int32)
 
 
 def panel(tile, operand, mode, row, column, columns, pitch=PITCH, rows=WIDE, last=1.0):
-    """Boxes of ``columns`` tile columns from ``column`` on, in the rows of tile row ``row``."""
+    """Return boxes of ``columns`` tile columns from ``column`` on, in the rows of tile row ``row``."""
     return Boxes.of(
         tile=tile,
         operand=operand,
@@ -42,7 +42,9 @@ def norm():
 
 
 def gemm(inner=1, outer=1):
-    """Output tile (x, y) reads all of the input's tile row y; widths are in units of the hidden size."""
+    """Return accesses in which output tile (x, y) reads the input's tile row y; widths are in units of the hidden
+    size.
+    """
     columns = HEADS * outer
     grid = tile_grid(columns, ROWS)
     tiles, x, y = np.arange(len(grid)), grid[:, 0], grid[:, 1]
@@ -111,7 +113,7 @@ class Program:
 
 
 def transformer(path, layers=4, **options):
-    """A decoder like GPT-2: an embedding, ``layers`` times ten launches, a norm and a head."""
+    """Write a decoder like GPT-2: an embedding, ``layers`` times ten launches, a norm and a head."""
     program = Program(path, **options)
     x = program.buffer(name="hidden")
     program.launch(
@@ -126,7 +128,7 @@ def transformer(path, layers=4, **options):
 
 
 def recurrent(path, layers=3, steps=5):
-    """Layers of time steps: each step reads its input and its layer's last state, and adds to it."""
+    """Write layers of time steps: each step reads its input and its layer's last state, and adds to it."""
     program = Program(path)
     inputs = [program.buffer() for _ in range(steps)]
     for layer in range(layers):

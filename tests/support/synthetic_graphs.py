@@ -28,7 +28,7 @@ DEVICE = {
 
 
 def block(sets, set_of):
-    """An EdgeBlock from sets of (parent, last, first) and the set of each consumer tile (-1: none)."""
+    """Return an EdgeBlock from sets of (parent, last, first) and the set of each consumer tile (-1: none)."""
     entries = [e for s in sets for e in s]
     parent, last, first = zip(*entries, strict=True) if entries else ((), (), ())
     return EdgeBlock(
@@ -56,13 +56,13 @@ class _Graph(SimpleNamespace):
         if name in ("launches", "device", "footprint"):
             return None if self.recording is None else getattr(self.recording, name)
         if name == "pairs":
-            links = self.links[self.links["edges"] > 0]  # a recorded link has edges, a drawn one may have none
+            links = self.links[self.links["edges"] > 0]  # a recorded link has edges, a random one may have none
             return pair_frame(_Graph(**{**vars(self), "links": links}))
         raise AttributeError(name)
 
 
 def graph(tiles, links, trace=None):
-    """A graph of launches with these numbers of tiles; links are (producer, consumer, EdgeBlock[, reuse])."""
+    """Return a graph of launches with these numbers of tiles; links are (producer, consumer, EdgeBlock[, reuse])."""
     rows = [
         {"producer": p, "consumer": c, "hazard": "RAW", "reuse": bool(rest and rest[0]), "block": i,
          "edges": b.count, "bytes": b.total_bytes, "parents": b.parents, "children": b.children}
@@ -78,14 +78,14 @@ def graph(tiles, links, trace=None):
 
 
 def durations(lives):
-    """Durations of launches from lists of tile lives."""
+    """Return the durations of launches from lists of tile durations."""
     at = np.cumsum([0, *(len(x) for x in lives)])[:-1].astype(np.int64)
     return Durations(np.array([x for life in lives for x in life], np.float64), at, ["measured"] * len(lives))
 
 
 @st.composite
 def random_graphs(draw):
-    """(graph, lives): up to six launches of up to seven tiles; ties in time are common."""
+    """Draw (graph, durations): up to six launches of up to seven tiles; equal times are common."""
     tiles = draw(st.lists(st.integers(1, 7), min_size=1, max_size=6))
     lives = [draw(st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, 7.0]), min_size=n, max_size=n)) for n in tiles]
     fraction = st.sampled_from([0.0, 0.25, 0.5, 1.0, float("nan")])
@@ -103,7 +103,9 @@ def random_graphs(draw):
 
 
 def edges_of(g, *, reuse):
-    """Every edge as (parent node, child node, last, first), unknown times as a lower bound must take them."""
+    """Return every edge as (parent node, child node, last, first), with unknown times as a lower bound must take
+    them.
+    """
     for row in g.links.itertuples():
         if row.reuse and not reuse:
             continue
@@ -118,7 +120,7 @@ def edges_of(g, *, reuse):
 
 
 def list_oracle(g, lives, sizes, capacity, *, reuse):
-    """Greedy list scheduling, tile by tile over expanded edges; ends of tiles."""
+    """Return the ends of tiles under greedy list scheduling, computed tile by tile over expanded edges."""
     ns = [x for life in lives for x in life]
     size = [sizes[i] for i, life in enumerate(lives) for _ in life]
     parents = {t: set() for t in range(len(ns))}
@@ -142,7 +144,7 @@ def list_oracle(g, lives, sizes, capacity, *, reuse):
 
 
 def trace(launches, footprints, *, operands=(), buffers=(), times=(), manifest=None, complete=True, device=None):
-    """Something that quacks like a Trace: rows are dicts, what is left out has a plain value."""
+    """Return an object with the interface of a Trace. Rows are dicts; missing values get defaults."""
     from tileprof.devices import Device
 
     device = device or Device.from_dict(DEVICE)
@@ -184,7 +186,7 @@ def frame(name, rows):
 
 
 def footprint(tiles, boxes=None, duration_ns=None):
-    """A footprint of tiles in one row of the grid."""
+    """Return a footprint of tiles in one row of the grid."""
     places = np.zeros((tiles, 3), np.int32)
     places[:, 0] = np.arange(tiles)
     life = None if duration_ns is None else np.broadcast_to(np.asarray(duration_ns, np.float64), (tiles,)).copy()
@@ -192,7 +194,7 @@ def footprint(tiles, boxes=None, duration_ns=None):
 
 
 def gemm_boxes(rows, inner, columns, tile=128, itemsize=2):
-    """Tiles of a row-major GEMM, x over columns: A in operand 0, B in 1, C in 2."""
+    """Return the tiles of a row-major GEMM, x over columns: A is operand 0, B operand 1, C operand 2."""
     parts, places = [], []
     for y in range(rows // tile):
         for x in range(columns // tile):
@@ -209,7 +211,7 @@ def gemm_boxes(rows, inner, columns, tile=128, itemsize=2):
 
 
 def write_mlp(path, layers=2, tokens=256, hidden=512, device="V100", tile_ns=None, **names):
-    """A trace of layers of two dependent GEMMs, written to a folder; ``names`` change every launch."""
+    """Write a trace of layers of two dependent GEMMs to a folder; ``names`` change at every launch."""
     from tileprof.devices import get
     from tileprof.trace import Launch, TraceWriter
 

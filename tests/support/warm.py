@@ -1,9 +1,9 @@
-"""Starts Python programs in copies of a process that has imported the heavy libraries: importing takes longer than most
-of them run.
+"""Starts Python programs in copies of a process that has imported the heavy libraries, because importing takes longer
+than most of the programs run.
 
-For tests that are about what a program computes, not about how it starts: documentation, notebooks, examples. Small
-programs hand their words, environment, folder and open files over to the process; it forks, and they end as the copy
-ends. Each copy has memory of its own, as a new interpreter has.
+For tests about what a program computes, not about how it starts: documentation, notebooks, examples. Small client
+programs pass their arguments, environment, folder and open files to the process. It forks, and the client ends when the
+copy ends. Each copy has memory of its own, as a new interpreter has.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ _STARTER = """
 
 @dataclass(frozen=True)
 class Commands:
-    """``path`` is a folder for PATH that holds ``tileprof``; ``python`` runs ``-m MODULE …`` and ``FILE …``."""
+    """Paths of the client programs.
+
+    ``path`` is a folder for PATH that holds ``tileprof``; ``python`` runs ``-m MODULE …`` and ``FILE …``.
+    """
 
     path: Path
     python: Path
@@ -60,10 +63,10 @@ class Commands:
 
 @contextlib.contextmanager
 def commands(folder: Path, libraries: Sequence[str] = HEAVY) -> Iterator[Commands]:
-    """Programs that start with ``libraries`` imported and work as long as the context lasts.
+    """Provide programs that start with ``libraries`` imported, as long as the context lasts.
 
-    Processes that give the same ``folder`` share one process that forks: the first starts it, and it ends with
-    the last.
+    Processes that give the same ``folder`` share one process that forks: the first starts it, and it ends with the
+    last.
     """
     users = folder / "users"
     with _locked(users):
@@ -84,7 +87,7 @@ def _locked(users: Path) -> Iterator[None]:
 
 
 def _start(folder: Path, users: Path, libraries: Sequence[str]) -> None:
-    """Write the programs and start what forks; return when it does."""
+    """Write the client programs and start the process that forks; return when it is ready."""
     address = folder / "warm.socket"
     (folder / "path").mkdir(exist_ok=True)
     for place in (folder / "path" / "tileprof", folder / "python"):
@@ -93,7 +96,7 @@ def _start(folder: Path, users: Path, libraries: Sequence[str]) -> None:
         place.chmod(0o755)
     address.unlink(missing_ok=True)
     os.mkfifo(users)
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # what forks is to have one thread
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # the process that forks must have one thread
     with os.fdopen(os.open(users, os.O_RDONLY | os.O_NONBLOCK), "rb") as stdin:
         subprocess.run(
             [sys.executable, "-m", __name__, str(address), str(users), *libraries],
@@ -102,18 +105,18 @@ def _start(folder: Path, users: Path, libraries: Sequence[str]) -> None:
 
 
 def serve(address: str, users: str, *libraries: str) -> None:
-    """Fork a copy for each who connects, until no process has the pipe ``users`` open; then all of them end.
+    """Fork a copy for each client until no process has the pipe ``users`` open; then end all copies.
 
-    The process that is called ends when it can be connected to; one that it forks serves.
+    The called process ends as soon as clients can connect; a process that it forks serves them.
     """
     for name in libraries:
-        with contextlib.suppress(ImportError):  # a program that needs it says so
+        with contextlib.suppress(ImportError):  # a program that needs it sets it itself
             __import__(name)
     if "tileprof.record.model.recording" in sys.modules:
         _read_what_recordings_look_up()
         _load_what_commands_compile()
     gc.collect()
-    gc.freeze()  # a copy that collects garbage would copy the pages of everything that is here
+    gc.freeze()  # a copy that collected garbage would copy the pages of all objects
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
@@ -141,7 +144,7 @@ def _end_with_the_last(users: Path) -> None:
 
 
 def _load_what_commands_compile() -> None:
-    """Report a small trace: its compiled functions, and what it imports, are here then."""
+    """Report a small trace, so that its imports and compiled functions are loaded."""
     from tests.support import compile_once
     from tileprof.cli.entry import main
 
@@ -165,7 +168,7 @@ def _read_what_recordings_look_up() -> None:
 
 
 def _attend(caller: socket.socket) -> None:
-    """Run what the caller wants in a copy, tell how it ended, and end it with the caller."""
+    """Run the client's program in a copy, report its exit code, and end the copy if the client ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     length, files, _, _ = socket.recv_fds(caller, 8, 3)
     text = b""
@@ -178,7 +181,7 @@ def _attend(caller: socket.socket) -> None:
     ended_copy = 0
     while not ended_copy:
         ended_copy, status = os.waitpid(copy, os.WNOHANG)
-        if not ended_copy and select.select([caller], [], [], 0.02)[0]:  # the caller was killed
+        if not ended_copy and select.select([caller], [], [], 0.02)[0]:  # the client was killed
             os.kill(copy, signal.SIGKILL)
             os._exit(0)
     caller.sendall(str(os.waitstatus_to_exitcode(status)).encode())
@@ -186,9 +189,9 @@ def _attend(caller: socket.socket) -> None:
 
 
 def _become(files: list[int], name: str, words: list[str], folder: str, environment: dict[str, str]) -> None:
-    """Be the interpreter that the caller would have been."""
+    """Replace this process's arguments, environment, folder and files by those of the client."""
     os.setpgid(0, 0)
-    with contextlib.suppress(AttributeError):  # where there is such a call: to end with the parent
+    with contextlib.suppress(AttributeError):  # where the system has this call: end with the parent
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     for number, file in enumerate(files):
         os.dup2(file, number)
@@ -232,7 +235,8 @@ def _become(files: list[int], name: str, words: list[str], folder: str, environm
 
 
 def _customize(folder: str) -> None:
-    """Import a ``sitecustomize`` that PYTHONPATH names, and run what it registers for libraries that are here already.
+    """Import a ``sitecustomize`` that PYTHONPATH names, and run what it registers for libraries that are already
+    imported.
 
     An interpreter would import the libraries later. `tileprof.record.cuda.inprocess.tileprof_after` keeps what is to
     run then in finders with a ``name`` and an ``action``.

@@ -1,4 +1,4 @@
-"""A build is made once, whole or not at all, and every failure says what to do."""
+"""A build is made once, completely or not at all, and every failure says what to do."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.support.in_order import matched_in_order
 
 
 def best_worth(worth):
-    """The largest worth of all ways to match, by trying each."""
+    """Return the largest worth of all possible matches, by trying each."""
     rows, columns = worth.shape
     return max(
         int(worth[list(i), list(j)].sum())

@@ -1,4 +1,4 @@
-"""Nothing to the right of the data flow is imported by anything to its left."""
+"""No part of the package imports a part that comes later in the data flow."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# What a part may import. `tileprof` itself is its version and its few names; every part may know those.
+# What each part may import. `tileprof` itself is its version and its few names, which every part may use.
 ALLOWED = {
     "tileprof": {"trace", "record", "api", "notebook"},
     "errors": set(),
@@ -59,7 +59,7 @@ ALLOWED = {
 
 
 def modules():
-    """(dotted name, path) of every module in the package."""
+    """Yield (dotted name, path) of every module in the package."""
     for folder, prefix in (("tileprof", "tileprof"), ("analysis", "tileprof.analysis"), ("viz", "tileprof.viz")):
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
@@ -67,7 +67,7 @@ def modules():
 
 
 def imported(name, source):
-    """Dotted names that a module imports anywhere in it: top level, functions, TYPE_CHECKING blocks."""
+    """Return the dotted names that a module imports anywhere in it: top level, functions, TYPE_CHECKING blocks."""
     package = name.removesuffix(".__init__").split(".") if name.endswith(".__init__") else name.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -80,7 +80,7 @@ def imported(name, source):
 
 
 def part(name):
-    """The part of the package that a dotted name belongs to; None for names from elsewhere."""
+    """Return the part of the package that a dotted name belongs to; None for names of other packages."""
     words = name.split(".")
     if words[0] != "tileprof":
         return None
@@ -88,7 +88,7 @@ def part(name):
 
 
 def breaches(name, source):
-    """Imports that the rules forbid, as sentences."""
+    """Return the imports that the rules forbid, as sentences."""
     mine = part(name)
     for other in sorted(set(imported(name, source))):
         if other.split(".")[0] in {"analysis", "viz"}:
@@ -106,11 +106,11 @@ def test_every_part_of_the_package_has_a_rule():
 
 
 def test_helpers_of_tests_are_imported_by_their_full_names_and_no_test_imports_another():
-    """Scripts for a GPU and measurements run by their path, where the folder's own modules have short names."""
-    everything = [p for p in (ROOT / "tests").rglob("*.py") if "golden" not in p.parts]
-    unit = {p.stem for p in everything if (ROOT / "tests" / "unit") in p.parents}
+    """Scripts for a GPU and measurements run by path; there, the folder's own modules have short names."""
+    paths = [p for p in (ROOT / "tests").rglob("*.py") if "golden" not in p.parts]
+    unit = {p.stem for p in paths if (ROOT / "tests" / "unit") in p.parents}
     wrong = []
-    for path in everything:
+    for path in paths:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for other in set(imported(name, path.read_text())):
             last = other.split(".")[-1]

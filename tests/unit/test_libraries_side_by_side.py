@@ -1,4 +1,4 @@
-"""Two libraries that give one name to different things, loaded into one process."""
+"""Two libraries that use one name for different things, loaded into one process."""
 
 from __future__ import annotations
 

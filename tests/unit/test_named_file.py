@@ -1,4 +1,4 @@
-"""Files that never end, or never begin, are read as empty, and others whole."""
+"""Files that never end, or never begin, are read as empty, and others completely."""
 
 import os
 import threading

@@ -38,7 +38,7 @@ def group_starts(*keys: NDArray[np.generic]) -> I64:
     """Return where each run of equal rows begins, for rows already sorted by ``keys``."""
     if len(keys[0]) == 0:
         return np.empty(0, np.int64)
-    changed = np.zeros(len(keys[0]) - 1, bool)
+    differs = np.zeros(len(keys[0]) - 1, bool)
     for key in keys:
-        changed |= key[1:] != key[:-1]
-    return np.concatenate([[0], np.flatnonzero(changed) + 1])
+        differs |= key[1:] != key[:-1]
+    return np.concatenate([[0], np.flatnonzero(differs) + 1])

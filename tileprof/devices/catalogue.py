@@ -30,7 +30,7 @@ def get(name: str | Path) -> Device:
     matches) and for a file that is missing, unreadable or wrong.
     """
     text = str(name)
-    return _from_file(Path(text)) if text.endswith((".json", ".toml")) else _catalogued(text)
+    return _from_file(Path(text)) if text.endswith((".json", ".toml")) else _device_of_catalogue(text)
 
 
 def of_driver(name: str) -> Device:
@@ -47,7 +47,7 @@ def of_driver(name: str) -> Device:
     return get(max(fitting, key=len))
 
 
-def _catalogued(name: str) -> Device:
+def _device_of_catalogue(name: str) -> Device:
     spellings = _spellings()
     match = spellings.get(_fold(name))
     if match is None:
@@ -55,7 +55,7 @@ def _catalogued(name: str) -> Device:
             f"no device {name!r}{close_match(name, names())}\n"
             f"known: {', '.join(names())}; or give a .json or .toml file that describes yours"
         )
-    return Device.from_dict(_described(match), f"device {match}")
+    return Device.from_dict(_all_keys(match), f"device {match}")
 
 
 def _fold(name: str) -> str:
@@ -77,17 +77,17 @@ def _spellings() -> dict[str, str]:
     }
 
 
-def _described(name: str) -> dict[str, Any]:
+def _all_keys(name: str) -> dict[str, Any]:
     """Return all keys of a known device: its own, and those of the device it is like or of its architecture."""
     entry = _catalogue()["device"][name]
     own = {key: value for key, value in entry.items() if key not in ("like", "aliases")} | {"name": name}
     if "like" in entry:
-        return _changed(_described(entry["like"]), own)
+        return _with_own_keys(_all_keys(entry["like"]), own)
     architecture = _catalogue()["architecture"][entry["architecture"]]
-    return _changed({**_catalogue()["every"], **architecture}, own)
+    return _with_own_keys({**_catalogue()["every"], **architecture}, own)
 
 
-def _changed(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _with_own_keys(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``own`` keys on top; what was measured or cited for a replaced number goes with it."""
     sources = {key: text for key, text in _each(base.get("sources", {})).items() if key not in own}
     sustained = {
@@ -113,7 +113,7 @@ def _from_file(path: Path) -> Device:
         for key in ("sources", "sustained"):
             if not isinstance(values.get(key, {}), dict):
                 raise UserError(f"{path}: {key} is {values[key]!r}, expected a table")
-        values = _changed(_catalogued(like).to_dict(), values)
+        values = _with_own_keys(_device_of_catalogue(like).to_dict(), values)
     return Device.from_dict(values, str(path))
 
 

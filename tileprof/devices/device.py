@@ -207,11 +207,11 @@ def _check(key: str, type_: str, value: Any, origin: str) -> None:
 def _check_rates(key: str, value: Any, origin: str) -> None:
     if not isinstance(value, Mapping):
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected a table of FLOP/s by type")
-    allowed = [*RATES, "dram_bytes_per_s"] if key == "sustained" else [*RATES]
+    types = [*RATES, "dram_bytes_per_s"] if key == "sustained" else [*RATES]
     for rate, flops in value.items():
-        if rate not in allowed:
+        if rate not in types:
             raise UserError(
-                f"{origin}: {key} has no type {rate!r:.40}{close_match(str(rate), allowed)} ({', '.join(allowed)})"
+                f"{origin}: {key} has no type {rate!r:.40}{close_match(str(rate), types)} ({', '.join(types)})"
             )
         _check_number(f"{key}.{rate}", flops, origin)
     if key == "peak_flops" and "fp32" not in value:
@@ -245,14 +245,14 @@ def _check_trips(key: str, value: Any, origin: str) -> None:
 
 
 def _check_number(key: str, value: Any, origin: str, *, whole: bool = False, range_of: str | None = None) -> None:
-    named = range_of or key
+    range_name = range_of or key
     kind = "a whole number" if whole else "a number"
     # Integers of any size are compared, never converted: a float holds no integer of 400 digits.
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not number or (isinstance(value, float) and not math.isfinite(value)):
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind}")
-    if value < 0 or (value == 0 and named not in _ZERO_ALLOWED):
+    if value < 0 or (value == 0 and range_name not in _ZERO_ALLOWED):
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} above zero")
-    least, most = _RANGES.get(named, _RATE_RANGE)
+    least, most = _RANGES.get(range_name, _RATE_RANGE)
     if not least <= value <= most:
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} from {least:g} to {most:g}")

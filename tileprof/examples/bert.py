@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, forward, library, parser, positive, print_result, torch
+from tileprof.examples.parts.common import building, forward, library, parser, positive, print_result, torch
 
 # layers, heads, width, feed-forward width of the published models (Devlin et al., NAACL 2019, section 3).
 PRESETS = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096)}

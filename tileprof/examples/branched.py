@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, library, positive, print_result, stepped, stepping, torch
+from tileprof.examples.parts.common import building, library, positive, print_result, stepped, stepping, torch
 
 SMALLEST = 64
 """Pixels of a side that all of them take."""

@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, positive, print_result, stepped, stepping, torch
+from tileprof.examples.parts.common import building, positive, print_result, stepped, stepping, torch
 
 STIFFNESS, DAMPING, GRAVITY, STEP_S = 120.0, 0.02, 9.81, 2e-3
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tileprof.examples.common import building, forward, parser, positive, print_result, torch
-from tileprof.examples.recurrent import Unrolled
+from tileprof.examples.parts.common import building, forward, parser, positive, print_result, torch
+from tileprof.examples.parts.recurrent import Unrolled
 
 nn = torch.nn
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, positive, print_result, stepped, stepping, torch
 from tileprof.examples.inception import convolution
+from tileprof.examples.parts.common import building, positive, print_result, stepped, stepping, torch
 
 nn = torch.nn
 SURE = 0.9

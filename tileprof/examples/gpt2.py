@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, library, positive, print_result, stepped, stepping, torch
+from tileprof.examples.parts.common import building, library, positive, print_result, stepped, stepping, torch
 
 # layers, heads, width of the published models (Radford et al., 2019, table 2).
 PRESETS = {"small": (12, 12, 768), "medium": (24, 16, 1024), "large": (36, 20, 1280), "xl": (48, 25, 1600)}

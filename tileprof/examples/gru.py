@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tileprof.examples.common import torch
-from tileprof.examples.recurrent import run
+from tileprof.examples.parts.common import torch
+from tileprof.examples.parts.recurrent import run
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, forward, library, parser, positive, print_result, torch
+from tileprof.examples.parts.common import building, forward, library, parser, positive, print_result, torch
 
 # layers, heads, key-value heads, width, feed-forward width. 7b, 13b and 70b as in LLaMA 2 (Touvron et al., 2023);
 # 65b as in the first LLaMA, the size that the cuSync paper uses; tiny is ours, for a plain run in seconds.

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, forward, parser, positive, print_result, torch
+from tileprof.examples.parts.common import building, forward, parser, positive, print_result, torch
 
 
 class GeluMlp(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here

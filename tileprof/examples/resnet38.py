@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, forward, print_result, torch
-from tileprof.examples.convolution import conv, image_parser, random_images
+from tileprof.examples.parts.common import building, forward, print_result, torch
+from tileprof.examples.parts.convolution import conv, image_parser, random_images
 
 nn = torch.nn
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, positive, print_result, stepped, stepping, torch
+from tileprof.examples.parts.common import building, positive, print_result, stepped, stepping, torch
 
 nn = torch.nn
 

@@ -6,12 +6,11 @@ memory and duration::
 
     activity.py    runs calls under CUPTI and gives each its launches
     slices.py      runs a family's cases in slices that are files, so that a cut harvest continues
-    products.py    a family: matrix products; product_cases.py lists its shapes
-    graph_captures.py     what calls would launch, captured into CUDA graphs that never run
-    product_captures.py, convolution_captures.py   so many products and convolutions
-    product_recipes.py    what launches of a product say; kernel_names.py reads names
-    product_ranker.py     trains nets on captures; product_table.py makes the table of products
-    convolutions.py   a family; convolution_cases.py draws its cases from layers of whole lists of models
+    graph_captures.py    what calls would launch, captured into CUDA graphs that never run; capture_workers.py runs
+                         many such processes at once
+    products/      a family: its calls, shapes, captures and recipes, the table and the nets
+    convolutions/  a family: its calls, cases from the layers of whole lists of models, captures, trees
+    operators/     a family: elementwise operators, reductions, norms and others
     attention.py   a family, with its cases
     __main__.py    the command line; a new family is a module with a FAMILY, and a line in FAMILIES
 

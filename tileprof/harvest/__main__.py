@@ -13,8 +13,8 @@ from tileprof.harvest.slices import harvest
 
 FAMILIES: Final = {
     "attention": "tileprof.harvest.attention",
-    "convolutions": "tileprof.harvest.convolutions",
-    "products": "tileprof.harvest.products",
+    "convolutions": "tileprof.harvest.convolutions.convolution_calls",
+    "products": "tileprof.harvest.products.product_calls",
     "operators": "tileprof.harvest.operators",
 }
 """Families and their modules, each with a ``FAMILY``; modules are loaded when they are asked for."""
@@ -43,12 +43,12 @@ def main(words: list[str] | None = None) -> int:
     options = parser.parse_args(words)
     try:
         family = import_module(FAMILIES[options.family]).FAMILY
-        done = harvest(family, options.output, options.seconds, part=options.part)
+        complete = harvest(family, options.output, options.seconds, part=options.part)
     except UserError as error:
         sys.stderr.write(f"tileprof.harvest: {error}\n")
         return error.exit_code
-    sys.stderr.write("all cases are there\n" if done else "time is up: the same command goes on\n")
-    return 0 if done else 3
+    sys.stderr.write("all cases are there\n" if complete else "time is up: the same command goes on\n")
+    return 0 if complete else 3
 
 
 if __name__ == "__main__":

@@ -83,10 +83,10 @@ class Captures(ABC):
 
     def launches(self, cases: Sequence[Any]) -> list[list[Launch] | None]:
         """Return the launches of each case in stream order; None where the call failed."""
-        found: list[list[Launch] | None] = []
-        while len(found) < len(cases):
-            found += self._captured(cases[len(found) :])
-        return found
+        launches: list[list[Launch] | None] = []
+        while len(launches) < len(cases):
+            launches += self._captured(cases[len(launches) :])
+        return launches
 
     def _captured(self, cases: Sequence[Any]) -> list[list[Launch] | None]:
         """Return the launches of the first cases, up to the first that fails, or of all."""
@@ -108,9 +108,9 @@ class Captures(ABC):
             half = len(cases) // 2
             return [*self.launches(cases[:half]), *self.launches(cases[half:])]
         read: set[int] = set()
-        found: list[list[Launch] | None] = [self._new(last, read) for last in leaves]
+        launches: list[list[Launch] | None] = [self._new(last, read) for last in leaves]
         self._check(self._driver.cuGraphDestroy(graph))
-        return [*found, None] if failed else found
+        return [*launches, None] if failed else launches
 
     def _leaves(self) -> tuple[int, ...]:
         """Return what the next launch would wait for: the last node, or several where streams were joined."""

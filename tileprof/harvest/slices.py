@@ -268,9 +268,9 @@ def _measure(family: Family, activities: Runner, cases: NDArray[np.int64], at: i
         began = time.monotonic()
         counts, calls = [], []
         for number, case in enumerate(batch):
-            repetitions = _prepared(family, case, errors, number)
+            repetitions = _prepared_calls(family, case, errors, number)
             counts.append(len(repetitions))
-            calls += [_guarded(call, errors, number) for call in repetitions]
+            calls += [_call_that_logs_errors(call, errors, number) for call in repetitions]
         one.prepare_s += time.monotonic() - began
         began = time.monotonic()
         by_call = iter(activities.run(calls, family.before))
@@ -284,7 +284,9 @@ def _measure(family: Family, activities: Runner, cases: NDArray[np.int64], at: i
     return one
 
 
-def _prepared(family: Family, case: tuple[int, ...], errors: list[str], number: int) -> Sequence[Callable[[], object]]:
+def _prepared_calls(
+    family: Family, case: tuple[int, ...], errors: list[str], number: int
+) -> Sequence[Callable[[], object]]:
     try:
         return family.calls(case)
     except (RuntimeError, ValueError, TypeError) as error:
@@ -292,7 +294,7 @@ def _prepared(family: Family, case: tuple[int, ...], errors: list[str], number: 
         return ()
 
 
-def _guarded(call: Callable[[], object], errors: list[str], number: int) -> Callable[[], object]:
+def _call_that_logs_errors(call: Callable[[], object], errors: list[str], number: int) -> Callable[[], object]:
     def guarded() -> object:
         try:
             return call()

@@ -84,12 +84,12 @@ def assess(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = No
         modelled.stream_ns / 1000,
         None if verdict.never else modelled.policy_ns / 1000,
         predict.exact_ns(bound, renamed=renamed) / 1000,
-        None if verdict.sound else _corrected(graph, bound, predict, renamed=renamed),
+        None if verdict.sound else _sound_policy(graph, bound, predict, renamed=renamed),
         () if graph.source is None else remarks(policy, graph.source, bound),
     )
 
 
-def _corrected(graph: TileGraph, launches: list[int], predict: Predictor, *, renamed: bool) -> Policy | None:
+def _sound_policy(graph: TileGraph, launches: list[int], predict: Predictor, *, renamed: bool) -> Policy | None:
     try:
         return synthesise(graph, launches, renamed=renamed, predictor=predict)
     except UserError:

@@ -145,12 +145,12 @@ class Chain:
         """Return the stages that each stage must follow: they write what it reads or writes, or read what it writes."""
         earlier_stages = []
         for stage, operator in enumerate(self.operators):
-            touched = {view.tensor for view in operator.views().values()}
+            tensors = {view.tensor for view in operator.views().values()}
             earlier = enumerate(self.operators[:stage])
             needs = (
                 n
                 for n, other in earlier
-                if other.out.tensor in touched or operator.out.tensor in {v.tensor for v in other.views().values()}
+                if other.out.tensor in tensors or operator.out.tensor in {v.tensor for v in other.views().values()}
             )
             earlier_stages.append(frozenset(needs))
         return earlier_stages

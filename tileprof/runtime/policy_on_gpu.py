@@ -65,7 +65,7 @@ class GpuPipeline:
         choices: Choices | None = None,
     ) -> None:
         self._check_device()
-        self.device = _numbered(torch.device(device))
+        self.device = _device_with_number(torch.device(device))
         self._plain = Pipeline(policy)
         self.policy, self.chain = policy, self._plain.chain
         self.reason = "as asked"
@@ -429,7 +429,7 @@ def _strided(tensor: Any, view: View) -> Any:
     return tensor.as_strided(view.shape, view.strides, tensor.storage_offset() + view.offset)
 
 
-def _numbered(device: torch.device) -> torch.device:
+def _device_with_number(device: torch.device) -> torch.device:
     """Return a GPU by its number: ``cuda`` is another one tomorrow."""
     if device.type != "cuda" or device.index is not None:
         return device

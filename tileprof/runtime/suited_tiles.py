@@ -39,11 +39,11 @@ def suited(policy: Policy, sms: int, *, thorough: bool = False) -> Suited | None
         return None
     if not thorough:
         candidates = [min(candidates, key=lambda each: each[:2])]
-    fits = [fit for _, _, tiled in candidates if (fit := _planned(tiled, sms)) is not None]
+    fits = [fit for _, _, tiled in candidates if (fit := _plan_of(tiled, sms)) is not None]
     return min(fits, key=lambda fit: fit.together_us, default=None)
 
 
-def _planned(chain: Chain, sms: int) -> Suited | None:
+def _plan_of(chain: Chain, sms: int) -> Suited | None:
     clusters = clusters_on(sms)
     try:
         plan = plan_of(chain.policy(), chain, clusters=clusters)

@@ -64,13 +64,13 @@ def for_sizes(
     """
     operators = _operators(policy)
     templates = [_template(policy, operators, symbol, by_rows=by_rows) for by_rows in (False, True)]
-    without_rows, by_rows = _proved(templates, operators, say)
+    without_rows, by_rows = _proofs_of(templates, operators, say)
     return (without_rows, None) if without_rows.holds else (by_rows, without_rows)
 
 
 def prove(policy: SymbolicPolicy, say: Callable[[str], None] = lambda _: None) -> Proof:
     """Return the proof of a symbolic policy from a file."""
-    return _proved([policy], _operators(policy.at()), say)[0]
+    return _proofs_of([policy], _operators(policy.at()), say)[0]
 
 
 def _operators(policy: Policy) -> list[Tiled]:
@@ -131,7 +131,7 @@ def _template(policy: Policy, operators: Sequence[Tiled], symbol: Symbol, *, by_
         stage["grid"][_row_axis(operator)] = {SIZE: _tiles_text(operator, name)}
         operands = stage["operator"]["operands"]
         stage["operator"] = stage["operator"] | {
-            "operands": {role: _sized(role, v, name) for role, v in operands.items()}
+            "operands": {role: _with_size_name(role, v, name) for role, v in operands.items()}
         }
     for array in document["semaphores"]:
         operator = operators[array["producer"]]
@@ -143,7 +143,7 @@ def _template(policy: Policy, operators: Sequence[Tiled], symbol: Symbol, *, by_
     return SymbolicPolicy(symbol, recorded, document)
 
 
-def _sized(role: str, view: dict[str, Any], name: str) -> dict[str, Any]:
+def _with_size_name(role: str, view: dict[str, Any], name: str) -> dict[str, Any]:
     return {**view, "shape": [{SIZE: name}, *view["shape"][1:]]} if role in ROWS else view
 
 
@@ -194,7 +194,9 @@ def _classes(symbol: Symbol, operators: Sequence[Tiled]) -> Iterator[tuple[int, 
         yield tuple(sizes)
 
 
-def _proved(policies: Sequence[SymbolicPolicy], operators: Sequence[Tiled], say: Callable[[str], None]) -> list[Proof]:
+def _proofs_of(
+    policies: Sequence[SymbolicPolicy], operators: Sequence[Tiled], say: Callable[[str], None]
+) -> list[Proof]:
     """Return the proofs of policies that differ in their waits alone."""
     symbol = policies[0].symbol
     classes = list(_classes(symbol, operators))

@@ -175,10 +175,10 @@ def live_writer(folder: Path) -> int | None:
         return None
     except (PermissionError, OverflowError):
         return pid
-    return None if _ended(pid) else pid
+    return None if _has_ended(pid) else pid
 
 
-def _ended(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     """Return whether a process has ended and its parent has not asked how: Linux keeps its number until then.
 
     False where the system does not say.

@@ -68,17 +68,17 @@ def _unreadable(trace: Recording, table: str) -> list[Violation]:
 
 
 def _first_messages(broken: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    shown: list[tuple[int, str]] = []
+    messages: list[tuple[int, str]] = []
     more = 0
     for row, message in broken:
-        if len(shown) < _SHOWN:
-            shown.append((row, message))
+        if len(messages) < _SHOWN:
+            messages.append((row, message))
         else:
             more += 1
     if more:
-        row, message = shown[-1]
-        shown[-1] = (row, f"{message}; and {more} more rows")
-    yield from shown
+        row, message = messages[-1]
+        messages[-1] = (row, f"{message}; and {more} more rows")
+    yield from messages
 
 
 def _where(broken: NDArray[np.bool_], message: Callable[[int], str]) -> Iterator[tuple[int, str]]:
@@ -147,10 +147,10 @@ def _bytes(trace: Recording) -> Iterator[tuple[int, str]]:
     for name, actual in zip(
         ("bytes_read", "bytes_written"), bytes_by_tile(base + rows["tile"], boxes, len(tiles["tile"])), strict=True
     ):
-        yield from _where(tiles[name] != actual, partial(_miscounted, name, tiles[name], actual))
+        yield from _where(tiles[name] != actual, partial(_wrong_count_message, name, tiles[name], actual))
 
 
-def _miscounted(name: str, stored: NDArray[Any], actual: NDArray[Any], row: int) -> str:
+def _wrong_count_message(name: str, stored: NDArray[Any], actual: NDArray[Any], row: int) -> str:
     return f"{name} is {stored[row]}, its boxes hold {actual[row]}"
 
 

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 69387f4be39ea0479427b40f369821ce6a854ad11d5e7bb03cfd86a736a843ac
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 59911e707db96d967e5b7025e63509bc8cbc40eb33a35d5a8241c335a0013b57
 
 // viz/scripts/canvas.js
 var INK = {};

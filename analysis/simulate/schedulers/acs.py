@@ -29,9 +29,9 @@ QUEUE_NS = 150.0
 """
 
 JOIN_NS, BESIDE_NS = 417.0, 94.0
-"""Costs in a CUDA graph, measured on an H200 (tests/gpu/measuring/measure_acs_simulated.py, 2026-11-24): kernels of two
-branches that cross lose 417 ns each against two that do not, those of eight branches that do not cross 656 ns against
-one.
+"""Costs in a CUDA graph, measured on an H200 (tests/gpu/measuring/acs/measure_acs_simulated.py, 2026-11-24): kernels of
+two branches that cross lose 417 ns each against two that do not, those of eight branches that do not cross 656 ns
+against one.
 """
 
 BESIDE_SHARE = 0.05

@@ -77,10 +77,10 @@ class Lanes:
 
     def _append(self, launch: int, lane: int, needs: list[int]) -> Placement:
         """Return the launch on a lane, where it waits for all up to ``needs`` of each other lane."""
-        own, awaited, recorded = self._clocks[lane], [], 0
+        own, awaited_launches, recorded = self._clocks[lane], [], 0
         for other in range(self.lanes):
             if other != lane and needs[other] > own[other]:
-                awaited.append(needs[other])
+                awaited_launches.append(needs[other])
                 recorded += needs[other] not in self._events
                 self._events.add(needs[other])
                 clock = self._clock_of[needs[other]]
@@ -89,7 +89,7 @@ class Lanes:
         self._tails[lane] = own[lane] = launch
         self._clock_of[launch] = tuple(own)
         beside = sum(tail > own_tail for tail, own_tail in zip(self._tails, own, strict=True))
-        return Placement(lane, tuple(awaited), recorded, before, beside)
+        return Placement(lane, tuple(awaited_launches), recorded, before, beside)
 
     def _free(self, closure: list[int]) -> int:
         """Return a lane whose launches are all ordered before anyway, else the one that was used longest ago."""

@@ -93,8 +93,8 @@ class DataflowBloom(Options):
     def _overheads(self, tiles: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return ns of a launch's tiles: they ask those before them that may run, ``slots`` at most."""
         before = np.cumsum(tiles) - tiles + tiles // 2
-        asked = np.minimum(np.minimum(before, self.window), slots)
-        return np.asarray(self.insert_ns + self.look_up_ns * np.ceil(asked / _ASKED_AT_ONCE), np.float64)
+        query_count = np.minimum(np.minimum(before, self.window), slots)
+        return np.asarray(self.insert_ns + self.look_up_ns * np.ceil(query_count / _ASKED_AT_ONCE), np.float64)
 
     def _in_a_window(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
         """Return what the filters of the tiles in a window find; a tile also waits for the one whose filters it takes.
@@ -104,19 +104,19 @@ class DataflowBloom(Options):
         launches = p.launch.tolist()
         part = [touched(graph.recording, launch, self.granule) for launch in launches]
         hashing = Filters(self.bits, self.hashes)
-        named, own_bits = numbered(part)
+        exact_part, own_bits = numbered(part)
         pairs: Pairs = {}
         false = 0
         for producer in range(len(part)):
-            tables, exact = _tables(part[producer], hashing), _tables(named[producer], own_bits)
+            tables, exact = _tables(part[producer], hashing), _tables(exact_part[producer], own_bits)
             for consumer in range(producer, len(part)):
                 if p.tile_base[consumer] - p.tile_base[producer + 1] >= self.window:
                     break
-                near, taken = self._near(p, producer, consumer)
+                near, near_hits = self._near(p, producer, consumer)
                 hits = conflicts(tables, part[consumer], hashing) & near
-                false += count(hits & ~conflicts(exact, named[consumer], own_bits))
-                if (hits | taken).any():
-                    pairs[producer, consumer] = hits | taken
+                false += count(hits & ~conflicts(exact, exact_part[consumer], own_bits))
+                if (hits | near_hits).any():
+                    pairs[producer, consumer] = hits | near_hits
         tiles = np.diff(p.tile_base)
         slots = graph.device.sms * graph.launches["blocks_per_sm"].to_numpy()[launches]
         lives = np.array([p.ns[at : at + n].mean() for at, n in zip(p.ns_at, tiles, strict=True)])

@@ -19,7 +19,7 @@ class Graph(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | many free nodes | not said | one per `issue_ns` | 0, 0, 0% |
+    | many free nodes | not stated | one per `issue_ns` | 0, 0, 0% |
     """
 
     name: ClassVar[str] = "graph"

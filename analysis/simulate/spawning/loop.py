@@ -211,7 +211,7 @@ def _begin_warps(w: Work, z: State, o: Costs, slot: int, first: int, last: int, 
             if w.items[u] > 0:
                 to_site = max(to_site, w.own_ns[u])
         z.others_end[t] = begin + longest
-        late = _drawn(o.seed, t) * o.jitter_ns if o.jitter_ns > 0 else 0.0
+        late = _random_share(o.seed, t) * o.jitter_ns if o.jitter_ns > 0 else 0.0
         later(w, o, z, DECIDES, t, begin + (to_site if to_site > 0 else longest) + late)
 
 
@@ -237,7 +237,7 @@ def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
 
 
 @internal
-def _drawn(seed: int, t: int) -> float:
+def _random_share(seed: int, t: int) -> float:
     """Return a number from 0 to 1 for a thread, by splitmix64."""
     word = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(t) * np.uint64(0xD1B54A32D192ED03)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -16,7 +16,7 @@ class Spawning:
     launches and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs
     of at most 16 blocks and 2,048 threads. Parents of 256 and children of 32 threads are those of dragon_li, the
     benchmarks of Wang and Yalamanchili (IISWC 2014). ``gap_ns`` is assumed. An H200's were measured (docs/spawn.md;
-    `H200` in tests/benchmarks/bench_spawn.py).
+    `H200` in tests/benchmarks/spawn/bench_spawn.py).
     """
 
     slots: int = field(default=13 * 16, metadata={"meaning": "blocks that the GPU holds", "least": 1})

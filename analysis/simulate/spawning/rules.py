@@ -116,7 +116,7 @@ def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]
         warp_ns = w.child_ns + w.item_ns[t]
         each = warp_ns / min(o.slots, o.resident // o.child)
     if o.ended > 0:
-        return _windowed(o, z, now) if z.c[ENDED] > 0 else (each, warp_ns)
+        return _pace_of_window(o, z, now) if z.c[ENDED] > 0 else (each, warp_ns)
     if z.c[ENDED] > 0:
         busy = z.ns[BUSY] + (now - z.ns[SINCE] if z.c[CHILDREN] > 0 else 0.0)
         each = busy / z.c[ENDED]
@@ -128,7 +128,7 @@ def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]
 
 
 @internal
-def _windowed(o: Costs, z: State, now: float) -> tuple[float, float]:
+def _pace_of_window(o: Costs, z: State, now: float) -> tuple[float, float]:
     """Return `pace` as spawn.cuh has it: of the last whole window in which child tiles ended, else of all since the
     first of them started.
     """

@@ -24,11 +24,11 @@ def go_on(w: Work, o: Costs, z: State, first: int, when: float) -> None:
     head = z.at[first]
     z.site[first] = -1
     while head >= 0:
-        longest, last, ended = 0.0, -1, True
+        longest, last, all_ended = 0.0, -1, True
         owner, step = head, z.next[head]
         while owner >= 0:
             if step < w.items[owner]:
-                ended = False
+                all_ended = False
                 u = w.first_child[owner] + step
                 if w.first_child[owner] < 0:
                     longest = max(longest, w.item_ns[owner])
@@ -37,7 +37,7 @@ def go_on(w: Work, o: Costs, z: State, first: int, when: float) -> None:
                     if w.items[u] > 0:
                         last = append(z, first, last, u)
             owner = z.peer[owner]
-        if ended:
+        if all_ended:
             if z.up[head] != UNTIMED:
                 z.due_items[first] += w.items[head]
                 z.due_ns[first] += when - z.since[head]
@@ -98,16 +98,16 @@ def comes_to_sites(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     will_update(w, o, z, now, first, launches, tiles)
     begin = stands(w, o, z, first, launches, now)
     head, last, deep = -1, -1, False
-    kept = 0
+    site = 0
     for i in range(count):
-        kept += not z.chosen[i]
+        site += not z.chosen[i]
     for i in range(count):
         u = z.lanes[i]
         z.kept[i] = 0.0
         if z.chosen[i]:
             arrive(w, o, z, u, begin)
             continue
-        z.kept[i] = w.items[u] * in_step(w, u, kept)
+        z.kept[i] = w.items[u] * in_step(w, u, site)
         deep = deep or w.first_child[u] >= 0
         last = append(z, first, last, u)
         head = u if head < 0 else head

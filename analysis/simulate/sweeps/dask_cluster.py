@@ -67,7 +67,7 @@ def _address_text(address: str) -> str:
 @contextmanager
 def _client(distributed: Any, address: str, jobs: int) -> Iterator[Any]:
     if address:
-        client = _connected(distributed, address)
+        client = _client_at(distributed, address)
         with client:
             yield client
         return
@@ -87,7 +87,7 @@ def _client(distributed: Any, address: str, jobs: int) -> Iterator[Any]:
                 cluster.close()
 
 
-def _connected(distributed: Any, address: str) -> Any:
+def _client_at(distributed: Any, address: str) -> Any:
     """Return a client of the scheduler at the address, which has said who it is.
 
     Whatever goes wrong while connecting is the address's fault: what answers there may be no Dask at all, and answer

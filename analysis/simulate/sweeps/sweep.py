@@ -175,11 +175,11 @@ def with_value(text: str, key: str, value: float) -> str:
     such option or the value is out of range.
     """
     kinds = scheduler(text).options()
-    shown = str(round(value)) if kinds.get(key) else repr(value)
+    value_text = str(round(value)) if kinds.get(key) else repr(value)
     rest = without(text, key)
-    changed = f"{rest}{',' if ':' in rest else ':'}{key}={shown}"
-    scheduler(changed)
-    return changed
+    spec = f"{rest}{',' if ':' in rest else ':'}{key}={value_text}"
+    scheduler(spec)
+    return spec
 
 
 def without(text: str, key: str) -> str:

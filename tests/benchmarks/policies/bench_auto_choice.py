@@ -41,11 +41,11 @@ def main():
     for kind in ("MLP", "convolutions"):
         mine = [o for o in actual if kind in o[0]]
         gains = [share for _, _, share, _ in mine]
-        left = sum(choice != "persistent" for _, choice, _, _ in mine)
+        other_choices = sum(choice != "persistent" for _, choice, _, _ in mine)
         pdl = mean([rows["persistent-stages"]["us"] / rows["persistent-pdl"]["us"] for *_, rows in mine])
         free = mean([rows["persistent-stages"]["us"] / rows["persistent-unsynchronised"]["us"] for *_, rows in mine])
         cells = (f"{mean(gains):.3f}x", f"{min(gains):.3f}x", f"{max(gains):.3f}x", f"{pdl:.3f}x", f"{free:.3f}x")
-        lines.append((kind, str(len(mine)), str(left), *cells))
+        lines.append((kind, str(len(mine)), str(other_choices), *cells))
     table(
         ("chains", "rows", "left in stream order", "auto, mean", "least", "most", "PDL alone, mean", "no waits, mean"),
         lines,

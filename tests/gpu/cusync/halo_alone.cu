@@ -1,5 +1,5 @@
-// The experiment of halo_race.cu without cuSync: tileprof's runtime synchronises, and policy.h says what is awaited.
-// Build it twice:
+// The experiment of halo_race.cu without cuSync: tileprof's runtime synchronises, and policy.h has the waits. Build it
+// twice:
 //
 //   # with the halo, from the geometry; without it: the tile's own row of tiles only
 //   tileprof export tests/gpu/cusync/halo_race.dep --format cusync --several-waits -o build/halo/with

@@ -1,6 +1,6 @@
-// Can a convolution under the policies that cuSync ships read its halo too early? Two 3 x 3 convolutions of 56 x 56
-// pixels run tile by tile; one block of the first is late. Every policy is asked what is wrong in the result of the
-// second.
+// Tests whether a convolution under the policies that cuSync ships can read its halo too early. Two 3 x 3 convolutions
+// of 56 x 56 pixels run tile by tile, and one block of the first is late. The program counts wrong pixels in the result
+// of the second under every policy.
 //
 //   tileprof export tests/gpu/cusync/halo_race.dep --format cusync --several-waits -o build/halo
 //   nvcc -std=c++17 -arch=sm_90 -I build/halo -I CUSYNC/src/include \
@@ -15,7 +15,8 @@
 // As in cuSync's convolutions.
 using Order = cusync::TransposeXYOrder;
 
-// As cuSync's kernels wait: in the main loop, with the element offsets of the tile's own row; z is 1 the first time.
+// Waits as cuSync's kernels do: in the main loop, with the element offsets of the tile's own row; z is 1 the first
+// time.
 template <typename Stage>
 __device__ void wait_as_cusync(Stage& stage, dim3 tile) {
     for (uint32_t k = 0; k < 9; ++k) {

@@ -1,4 +1,4 @@
-// What the experiments with a late block share: two 3 x 3 convolutions of 56 x 56 pixels that run tile by tile, and the
+// Shared by the experiments with a late block: two 3 x 3 convolutions of 56 x 56 pixels that run tile by tile, and the
 // count of wrong pixels. The rows of tiles of both kernels are y of the grid; there is one column of channels.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "policy.h"
 
 constexpr int kSide = 56, kPixels = kSide * kSide, kTile = 32, kTiles = kPixels / kTile, kRounds = 100;
-constexpr int kPoison = -1000000;  // what the image between the two holds before it is written
+constexpr int kPoison = -1000000;  // content of the image between the two before it is written
 
 __host__ __device__ inline int pixel(const int* image, int at) {
     const int y = at / kSide, x = at % kSide;
@@ -78,7 +78,7 @@ int measure(const char* name, long long late_ns, Images images, Run run) {
     return wrong_rounds;
 }
 
-// Input, result and the image between them, and what is right.
+// Input, result, the image between them, and the right values.
 inline Images made() {
     Images images;
     std::vector<int> in(kPixels), between(kPixels);
@@ -92,7 +92,7 @@ inline Images made() {
     return images;
 }
 
-// Rounds with a wrong result under the policy of policy.h, which is named.
+// Rounds with a wrong result under the policy of policy.h, and its name.
 inline int as_written(const char* name, long long late_ns, Images images) {
     const dim3 grid(1, kTiles, 1);
     tileprof_policy::Stages stages;

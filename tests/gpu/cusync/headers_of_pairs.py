@@ -38,7 +38,7 @@ def exported(out, traces):
 
 
 def build(folder, name, *words):
-    """The example beside a header as a program, or the compiler's words."""
+    """Return the example beside a header as a program, or the compiler's messages."""
     program = folder / name
     command = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "-I", folder, *words, folder / "example.cu", "-o", program]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

@@ -93,7 +93,7 @@ def measure(out):
 
 
 def table(path):
-    """The rows of a result as Markdown: microseconds, and what each schedule gains over stream order."""
+    """Return the rows of a result as Markdown: microseconds, and the gain of each schedule over stream order."""
     result = json.loads(Path(path).read_text())
     names = list(next(iter(result["rows"].values()))["schedules"])
     lines = ["| chain | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]

@@ -43,7 +43,7 @@ def build(source: Path, folder: Path, *words: str | Path) -> Path:
 
 
 def rows_of(program: Path) -> tuple[int, dict[tuple[str, float], int], str]:
-    """Exit code, rounds with a wrong result by name and delay in microseconds, and everything printed."""
+    """Return the exit code, the rounds with a wrong result by name and delay in microseconds, and the output."""
     result = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
     sys.stdout.write(result.stdout)
     rows = re.findall(r"^(\S.*?) +late by +([\d.]+) us: +\d+ rounds, +(\d+) wrong", result.stdout, re.MULTILINE)

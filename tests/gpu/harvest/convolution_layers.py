@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import convolution_models
 
-from tileprof.harvest.convolution_cases import HELD_OUT_FILE, LAYER_COLUMNS, LAYERS_FILE
+from tileprof.harvest.convolutions.convolution_cases import HELD_OUT_FILE, LAYER_COLUMNS, LAYERS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Model = tuple[str, "Callable[[], Any]", "Callable[[], Any]"]
-"""Name, what builds it, and what makes its inputs."""
+"""Name, the function that builds the model, and the function that makes its inputs."""
 
 _ONE_CONVOLUTION: Final = (
     *("vit_", "deit", "beit", "eva", "flexivit", "naflex", "swin_", "swinv2", "samvit", "aimv2", "mixer", "gmixer"),
@@ -59,7 +59,7 @@ def timm_models() -> Iterator[Model]:
 
 
 def torchvision_models() -> Iterator[Model]:
-    """Yield the models of torchvision; of detectors the backbone."""
+    """Yield the models of torchvision; of detectors, only the backbone."""
     from torchvision import models
 
     detectors = ("rcnn", "retinanet", "ssd", "fcos")
@@ -139,7 +139,7 @@ def _empty(*shape: int) -> Any:
 
 
 def _collection(cache: Path) -> dict[str, list[tuple[int, ...]]]:
-    """Return the layers of all models; what ``cache`` has is not built again."""
+    """Return the layers of all models; models in ``cache`` are not built again."""
     layers: dict[str, list[tuple[int, ...]]] = {}
     if cache.exists():
         for line in cache.read_text().splitlines():

@@ -41,7 +41,7 @@ _AUTOENCODERS: Final = (256, 512, 1024)
 
 
 def models() -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any]]]:
-    """Yield name, what builds it, and what makes its inputs."""
+    """Yield name, the function that builds the model, and the function that makes its inputs."""
     yield from _of_transformers()
     yield from _of_diffusers()
 

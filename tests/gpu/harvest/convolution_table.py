@@ -3,10 +3,10 @@
 ``python tests/gpu/harvest/convolution_table.py DIR ... [-o FILE] [--check N]``: each DIR holds slices of one part.
 Held-out cases do not enter the table; they go to ``tests/benchmarks/results/convolutions_held_out.json``.
 
-``--captures DIR`` adds what was captured (`tileprof.harvest.convolution_captures`) to the slices or, without any, to
-the table that is there: entries without a time. Captures of another GPU with as many SMs count except for windows of
-one tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed (`cudnn_engines`):
-each entry gets the engine that it names.
+``--captures DIR`` adds what was captured (`tileprof.harvest.convolutions.convolution_captures`) to the slices or,
+without any, to the table that is there: entries without a time. Captures of another GPU with as many SMs count except
+for windows of one tap in 16 bits, for which cuBLAS's choice depends on the GPU's memory. cuDNN must be installed
+(`cudnn_engines`): each entry gets the engine that it names.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest import convolution_captures
-from tileprof.harvest.convolution_cases import COLUMNS, Dtype, held_out
+from tileprof.harvest.convolutions import convolution_captures
+from tileprof.harvest.convolutions.convolution_cases import COLUMNS, Dtype, held_out
 from tileprof.harvest.readable_names import readable
 from tileprof.harvest.slices import slices
 from tileprof.record.model.tables import read, write
@@ -35,12 +35,15 @@ from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse
 ROOT = Path(__file__).resolve().parents[3]
 HELD_OUT_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
 MOST_LAUNCHES = 100
-"""Calls with more are left to the rules: loops over groups, FFTs of large layers."""
+"""Most launches of a call in the table.
+
+Calls with more (loops over groups, FFTs of large layers) are left to the rules.
+"""
 MOST_SLICES = 1023
 
 
 def collection(folders):
-    """Return all measured cases: launches as tuples by case, and what the slices hold for."""
+    """Return all measured cases (launches as tuples by case), and the GPU and versions of the slices."""
     cases, about = {}, {}
     for folder in folders:
         about = json.loads((folder / "convolutions.json").read_text())
@@ -64,7 +67,7 @@ def collection(folders):
 
 
 def rows_of(table):
-    """Return the cases of a table as `collection` has them."""
+    """Return the cases of a table in the form of `collection`."""
     cases = {}
     for row, key in enumerate(map(tuple, table.keys.tolist())):
         launches = convolution_table.launches_of(table, row)
@@ -76,8 +79,8 @@ def rows_of(table):
 
 
 def captured(folder, seed, cases, about):
-    """Add what was captured to the cases, where nothing was measured."""
-    known = {
+    """Add captured cases that were not measured."""
+    shape_of = {
         (name, shape[:6], shape[7]): shape
         for some in cases.values()
         for name, shape, _, _ in some
@@ -95,8 +98,8 @@ def captured(folder, seed, cases, about):
                 continue
             launches = []
             for name, shape, grid in some:
-                # CUPTI tells registers as they are allocated, the driver as they are used
-                allocated = known.get((short[name], shape[:6], shape[7]), (*shape[:6], max(16, shape[6]), shape[7]))
+                # CUPTI reports registers as allocated, the driver as used
+                allocated = shape_of.get((short[name], shape[:6], shape[7]), (*shape[:6], max(16, shape[6]), shape[7]))
                 launches.append((short[name], allocated, grid, 0.0))
             cases[case] = launches
             added[own["gpu"]] += 1
@@ -139,15 +142,17 @@ def build(cases, about, path):
         "name": np.array([short[name] for name, _ in kernels], np.str_),
         "shape": np.array([shape for _, shape in kernels], np.int32),
     }  # fmt: skip
-    held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas", "device")}
+    origin = {
+        name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas", "device")
+    }
     version = about["cudnn"]
-    held |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
-    write(path, held, COLUMNS, np.array(keys, np.int64), columns)
+    origin |= {"library": "cudnn", "version": f"{version // 10000}.{version // 100 % 100}"}
+    write(path, origin, COLUMNS, np.array(keys, np.int64), columns)
 
 
 def thin(path, most):
-    """Leave ``most`` entries without a time in a table: of those of the same engine, kernels and slices as few as
-    possible, drawn by a seed.
+    """Keep ``most`` entries without a time in a table, drawn with a seed, and as few as possible with the same engine,
+    kernels and slices.
     """
     table = read(path)
     begin = np.r_[0, np.cumsum(np.diff(table.columns["first"].astype(int))[table.columns["sequence"]])]
@@ -156,11 +161,11 @@ def thin(path, most):
     kind = [keys[:, 0], np.minimum(keys[:, 1], Dtype.FP16), keys[:, 2], table.columns["engine"], alike]
     _, group = np.unique(np.column_stack([*kind, table.columns["slices"]]), axis=0, return_inverse=True)
     draw = np.random.default_rng(1)
-    place, seen = np.zeros(len(table), int), Counter()
+    place, group_counts = np.zeros(len(table), int), Counter()
     for row in draw.permutation(len(table)).tolist():
         if not timed[row]:
-            place[row] = seen[group[row]]
-            seen[group[row]] += 1
+            place[row] = group_counts[group[row]]
+            group_counts[group[row]] += 1
     last = next(n for n in range(1, len(table)) if n > place.max() or (~timed & (place < n)).sum() >= most)
     keep = timed | (place < last - 1)
     more = np.flatnonzero(~timed & (place == last - 1))

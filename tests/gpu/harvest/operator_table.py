@@ -23,7 +23,7 @@ from tests.support.in_order import matched_in_order
 from tileprof import devices
 from tileprof.harvest import operators
 from tileprof.harvest.operators import registry
-from tileprof.harvest.product_cases import Dtype
+from tileprof.harvest.products.product_cases import Dtype
 from tileprof.harvest.slices import slices
 from tileprof.record import Options
 from tileprof.record.model import duration, operator_times
@@ -67,7 +67,7 @@ def kind(name):
 
 
 def paired(kernels, launches):
-    """Return pairs ``(kernel, launch)`` in order, as many as possible; those with equal numbers of tiles count more."""
+    """Return pairs ``(kernel, launch)`` in order, as many as possible; pairs with equal numbers of tiles count more."""
     worth = np.array([
         [(kind(k.name) == kind(name)) * (2 + (k.footprint.tiles == tiles)) for name, tiles, _ in launches]
         for k in kernels
@@ -86,7 +86,7 @@ def entries(folder, log):
         session = Collector(options, device, ["table"])
         session.kernels = []
         session.start()
-        for done, (case, launches) in enumerate(sorted(harvested(folder))):
+        for case_number, (case, launches) in enumerate(sorted(harvested(folder))):
             number, dtype, *sizes = case
             name, build, *_ = operators.OPERATORS[number]
             session.active = False
@@ -107,13 +107,13 @@ def entries(folder, log):
             for kernel, (_, tiles, ns) in pairs if len(session.kernels) <= len(launches) else ():
                 if not alike and tiles != kernel.footprint.tiles:
                     continue
-                touched, distinct = duration.traffic(kernel)
-                of = operator_times.features(kernel, float(touched.sum()), distinct)
+                tile_bytes, distinct = duration.traffic(kernel)
+                of = operator_times.features(kernel, float(tile_bytes.sum()), distinct)
                 rows.append((kernel.name, *of, ns))
             session.kernels = []
             session._plans.clear()
-            if done % 500 == 0:
-                log(f"{done} cases, {len(rows)} launches, {time.process_time():.0f} s")
+            if case_number % 500 == 0:
+                log(f"{case_number} cases, {len(rows)} launches, {time.process_time():.0f} s")
         session.active = False
         session.stop()
     for what, counts in (("failed", failed), ("without a pair for each launch", unpaired)):
@@ -122,7 +122,7 @@ def entries(folder, log):
 
 
 def build(rows, about, path):
-    """Write the table: of equal keys the median."""
+    """Write the table; of entries with equal keys, the median."""
     names = sorted({row[0] for row in rows})
     number = {name: n for n, name in enumerate(names)}
     times = {}
@@ -137,9 +137,9 @@ def build(rows, about, path):
         ),
     }
     version = ".".join(about["torch"].split(".")[:2])
-    held = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
-    held |= {"library": "torch", "version": version}
-    write(path, held, ("kernel", *operator_times.FEATURES), np.array(keys, np.int64), columns)
+    origin = {name: about[name] for name in ("gpu", "architecture", "sms", "torch", "cuda", "cudnn", "cublas")}
+    origin |= {"library": "torch", "version": version}
+    write(path, origin, ("kernel", *operator_times.FEATURES), np.array(keys, np.int64), columns)
     return len(keys)
 
 

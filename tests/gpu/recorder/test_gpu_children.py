@@ -83,15 +83,15 @@ def test_the_library_reports_no_launch_of_a_child_and_no_entry_of_a_parent_and_g
     assert "refused" not in result.stdout, result.stdout
     launches = re.findall(r"launch (\S+) source (\d+)", result.stdout)
     assert [name for name, _ in launches] == ["_Z6parentPKiPiS1_"] * 2 + ["_Z5afterPKiPi"]
-    seen = re.findall(r"block \d+ of \d+ grid (-?\d+) pc (\w+) source (\d+) left (\d+)", result.stdout)
-    children = [(pc, source) for grid, pc, source, left in seen if int(grid) < 0 and left == "0"]
+    reports = re.findall(r"block \d+ of \d+ grid (-?\d+) pc (\w+) source (\d+) left (\d+)", result.stdout)
+    children = [(pc, source) for grid, pc, source, left in reports if int(grid) < 0 and left == "0"]
     each = PARENTS * CHILDREN * (BLOCKS + 1)
     assert Counter(source for _, source in children) == {source: each for _, source in launches[:2]}
     assert len({pc for pc, _ in children}) == 2, "children and grandchildren"
     own = Counter()
-    for grid, _, source, left in seen:
+    for grid, _, source, threads_left in reports:
         if int(grid) >= 0:
-            own[source, left == "0"] += int(left) or 1
+            own[source, threads_left == "0"] += int(threads_left) or 1
     parents, after = [source for _, source in launches[:2]], launches[2][1]
     assert own == {
         **{(source, False): PARENTS * THREADS for source in parents},  # they exit, and do not enter

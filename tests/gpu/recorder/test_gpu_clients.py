@@ -1,4 +1,4 @@
-"""Programs of users that the recorder once fell short on: bytes that change are recorded, few of them coarsely."""
+"""Users' programs on which the recorder once failed: all changed bytes are recorded, and few of them coarsely."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,23 @@ import pytest
 
 from tileprof.trace import load, validate
 
-PROGRAMS = Path(__file__).parents[1] / "measuring" / "measure_coverage.py"
+SQUEEZED = """
+import torch
+
+cases = [(512, 1, 1000), (480, 1, 1280), (336, 1, 88), (512, 14, 256), (1024, 14, 256)]
+tensors = [[torch.randn(*s, device="cuda") for s in ((2, c, n, n), (o, c, 1, 1))] for c, n, o in cases]
+
+def run():
+    results = [torch.nn.functional.conv2d(*some) for some in tensors]
+    torch.cuda.synchronize()
+
+run()  # libraries load
+torch.cuda.profiler.start()
+run()
+torch.cuda.profiler.stop()
+"""
+
+PROGRAMS = Path(__file__).parents[1] / "measuring" / "recorder" / "measure_coverage.py"
 
 
 @pytest.mark.parametrize(("name", "coarse"), [("grouped_mm", 0), ("unet", 1)])
@@ -38,3 +54,16 @@ def test_a_training_step_of_a_resnet_is_recorded(record):
     assert len(trace.launches) > 500
     products = trace.launches[trace.launches.kernel.str.contains("nvjet|fprop")]
     assert "conservative" not in set(products.coverage)
+
+
+def test_results_with_a_dimension_that_repeats_are_exact(record, tmp_path):
+    """CuBLAS's sm90_xmma products in TF32 store through maps with an outer dimension that has no stride."""
+    script = tmp_path / "squeezed.py"
+    script.write_text(SQUEEZED)
+    result = record(sys.executable, script, capture_only=True, verify=True, passes=("accesses",))
+    assert result.code == 0
+    assert ", 0 of them outside every recorded write" in result.said
+    launches = load(result.path).launches
+    assert "conservative" not in set(launches.coverage)
+    products = launches[launches.kernel.str.startswith("sm90_xmma_gemm_f32f32_tf32f32_f32")]
+    assert set(products.coverage) == {"exact"}

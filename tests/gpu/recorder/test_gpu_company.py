@@ -1,4 +1,6 @@
-"""Recorders that are not alone: killed at random times, two at once, and programs that fork after CUDA has started."""
+"""Recorders beside other processes: killed at random times, two at once, and programs that fork after CUDA has
+started.
+"""
 
 import os
 import random
@@ -15,7 +17,7 @@ from tileprof.trace import load, validate
 
 KILLS = 8
 START = "import sys; from tileprof.__main__ import main; print('up', flush=True); sys.exit(main())"
-"""A signal that comes before the first line is Python's own: it prints a traceback of its start."""
+"""A signal before the first line meets Python's own handler, which prints a traceback."""
 
 COMMAND = (sys.executable, "-P", "-c", START, "record", "--recorder", "cuda")
 LONGEST_S = 60
@@ -37,7 +39,7 @@ def recorder(folder, name, *command):
 
 
 def outcome(process):
-    """Return what a recorder wrote until its end; after `LONGEST_S` it is killed, and its program with it."""
+    """Return what a recorder wrote until its end; after `LONGEST_S` it is killed with its program."""
     began = time.monotonic()
     try:
         out, err = process.communicate(timeout=LONGEST_S)
@@ -50,7 +52,7 @@ def outcome(process):
 
 
 def say(text):
-    """Also where pytest is cut before it reports: under -s."""
+    """Under -s, this also appears if pytest is interrupted before it reports."""
     sys.stdout.write(text.rstrip() + "\n")
     sys.stdout.flush()
 
@@ -62,7 +64,7 @@ def grids(path):
 
 
 def running(program):
-    """Processes of the program that are still there."""
+    """Return the processes of the program that still exist."""
     names = (path.joinpath("cmdline") for path in Path("/proc").iterdir() if path.name.isdigit())
     return [name for name in names if str(program) in read(name)]
 

@@ -1,4 +1,6 @@
-"""Programs that fault, die, run out of memory or profile themselves end in a sentence and leave what can be known."""
+"""Programs that fault, die, run out of memory or profile themselves end in one sentence and leave all data that was
+recorded.
+"""
 
 import os
 import subprocess
@@ -73,7 +75,7 @@ def test_a_program_that_runs_out_of_memory_and_profiles_itself_is_told_so(record
 
 
 def test_the_self_test_of_older_gpus_is_seen_as_expected(record, tmp_path):
-    """Compiled for sm_80, it leaves out what came with sm_90; a newer GPU runs that, too."""
+    """Compiled for sm_80, it leaves out instructions of sm_90; a newer GPU runs it too."""
     program = selftest.program(tmp_path, "sm_80")
     result = record(program, passes=("accesses",), verify=True)
     different, comparisons = selftest.compare(load(result.path), selftest.buffers(result.output))

@@ -1,5 +1,5 @@
-"""Loads in im2col mode on a real GPU: what `im2col` reads from maps and coordinates is what the hardware fetched, byte
-for byte.
+"""Loads in im2col mode on a real GPU: `im2col` derives the bytes that the hardware fetched from maps and
+coordinates.
 """
 
 import subprocess
@@ -39,7 +39,7 @@ def recording(record, tmp_path):
 
 
 def touched_bytes(boxes, of):
-    """Bytes of the boxes whose load or tile is ``of``."""
+    """Return the bytes of the boxes whose load or tile is ``of``."""
     out = set()
     for i in np.flatnonzero(boxes.load == of):
         for outer in range(boxes.count[i, 1]):

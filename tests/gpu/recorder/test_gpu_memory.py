@@ -1,6 +1,4 @@
-"""Where memory comes from does not matter: expandable segments, memory pools of the driver, pinned memory, several
-GPUs.
-"""
+"""Memory from any source is recorded: expandable segments, memory pools of the driver, pinned memory, several GPUs."""
 
 import sys
 
@@ -39,7 +37,7 @@ def test_no_byte_is_missed_and_none_belongs_to_nobody(record, tmp_path, monkeypa
     assert validate(trace) == []
     assert ", 0 of them outside every recorded write" in result.said
     assert (trace.buffers.kind == "unknown").mean() < 0.5, trace.buffers.kind.value_counts().to_string()
-    # The large product hands its tiles out as it goes, and its loads do not show them.
+    # The large product assigns its tiles at run time, and its loads do not show them.
     unsure = trace.launches[
         (trace.launches.coverage == "conservative") & ~trace.launches.note.str.contains("hand out work")
     ]

@@ -1,4 +1,4 @@
-"""Clients of an MPS server are recorded, and it is said what that does to times."""
+"""Clients of an MPS server are recorded, with a note about times."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(CONTROL is None, reason="needs nvidia-cuda-mps-c
 
 @pytest.fixture
 def server(tmp_path_factory, monkeypatch):
-    """A server of this test's own, which programs find by the environment."""
+    """Start a server of this test's own, which programs find by the environment."""
     folder = tmp_path_factory.mktemp("mps")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(folder))
     monkeypatch.setenv("CUDA_MPS_LOG_DIRECTORY", str(folder))
@@ -33,7 +33,7 @@ def server(tmp_path_factory, monkeypatch):
 @pytest.mark.parametrize("share", ["100", "25"])
 @pytest.mark.usefixtures("server")
 def test_a_client_is_recorded_on_the_share_that_it_has_and_told_what_its_times_are(tmp_path, monkeypatch, share):
-    """By processes of their own: this one has met the driver before there was a server."""
+    """In processes of their own, since this one has loaded the driver before there was a server."""
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

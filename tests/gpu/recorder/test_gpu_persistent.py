@@ -1,5 +1,5 @@
-"""On a real GPU: a Triton attention, and products, Triton's and cuBLAS's, whose blocks stay and take one tile after
-another.
+"""Triton attention, and products by Triton and cuBLAS, whose blocks stay and take one tile after another, on a real
+GPU.
 """
 
 import sys
@@ -144,7 +144,7 @@ def test_blocks_that_take_tiles_from_a_counter_are_split_into_them_and_marked(re
 
 
 def test_a_large_product_of_cublas_is_split_into_tiles_that_cover_the_result(record, tmp_path):
-    """The library's choice: with 13.0 on an H200 blocks that take tiles from a counter, which it clears before."""
+    """The library chooses; with 13.0 on an H200 blocks take tiles from a counter, which it clears first."""
     row, boxes = kernel(trace_of(record, tmp_path, "cublas"), "nvjet")
     assert row["coverage"] in {"exact", "inferred"}, row["note"]
     assert row["tiles"] * 256 * 256 >= 4096 * 3072, row["note"]

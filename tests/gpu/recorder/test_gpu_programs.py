@@ -1,4 +1,4 @@
-"""Programs that do more than launch kernels: several processes, a profiler of their own, memory that runs out, a kernel
+"""Programs that do more than launch kernels: several processes, a profiler of their own, exhausted memory, a kernel
 that faults.
 """
 

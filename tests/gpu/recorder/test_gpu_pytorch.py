@@ -1,4 +1,4 @@
-"""PyTorch programs: nothing about them changes, every byte that changes is recorded, and names are right."""
+"""PyTorch programs do not change, every changed byte is recorded, and names are right."""
 
 import pytest
 

@@ -24,7 +24,7 @@ from tileprof.trace import load
 torch = pytest.importorskip("torch")
 
 LONGEST_SHARE = 1.05
-"""The program's own time outside regions, at most this many times what it is compared with."""
+"""Highest ratio of the program's own time outside regions to the time it is compared with."""
 PROCESSES, TURNS = 3, 16
 """Of each kind, and how often each is measured: their speeds differ by several per cent, and drift together.
 
@@ -81,7 +81,9 @@ class Program:
 
 
 def measurements(programs):
-    """Microseconds a forward, ``{kind: [turns, 2]}``: in turns, the fastest process of each kind in each turn."""
+    """Return microseconds per forward pass, ``{kind: [turns, 2]}``: in turns, the fastest process of each kind in each
+    turn.
+    """
     actual = {kind: [] for kind in programs}
     for _ in range(TURNS):
         for kind, several in programs.items():
@@ -92,7 +94,7 @@ def measurements(programs):
 
 
 def in_turns(script, environments):
-    """Microseconds a forward by kind and time, one for each turn."""
+    """Return microseconds per forward pass by kind and time, one for each turn."""
     programs = {k: [Program(script, e) for _ in range(PROCESSES)] for k, e in environments.items()}
     before = measurements(programs)
     for several in programs.values():
@@ -118,7 +120,7 @@ def subscriber(tmp_path, sanitizer):
 def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(SCRIPT)
-    built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     (tmp_path / "raw").mkdir()
     settings = Settings(capture_only=True, patch="range")
     empty, plain = "a tool that does nothing", "plain"
@@ -128,7 +130,7 @@ def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
             plain: dict(os.environ),
             empty: os.environ | subscriber(tmp_path, sanitizer),
             "range": recorded_run.environment(
-                "accesses", tmp_path / "raw", built, sanitizer, settings, skip=0, count=None
+                "accesses", tmp_path / "raw", recorder_files, sanitizer, settings, skip=0, count=None
             ),
         },
     )
@@ -155,7 +157,7 @@ def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
 
 
 def over(some, others):
-    """The ratio of the fastest turns, and the median of the turns' ratios."""
+    """Return the ratio of the fastest turns, and the median of the turns' ratios."""
     each = statistics.median(a / b for a, b in zip(some, others, strict=True))
     return [round(min(some) / min(others), 3), round(each, 3)]
 

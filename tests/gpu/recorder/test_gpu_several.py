@@ -86,7 +86,7 @@ sys.stdout.write(f"{(y.view(1024, 1024) @ y.view(1024, 1024)).abs().sum().item()
 
 @pytest.fixture
 def recording(record, plain, tmp_path):
-    """A recording of a program whose output is that of the program alone; and its trace, which is valid."""
+    """Record a program, whose output must be that of the program alone. Return its trace, which must be valid."""
 
     def run(text, *, words=(), **settings):
         script = tmp_path / "program.py"
@@ -103,7 +103,7 @@ def recording(record, plain, tmp_path):
 
 
 def raw_pairs(trace):
-    """Pairs of launches of which the second reads what the first wrote."""
+    """Return pairs of launches of which the second reads what the first wrote."""
     pairs = build_graph(trace).pairs
     return set(map(tuple, pairs[pairs.raw > 0][["producer", "consumer"]].to_numpy().tolist()))
 
@@ -143,13 +143,13 @@ def test_collectives_in_one_process_are_left_alone_and_stand_for_all_memory(reco
     assert set(spinning.coverage) == {"conservative"}
     assert spinning.note.str.contains("left alone").all()
     others = launches[~launches.kernel.str.contains("nccl")]
-    if text is NCCL:  # what several threads launch at once may be conservative
+    if text is NCCL:  # launches of several threads at once may be conservative
         assert set(others.coverage) == {"exact"}, others[others.coverage != "exact"].note.unique()
     assert "has not ended" not in result.said
 
 
 def test_collectives_in_one_process_end_even_where_they_are_recorded(recording):
-    """The first is waited for in vain, and then the second can be launched."""
+    """The first wait times out, and then the second kernel can be launched."""
     _, trace = recording(HEAD + NCCL, include="nccl", wait_s=2)
     spinning = trace.launches[trace.launches.kernel.str.contains("nccl")]
     assert len(spinning) >= 2

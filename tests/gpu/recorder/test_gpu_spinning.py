@@ -19,7 +19,7 @@ OURS = 70
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The program, which `timeout` ends should it hang."""
+    """Return the program's command, which `timeout` ends if it hangs."""
     path = tmp_path_factory.mktemp("spinning") / "spinning"
     flags = ["-std=c++17", f"-arch={gpu.gpus()[0].architecture}"]
     subprocess.run([locate.nvcc(), *flags, SOURCE, "-o", path], check=True)
@@ -77,7 +77,7 @@ def test_a_program_that_stands_still_is_ended_with_the_name_to_leave_out(record,
         assert result.code == OURS, result.said
         message = result.said
     except UserError:
-        message = ""  # nothing had left the GPU: the library said why on the program's stderr
+        message = ""  # no data had left the GPU, and the library said why on the program's stderr
     assert "--exclude 'spins'" in message or not message
 
 

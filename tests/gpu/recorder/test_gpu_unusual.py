@@ -1,4 +1,6 @@
-"""What reaches memory beside kernels' loads and stores and plain copies, and by several addresses, is in the trace."""
+"""Accesses other than loads and stores of kernels and plain copies, and accesses by several addresses, are in the
+trace.
+"""
 
 import subprocess
 from pathlib import Path
@@ -15,7 +17,7 @@ SIZES = {"flag": 64, "scale": 64}
 
 @pytest.fixture(scope="module")
 def binaries(tmp_path_factory):
-    """A program of this folder, compiled for the GPU that is here."""
+    """Compile a program of this folder for this machine's GPU."""
     folder = tmp_path_factory.mktemp("unusual")
 
     def build(name):
@@ -33,7 +35,7 @@ def program(binaries):
 
 @pytest.fixture
 def recording(record, program):
-    """The trace of the program, and the named buffers that launches of each kernel touch, by mode."""
+    """Return the trace of the program, and the named buffers that launches of each kernel touch, by mode."""
     result = record(program, passes=("accesses",), granule=4, verify=True)
     assert (result.code, result.output.split()[-1]) == (0, "right")
     assert ", 0 of them outside every recorded write" in result.said

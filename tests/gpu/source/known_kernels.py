@@ -209,7 +209,7 @@ GPU_CASES = [private_memory(), bulk()]
 
 
 def true_sets(case: Case) -> dict[tuple[int, int, int], set[int]]:
-    """Bytes by (tile, array, mode), thread by thread."""
+    """Return bytes by (tile, array, mode), thread by thread."""
     matches = defaultdict(set)
     grid, block = ((*d, 1, 1)[:3] for d in (case.grid, case.block))
     for tile, (bz, by, bx) in enumerate(product(*(range(n) for n in grid[::-1]))):
@@ -230,7 +230,7 @@ def need_a_gpu() -> None:
 
 
 def on_the_gpu(argument: np.ndarray) -> object:
-    """The array's bytes as a PyTorch tensor."""
+    """Return the array's bytes as a PyTorch tensor."""
     import torch
 
     return torch.from_numpy(argument.view(np.uint8).reshape(-1).copy()).cuda()

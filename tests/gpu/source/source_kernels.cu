@@ -1,5 +1,4 @@
-// Every kind of access that tileprof.cuh has, in kernels whose accesses known_kernels.py writes down a second
-// time.
+// Every kind of access that tileprof.cuh has; known_kernels.py lists the accesses of these kernels independently.
 #include <tileprof.cuh>
 
 using namespace tileprof;
@@ -13,14 +12,14 @@ __global__ void copy(const T* from, T* to, int n) {
     if (i < n) store(to + i, load(from + i));
 }
 
-// Every third element, and back to front: no two lanes touch neighbours in order.
+// Every third element, back to front: no two lanes touch neighbours in order.
 __global__ void strided(const float* from, float* to, int n) {
     BlockLife life;
     int i = global_thread();
     if (i < n) store(to + (n - 1 - i), load_readonly(from + 3 * i));
 }
 
-// Where a lane loads is data; odd lanes return early.
+// The address of a load depends on data; odd lanes return early.
 __global__ void gather(const int* index, const float* table, float* to, int n) {
     BlockLife life;
     int i = global_thread();
@@ -58,7 +57,8 @@ constexpr int kColumns = 24, kRows = 8;
 
 __device__ inline int clipped(int size, int begin, int whole) { return begin + size > whole ? whole - begin : size; }
 
-// A tile of one matrix through shared memory to the same tile of another one with other rows; ragged at two edges.
+// Copies a tile of one matrix through shared memory to the same tile of another one with other rows; ragged at two
+// edges.
 template <bool async>
 __global__ void tile_2d(const float* from, float* to, int columns, int rows, int from_pitch, int to_pitch) {
     BlockLife life;
@@ -76,7 +76,7 @@ __global__ void tile_2d(const float* from, float* to, int columns, int rows, int
     store_tile(to + y * to_pitch + x, {to_pitch}, stage, {kColumns}, box);
 }
 
-// Boxes of 4 x 3 x 2 elements of a volume, and each warp another one.
+// Boxes of 4 x 3 x 2 elements of a volume, one per warp.
 __global__ void tile_3d(const double* from, double* to, int width, int height) {
     BlockLife life;
     int box = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -107,7 +107,7 @@ __global__ void named(const int* from, int* to) {
     to[block * 64 + thread] = from[block * 64 + thread / 16 * 16];
 }
 
-// A matrix product through shared memory, as tutorials have it.
+// A matrix product through shared memory, as in tutorials.
 template <int T>
 __global__ void matmul(const float* a, const float* b, float* c, int m, int n, int k) {
     BlockLife life;

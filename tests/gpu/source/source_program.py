@@ -26,6 +26,6 @@ for case in CASES + GPU_CASES:
     ]
     grid, block = ((*d, 1, 1)[:3] for d in (case.grid, case.block))
     kernel.run(Place(grid, block), values, [])
-    alive.append((kernel, arguments))  # nothing is unloaded, and no address handed out twice
+    alive.append((kernel, arguments))  # nothing is unloaded, so no address is used twice
     addresses.append([p for p in pointers if p is not None])
 Path(sys.argv[1]).write_text(json.dumps(addresses))

@@ -14,12 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.gpu.source.known_kernels import CASES, GPU_CASES, need_a_gpu, true_sets
 from tileprof.trace import load
 
-# Its wrapper names what a kernel is said to touch, which is less than it does.
+# Its wrapper names fewer accesses than the kernel makes.
 LEFT_OUT = {"named"}
 
 
 def disagreement(folder: Path) -> dict[str, int]:
-    """Per kernel: bytes of tiles that only the truth or only the recorder holds; -1 for a launch it did not see."""
+    """Return, per kernel, the bytes of tiles that only the truth or only the recorder has; -1 for a launch it did not
+    see.
+    """
     from tileprof.record import Options
     from tileprof.record.cuda import record
     from tileprof.record.cuda.settings import Settings
@@ -52,7 +54,7 @@ def comparison(trace, addresses: list[list[int]]) -> dict[str, int]:
 
 
 def absolute(trace, launch: int) -> dict[tuple[int, int], set[int]]:
-    """Addresses by (tile, mode)."""
+    """Return addresses by (tile, mode)."""
     matches = defaultdict(set)
     boxes = trace.footprint(int(trace.launches.footprint[launch])).boxes
     buffer, offset = trace.operands_of(launch)

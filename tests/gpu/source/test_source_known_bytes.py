@@ -43,12 +43,12 @@ def recorded_sets(trace, launch: int = 0) -> dict[tuple[int, int, int], set[int]
 
 
 def record(case: Case, machine: str, folder: Path, settings: Settings | None = None):
-    """The trace of one launch; on a GPU its arrays are PyTorch's."""
+    """Return the trace of one launch; on a GPU its arrays are PyTorch's."""
     if machine == "gpu":
         need_a_gpu()
     arguments = [_on(machine, a) for a in case.arguments]
     with Recording(folder / "known", machine=machine, settings=settings, force=True) as recording:
-        options = ("-O0",) if machine == "host" else ()  # half the time to compile
+        options = ("-O0",) if machine == "host" else ()  # takes half the time to compile
         recording.launch(recording.compile(SOURCE, case.kernel, options=options), case.grid, case.block, *arguments)
     return load(folder / "known.tileprof")
 
@@ -123,8 +123,8 @@ def cupy_sets(folder: Path) -> dict[tuple[int, int, int], set[int]]:
 
 
 def cost() -> dict[str, float]:
-    """What recording costs a matrix product of 1024 x 1024 floats, in blocks of 32 x 32: the kernel's time, and the
-    log.
+    """Return the cost of recording a matrix product of 1024 x 1024 floats in blocks of 32 x 32: the kernel's time, and
+    the log.
     """
     from tileprof.record.source import layout
     from tileprof.record.source.gpu import Gpu
@@ -156,7 +156,7 @@ def cost() -> dict[str, float]:
 
 
 def results(folder: Path) -> dict[str, object]:
-    """Return what a run on this machine's GPU shows."""
+    """Return the results of a run on this machine's GPU."""
     from tileprof import __version__
     from tileprof.record.cuda.installation.gpu import gpus
     from tileprof.record.source.gpu import modules

@@ -1,4 +1,4 @@
-"""``--by-filters``: the verbs that need dependencies take them from the filters of a trace, and say so."""
+"""``--by-filters``: verbs take dependencies from the filters of a trace, and say so."""
 
 import json
 
@@ -16,7 +16,7 @@ SAYS = "dependencies by Bloom filters, a superset of those by accesses"
 
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory):
-    """A trace with the filters that its blocks would fill."""
+    """Return a trace with the filters that its blocks would fill."""
     path = write_mlp(tmp_path_factory.mktemp("filters") / "mlp.tileprof", layers=1)
     trace = load(path)
     words = [filter_words(touched(trace, n, 512), Filters(8192, 2)) for n in range(len(trace.launches))]

@@ -12,7 +12,7 @@ from tileprof.record.model.recut_gpu_recording import recut
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A trace of two products, the second of the first's result, each of two launches."""
+    """Write a trace of two dependent products of two launches each."""
 
     def record(shape, dtype, *, tile=(), bias=True):
         rows, wide, deep = shape

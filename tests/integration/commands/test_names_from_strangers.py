@@ -1,4 +1,4 @@
-"""Names in a trace come from the recorded program: wherever they are written, they stay names."""
+"""Names in a trace come from the recorded program; no output may interpret them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_pages_hold_no_element_from_a_name(trace: Path) -> None:
 
 
 def test_a_notebook_shows_no_element_from_a_name(tmp_path: Path) -> None:
-    """One trace with all names, in a folder of such a name: `load(path)` as the result of a cell."""
+    """Write one trace with all names, in a folder of such a name, so that a cell can show `load(path)`."""
     hostile, plain = tmp_path / '"><img src=x onerror=alert(1)>.tileprof', tmp_path / "plain.tileprof"
     name = " ".join(NAMES[:-1])
     write_mlp(hostile, layers=1, kernel=name, op=name, module=name, note=name, fingerprint=name, device="H200")
@@ -144,7 +144,7 @@ def test_a_notebook_shows_no_element_from_a_name(tmp_path: Path) -> None:
 
 @pytest.fixture
 def page_file() -> None:
-    """Each test opens pages of its own."""
+    """Give each test pages of its own."""
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -23,7 +23,7 @@ def block_recording(tmp_path_factory):
     path = tmp_path_factory.mktemp("api") / "block.tileprof"
     with tileprof.record(path, device="H100"):
         compute()
-    compute()  # after the block: not in the trace
+    compute()  # after the block, so not in the trace
     return tileprof.load(path)
 
 
@@ -115,8 +115,8 @@ def test_a_block_that_raises_leaves_a_partial_trace(tmp_path):
 
     with pytest.raises(RuntimeError, match="no such thing"), tileprof.record(tmp_path / "t.tileprof"):
         failing()
-    (left,) = tmp_path.iterdir()
-    trace = tileprof.load(left)
+    (partial_path,) = tmp_path.iterdir()
+    trace = tileprof.load(partial_path)
     assert not trace.complete
     assert "RuntimeError: " in trace.manifest["reason"]
 

@@ -19,7 +19,7 @@ from tileprof.trace import filters, load
 
 
 def report(*arguments, cwd=None, environment=None):
-    """A finished `tileprof report`; in a process of its own only where its environment matters."""
+    """Run `tileprof report`; in a separate process only if its environment matters."""
     if environment is None:
         with contextlib.chdir(cwd or Path.cwd()):
             return in_process(["report", *map(str, arguments)])
@@ -91,7 +91,7 @@ def test_json_is_for_programs(mlp):
     assert document["pairs"][0]["times"] == 3
     bounds = document["bounds"]
     assert bounds["bound_ns"] <= bounds["ready_gated_bound_ns"] <= bounds["list_schedule_ns"] <= bounds["recorded_ns"]
-    # Weights of three layers and the input, each once; every activation stays behind, for nothing is freed.
+    # Weights of three layers and the input, each once. Every activation stays in memory, since nothing is freed.
     weights, rows = 3 * 2 * 4 * 2048 * 2048 * 2, 1024 * 2048 * 2
     assert bounds["compulsory_dram_bytes"] == weights + rows + 3 * (4 * rows + rows)
 
@@ -242,7 +242,7 @@ def test_what_a_recorder_on_a_gpu_cannot_know_is_not_called_nought(mlp):
 
 
 def test_filters_that_blocks_filled_are_asked_and_their_cost_is_said(tmp_path):
-    """Those of the first launch are full, the others empty: only what depends on the first is found."""
+    """Filters of the first launch are full, the others empty: only dependencies on the first are found."""
     path = write_mlp(tmp_path / "mlp.tileprof", layers=2, tokens=256, hidden=512)
     trace = load(path)
     assert "Bloom filters of" not in report(path).stdout

@@ -1,4 +1,4 @@
-"""Sweeps and fleets of traces on a Dask cluster: a local one, one that is there, none, and workers that die."""
+"""Sweeps and several traces on a Dask cluster: a local one, a running one, none, and workers that die."""
 
 import builtins
 import json
@@ -16,7 +16,7 @@ from tileprof.analysis.simulate.sweeps import dask_cluster
 from tileprof.errors import UserError
 
 distributed = pytest.importorskip("distributed")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # of Dask's own
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # Dask's own warning
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def _answer(server, answer, records):
             records.append(server.accept()[0])
             records[-1].sendall(answer)
     except OSError:
-        pass  # closed: the test is over
+        pass  # closed, since the test is over
 
 
 def test_a_cluster_without_workers_is_said(monkeypatch):

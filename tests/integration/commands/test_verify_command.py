@@ -21,7 +21,7 @@ HEAD = "tileprof dependencies 1\n"
 
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory):
-    """Two launches per layer; grids of 8 x 4 and 2 x 4 tiles."""
+    """Write two launches per layer, with grids of 8 x 4 and 2 x 4 tiles."""
     return write_mlp(tmp_path_factory.mktemp("verify") / "mlp.tileprof", layers=2, tokens=512, hidden=256)
 
 

@@ -1,5 +1,5 @@
-"""The convolution policies that cuSync ships omit the halo; the trace shows which tiles, and what waiting for them
-costs.
+"""The convolution policies that cuSync ships omit the halo; the trace shows which tiles, and the cost of waiting for
+them.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 PIXELS = 56
 TILE = "conv=32x64x32,split=1"
-"""Runs of 32 pixels, dictated, so that no rule of a device decides how many tiles there are."""
+"""Tiles are runs of 32 pixels, given so that no rule of a device decides their number."""
 
 NETWORKS = {"resnet38": ("stage1.0.conv1", "stage1.0.conv2"), "vgg19": ("stage1.0", "stage1.2")}
 """Modules of two 3x3 convolutions of 56 x 56 pixels with a ReLU between them."""
@@ -37,8 +37,8 @@ def recording(request, tmp_path_factory, warm):
 
 
 def halo(rows):
-    """Dependencies (producer tile, consumer tile) of a 3x3 convolution, from the geometry: tiles are runs of ``rows``
-    pixels.
+    """Return the dependencies (producer tile, consumer tile) of a 3x3 convolution, from the geometry; tiles are runs of
+    ``rows`` pixels.
     """
     actual = set()
     for pixel in range(PIXELS * PIXELS):

@@ -9,24 +9,27 @@ from dataclasses import dataclass
 from typing import Any
 
 PUSH_US = 0.15
-"""What queueing a launch takes the program's thread."""
+"""Time that queueing a launch takes from the program's thread."""
 
 Row = Mapping[str, Any]
 
 
 FEWEST = 10
-"""Pairs of runs of which an interval is stated, and the fastest compared."""
+"""Number of pairs of runs from which an interval is stated and the fastest are compared."""
 
 
 @dataclass(frozen=True)
 class Eager:
-    """A program in eager mode, in the last call of the machine that measured it: launches and median microseconds of a
-    step, and ratios of steps in stream order to those under ACS, by mode, one for each pair of runs.
+    """A program in eager mode, from the last call of the machine that measured it.
 
-    ``most``: the same for a scheduler that costs nothing, whose step is what the program itself takes to issue it.
-    Where it reads results back, it may have waited while kernels ran, so that their time is not counted. ``fastest``:
-    the fastest steps, us: in stream order, with a thread that issues, and what is predicted of the latter from the
-    former; None where there were few pairs, or where launch costs were not measured on the same machine.
+    It has launches and median microseconds per step, and by mode the ratios of steps in stream order to those under
+    ACS, one for each pair of runs.
+
+    ``most`` has the ratios for a scheduler that costs nothing, whose step takes the time in which the program itself
+    issues it. Where the program reads results back, it may have waited while kernels ran; this time is not counted.
+
+    ``fastest`` has the fastest steps in us: in stream order, with an issuing thread, and as predicted from stream
+    order. It is None if there were few pairs, or if launch costs were not measured on the same machine.
     """
 
     program: str
@@ -38,11 +41,11 @@ class Eager:
     most: Sequence[float]
 
     def gain(self, mode: str) -> float | None:
-        """Return the geometric mean of the pairs of runs; None where it was not measured."""
+        """Return the geometric mean of the pairs of runs, or None if the mode was not measured."""
         return mean(self.ratios.get(mode, ()))
 
     def interval(self, mode: str) -> tuple[float, float] | None:
-        """Return the 95% interval of that mean; None where there are few pairs."""
+        """Return the 95% interval of that mean, or None if there are few pairs."""
         ratios = self.ratios.get(mode, ())
         if len(ratios) < FEWEST:
             return None
@@ -57,7 +60,7 @@ def mean(ratios: Sequence[float]) -> float | None:
 
 
 def eager(document: Row) -> Iterator[Eager]:
-    """Yield the programs of ``acs_eager.json``, whose calls of the machine are in order of time, the last one first."""
+    """Yield the programs of ``acs_eager.json``. Calls of the machine are in order of time, the newest first."""
     programs = dict.fromkeys(row["program"] for call in document["calls"] for row in call["rows"])
     for program in programs:
         calls = [call for call in document["calls"] if any(row["program"] == program for row in call["rows"])]
@@ -67,7 +70,7 @@ def eager(document: Row) -> Iterator[Eager]:
         launches = facts.get("launches_of_step", document["launches"].get(program))
         ratios = {
             mode: _ratios(modes, mode) for modes in reversed(of_modes) for mode in modes if mode != "plain"
-        }  # of the last call that has the mode
+        }  # from the last call that has the mode
         most = []
         if facts:
             hidden = PUSH_US * launches + (facts["kernels_us"] if facts["reads"] else 0)
@@ -87,7 +90,7 @@ def eager(document: Row) -> Iterator[Eager]:
 
 
 def _by_mode(call: Row, program: str) -> dict[str, dict[int, Row]]:
-    """Return rows of a program in a call, by mode and pair."""
+    """Return the rows of a program in a call, by mode and pair."""
     out: dict[str, dict[int, Row]] = {}
     for row in call["rows"]:
         if row["program"] == program and row.get("us"):
@@ -104,7 +107,7 @@ LIKE_THE_PAPERS = (
     "cloth", "islands", "tree_lstm", "dynamic --kind gated", "dynamic --kind exits", "moe", "inception",
     "inception --kind nasnet",
 )  # fmt: skip
-"""Programs of the kinds that the paper of ACS measures."""
+"""Programs of the kinds that the ACS paper measures."""
 
 TITLES = {
     "islands": "`islands` (CUDA alone)",
@@ -116,7 +119,7 @@ TITLES = {
 
 
 def gains(document: Row, mode: str, programs: Sequence[str] = ()) -> list[float]:
-    """Return gains over stream order, of all programs or of some."""
+    """Return the gains over stream order of all or of some programs."""
     chosen = (p for p in eager(document) if not programs or p.program in programs)
     return [gain for p in chosen if (gain := p.gain(mode)) is not None]
 
@@ -149,7 +152,7 @@ FASTEST_HEAD = ("program", "stream order", "measured", "predicted", "error")
 
 
 def fastest_rows(document: Row) -> Iterator[Sequence[str]]:
-    """Yield the cells of the fastest steps, us, with what was predicted of them."""
+    """Yield the cells of the fastest steps in us, with the predicted times."""
     for p in eager(document):
         if p.fastest:
             _, measured, predicted = p.fastest
@@ -161,7 +164,7 @@ SIMULATED_HEAD = ("program", "stream order", "measured", "simulated", "error")
 
 
 def simulated_rows(document: Row) -> Iterator[Sequence[str]]:
-    """Yield the cells of programs whose step under ACS was simulated, us."""
+    """Yield the cells of programs whose step under ACS was simulated, in us."""
     for row in document["rows"]:
         if "acs" in row:
             times = [f"{row[key]:,.0f}" for key in ("plain_us", "acs_us", "acs")]
@@ -172,7 +175,7 @@ RUNS_HEAD = ("program", "GPU", "launches", "on other streams", "bits", "checked"
 
 
 def runs_rows(document: Row) -> Iterator[Sequence[str]]:
-    """Yield the cells of programs that ran with delays, and were checked."""
+    """Yield the cells of programs that ran with delays and were checked."""
     for row in document["rows"]:
         yield (
             f"`{row['program']}`",

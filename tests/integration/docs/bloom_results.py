@@ -35,7 +35,7 @@ SIZES = (2048, 512), (8192, 512), (8192, 128), (32768, 128)
 
 
 def kernels_rows(document: Sequence[Row]) -> Rows:
-    """Return what the filters of instrumented kernels answered (``filters.json``)."""
+    """Return the answers of the filters in instrumented kernels (``filters.json``)."""
     counts = ("pairs", "dependent", "answered", "false", "granular", "missed")
     return [
         [row["program"], f"{row['bits']:,}, {row['granule']}", *(f"{row[key]:,}" for key in counts)]
@@ -51,7 +51,7 @@ RECORDINGS_HEAD = (
 
 
 def recordings_rows(document: Sequence[Row]) -> Rows:
-    """Return what filters with the bits of recorded accesses answer (``inserted.json``)."""
+    """Return the answers of filters with the bits of recorded accesses (``inserted.json``)."""
     return [[f"`{row['recording']}`", f"{row['bits']:,}, {row['granule']}", *_answers(row)] for row in document]
 
 
@@ -62,7 +62,7 @@ GRAPH_HEAD = (
 
 
 def graph_rows(document: Sequence[Row]) -> Rows:
-    """Return the graphs that filters alone give (``inserted.json``)."""
+    """Return the graphs that follow from filters alone (``inserted.json``)."""
     rows: Rows = []
     for row in document:
         graph, us = row["graph"], row["graph"]["us"]
@@ -91,7 +91,7 @@ PROGRAMS = {
 
 
 def patched_rows(document: Row) -> Rows:
-    """Return what filters that patches filled answered (``inserted.json`` of the GPU)."""
+    """Return the answers of filters that patches filled (``inserted.json`` of the GPU)."""
     rows: Rows = []
     for row in document["rows"]:
         bits, _, granule = map(int, row["size"].split(","))
@@ -126,11 +126,11 @@ STEPS_HEAD = (
 
 
 def steps_rows(document: Sequence[Row]) -> Rows:
-    """Return how soon the graphs of loops repeat (``steps.json``)."""
+    """Return from which step the graphs of loops repeat (``steps.json``)."""
     rows: Rows = []
     for row in document:
-        known, first = row["us"].values()
-        times = [f"{known:,.0f} us", f"{first:,.0f} us ({first / known - 1:+.1%})"]
+        known_us, first = row["us"].values()
+        times = [f"{known_us:,.0f} us", f"{first:,.0f} us ({first / known_us - 1:+.1%})"]
         report = row["step_graphs"]
         if report is None:
             rows.append([row["program"], "no loop was found", "", "", "", *times])

@@ -45,7 +45,7 @@ _MOST_SECONDS = 280
 
 @dataclass(frozen=True)
 class Example:
-    """A command or statement, and the lines that it is said to print: ``lines[begin:end]`` of the page, from 0."""
+    """A command or statement, and the lines that the page shows for it: ``lines[begin:end]``, from 0."""
 
     kind: str
     line: int
@@ -56,7 +56,7 @@ class Example:
 
 
 def examples(text: str) -> list[Example]:
-    """All examples of a page, in order."""
+    """Return all examples of a page, in order."""
     matches: list[Example] = []
     lines = text.splitlines()
     kind, at = "", 0
@@ -100,12 +100,12 @@ def _pattern(line: str) -> re.Pattern[str]:
 
 
 def fits(expected: str, actual: str) -> bool:
-    """Whether a line is what a line of the page says."""
+    """Return whether a line agrees with a line of the page."""
     return _pattern(expected).fullmatch(actual.rstrip()) is not None
 
 
 def matches(expected: tuple[str, ...], actual: list[str]) -> bool:
-    """Whether the lines are what the page says; blank lines at both ends do not count."""
+    """Return whether the lines agree with the page; blank lines at both ends do not count."""
     want, have = _without_blank_ends(list(expected)), _without_blank_ends(actual)
     reach = [True] + [False] * len(have)
     for line in want:
@@ -129,7 +129,7 @@ def _without_blank_ends(lines: list[str]) -> list[str]:
 
 
 def renewal(expected: tuple[str, ...], actual: list[str]) -> list[str]:
-    """The actual lines, with the page's ellipses kept where what surrounds them is still there."""
+    """Return the actual lines, with the page's ellipses where the lines around them are unchanged."""
     want, have = _without_blank_ends(list(expected)), _without_blank_ends(actual)
     if not want:
         return have
@@ -155,7 +155,9 @@ def _line(expected: str, actual: str) -> str:
 
 
 def _aligned(want: list[str], have: list[str]) -> list[tuple[int | None, int | None]]:
-    """Pairs of rows, cheapest first: equal lines and ellipses cost nothing, alike ones little, new and lost ones 1."""
+    """Return pairs of rows with the lowest cost: equal lines and ellipses cost 0, similar ones little, new and lost
+    ones 1.
+    """
     rows, columns = len(want), len(have)
     cost = [[float("inf")] * (columns + 1) for _ in range(rows + 1)]
     came: dict[tuple[int, int], tuple[int | None, int | None]] = {}
@@ -198,10 +200,10 @@ def _difference(expected: str, actual: str) -> float:
 
 @dataclass(frozen=True)
 class Recordings:
-    """What ``tileprof record`` printed and left behind, by command line and the program that it names: made once, then
-    copied.
+    """Printed output and files of ``tileprof record``, by command line and the program that it names: recorded once,
+    then copied.
 
-    ``folder`` may be shared by processes. Programs in the folder ``path`` come before those of the interpreter.
+    Processes may share ``folder``. Programs in the folder ``path`` come before those of the interpreter.
     """
 
     folder: Path
@@ -226,7 +228,7 @@ class Recordings:
         return output_text
 
     def bash(self, command: str, where: Path) -> list[str]:
-        """Return what a command prints, whatever it is."""
+        """Return what a command prints, whatever its exit code."""
         folders = (self.path, Path(sys.executable).parent, os.environ["PATH"])
         path = os.pathsep.join(str(folder) for folder in folders if folder is not None)
         result = subprocess.run(
@@ -238,7 +240,7 @@ class Recordings:
 
 
 class Page:
-    """Runs the examples of one page, in ``folder``."""
+    """Runs the examples of one page in ``folder``."""
 
     def __init__(self, folder: Path, recordings: Recordings) -> None:
         self._folder, self._recordings = folder, recordings
@@ -289,7 +291,7 @@ def _with_code(output_text: str, code: int) -> list[str]:
 
 
 def check(path: Path, recordings: Recordings) -> list[str]:
-    """Return what differs between a page and what its examples print: one text an example that does."""
+    """Return the differences between a page and what its examples print, one text per example that differs."""
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         page = Page(Path(folder), recordings)
@@ -304,7 +306,7 @@ def check(path: Path, recordings: Recordings) -> list[str]:
 
 
 def write(path: Path, recordings: Recordings) -> int:
-    """Write what the examples print now into the page; how many have changed."""
+    """Write what the examples print now into the page. Return the number of changed examples."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     changes: list[tuple[Example, list[str]]] = []

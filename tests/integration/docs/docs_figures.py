@@ -30,7 +30,7 @@ from tileprof.runtime.measuring import summary
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that sentences give: every match of ``sentence`` in any page has the ``values`` in its groups."""
+    """A figure in sentences: every match of ``sentence`` in any page must have the ``values`` in its groups."""
 
     sentence: str
     values: tuple[str, ...]
@@ -41,7 +41,16 @@ WORDS = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelv
 
 def figures() -> list[Figure]:
     """Return the figures of all pages with the values that results files give them."""
-    return [*_of_mutants(), *_of_chains(), *_of_models(), *_of_programs(), *_of_acs(), *_of_dealing()]
+    return [
+        *_of_mutants(),
+        *_of_chains(),
+        *_of_models(),
+        *_of_programs(),
+        *_of_acs(),
+        *_of_dealing(),
+        *_of_five_programs(),
+        *_of_llama(),
+    ]
 
 
 def _of_mutants() -> Iterator[Figure]:
@@ -57,7 +66,9 @@ def _of_mutants() -> Iterator[Figure]:
 
 
 def gains(*words: str) -> list[float]:
-    """Return stream order over synchronised for chains of the persistent kernel whose names have one of the words."""
+    """Return stream order over synchronised for chains of the persistent kernel whose names contain one of the
+    words.
+    """
     of = summary.by_chain(results("runtime")["rows"])
     some = [rows for name, rows in of.items() if "persistent" in rows and any(word in name for word in words)]
     return [rows["persistent-stages"]["us"] / rows["persistent"]["us"] for rows in some]
@@ -112,7 +123,7 @@ def _of_models() -> Iterator[Figure]:
 
 
 def share_of_pairs(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share of pairs of launches in either graph that both have with the same pattern."""
+    """Return the share of pairs of launches in either graph that both graphs have with the same pattern."""
     return sum(row["same_pattern"] for row in rows) / sum(sum(row["pairs"]) - row["both"] for row in rows)
 
 
@@ -120,8 +131,8 @@ def _of_programs() -> Iterator[Figure]:
     words = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
     sets = [results(name, BENCHMARKS) for name in ("clients", "held_out", "held_out_second")]
     users, first, second = (f"{share_of_pairs(rows):.0%}" for rows in sets)
-    (drawn,) = {words.get(len(rows), str(len(rows))) for rows in sets[1:]}
-    cells = (users, words.get(len(sets[0]), str(len(sets[0]))), first, second, drawn)
+    (draw_size,) = {words.get(len(rows), str(len(rows))) for rows in sets[1:]}
+    cells = (users, words.get(len(sets[0]), str(len(sets[0]))), first, second, draw_size)
     yield Figure(r"the same in (\d+%) over (\w+) programs of users, in (\d+%) and (\d+%) over twice (\w+) that", cells)
 
 
@@ -187,19 +198,50 @@ def _of_dealing() -> Iterator[Figure]:
     yield Figure(r"queue on the GPU is the fastest in (\w+) of (\w+) layers", cells)
 
 
+def _of_five_programs() -> Iterator[Figure]:
+    gains = []
+    for key in ("over_stream", "over_pytorch"):
+        percents = sorted(-100 * row[key] for row in results("five_programs")["rows"])
+        gains += [f"{percents[0]:.0f}", f"{percents[-1]:.0f}"]
+    sentence = r"(\d+) to (\d+)% faster than stream order, (\d+) to (\d+)% faster than PyTorch in a CUDA graph"
+    yield Figure(sentence, tuple(gains))
+
+
+def _of_llama() -> Iterator[Figure]:
+    row = results("llama70b", BENCHMARKS)
+    launches, tiles, edges = f"{row['launches']:,}", f"{row['million_tiles']}", f"{row['billion_edges']}"
+    report = f"{row['report_s']}", f"{row['report_gb']}"
+    yield Figure(r"CPU cores: ([\d,]+) launches, (\d+) million tiles", (launches, f"{row['million_tiles']:.0f}"))
+    yield Figure(r"recorded in (\d+) s, analysed in (\d+) s", (f"{row['record_s']:.0f}", f"{row['report_s']:.0f}"))
+    sentence = r"([\d,]+) launches, ([\d.]+) million tiles, ([\d.]+) billion tile edges \(`bench_llama70b"
+    yield Figure(sentence, (launches, tiles, edges))
+    sentence = r"recorded in ([\d.]+) s with ([\d.]+) GB; analysed and reported in ([\d.]+) s with ([\d.]+) GB; trace"
+    yield Figure(
+        sentence + r" ([\d.]+) MB", (f"{row['record_s']}", f"{row['record_gb']}", *report, f"{row['trace_mb']}")
+    )
+    yield Figure(r"has ([\d.]+) million tiles with ([\d.]+) billion tile edges", (tiles, edges))
+    sentence = r"80 layers and ([\d.]+) million tiles at 2048 tokens; its trace is ([\d.]+) MB"
+    yield Figure(sentence, (tiles, f"{row['trace_mb']}"))
+    yield Figure(
+        r"The ([\d.]+) billion tile edges of LLaMA-2-70B take ([\d.]+) GB and ([\d.]+) s", (edges, *report[::-1])
+    )
+    sentence = r"\(([\d.]+) million tiles, ([\d.]+) billion tile edges\): ([\d.]+) s and ([\d.]+) GB"
+    yield Figure(sentence, (tiles, edges, *report))
+
+
 def ends(ratios: Iterable[float]) -> tuple[str, str]:
-    """Return the least and the greatest, with two digits behind the point."""
+    """Return the smallest and the largest, with two decimals."""
     values = sorted(ratios)
     return f"{values[0]:.2f}", f"{values[-1]:.2f}"
 
 
 def matches(figure: Figure, text: str) -> list[re.Match[str]]:
-    """Return where a page gives the figure; spaces in its sentence stand for any space."""
+    """Return the matches of the figure in a page; a space in its sentence matches any white space."""
     return list(re.finditer(figure.sentence.replace(" ", r"\s+"), text))
 
 
 def disagreements(texts: Mapping[str, str]) -> list[str]:
-    """Return where a page gives a figure other than its results file, and figures that no page gives."""
+    """Return where a page gives another value than the results file, and figures that no page gives."""
     wrong: list[str] = []
     for figure in figures():
         occurrences = [(name, match) for name, text in texts.items() for match in matches(figure, text)]
@@ -214,7 +256,7 @@ def disagreements(texts: Mapping[str, str]) -> list[str]:
 
 
 def with_figures(text: str) -> str:
-    """Return a page with its figures written again."""
+    """Return a page with its figures renewed."""
     for figure in figures():
         for match in reversed(matches(figure, text)):
             for group in range(len(figure.values), 0, -1):
@@ -224,21 +266,21 @@ def with_figures(text: str) -> str:
 
 # ---- the other numbers
 
-_UNITS = r"us|ms|ns|s|min|x|%|[kMG]B|TFLOP/s|times|points"
+_UNITS = r"us|ms|ns|s|min|%|[kMG]B|TFLOP/s|times|points"
 _NUMBER = re.compile(
-    rf"(?<![\w.#/-])[-+]?\d[\d,.]*(?: to \d[\d,.]*)?(?:\s?(?:{_UNITS})\b|%)|(?<![\w.#/-])\d{{1,3}}(?:,\d{{3}})+"
+    rf"(?<![\w.#/-])[-+]?\d[\d,.]*(?: to \d[\d,.]*)?(?:\s?(?:{_UNITS})\b|x\b|%)|(?<![\w.#/-])\d{{1,3}}(?:,\d{{3}})+"
 )
 _SOURCE = re.compile(
     r"\w+\.(?:py|cu|cc|cpp|h|cuh|json|csv|npz|toml|md)\b|2026-\d\d-\d\d|"
     r"arXiv|`make bench`|\]\(#|(?i:table|paper)"
 )
-"""Scripts, results files, days of measurements, publications, and links to pages that name these."""
+"""Scripts, results files, dates of measurements, publications, and links to pages that name these."""
 
 
 def other_numbers(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line, number and whether its section names a script, a results file or a day.
+    """Yield line, number and whether its section names a script, a results file or a date.
 
-    Measured quantities in prose and in tables that nothing writes.
+    These are measured quantities in prose and in tables that no script writes.
     """
     covered = [range(m.start(), m.end()) for m in re.finditer(r"<!-- (.+?) -->.*?<!-- end of \1 -->", text, re.DOTALL)]
     covered += [range(m.start(), m.end()) for m in re.finditer(r"^```.*?^```", text, re.DOTALL | re.MULTILINE)]
@@ -253,7 +295,7 @@ def other_numbers(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def run(*, write: bool, other: bool) -> int:
-    """Check all pages, or write their tables and figures again, or list the other numbers. Return the exit code."""
+    """Check all pages, or renew their tables and figures, or list the other numbers. Return the exit code."""
     texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
     if other:
         for name, text in texts.items():

@@ -5,7 +5,8 @@
     python -m tests.integration.docs.docs_results --list       lists the other numbers; ! where no source is near
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``. What ``docs_examples.py`` executes, and tables
-that a script of ``tests/benchmarks`` writes between such marks, are not listed.
+between such marks that a script of ``tests/benchmarks`` writes or a test of their subject computes again, are not
+listed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.gpu.measuring import measure_models, measure_starts
+from tests.gpu.measuring.models import measure_models, measure_starts
 from tests.integration.docs import acs_results, bloom_results
 from tileprof.runtime.measuring import summary
 
@@ -107,13 +108,13 @@ def _order_of_streams(chain: str) -> tuple[Any, ...]:
 
 
 def whole_models() -> list[str]:
-    """Return the models of ``models.json``."""
-    with mock.patch.object(sys, "path", [str(ROOT / "tests/gpu/measuring"), *sys.path]):
+    """Return the table of the models of ``models.json``."""
+    with mock.patch.object(sys, "path", [str(ROOT / "tests/gpu/measuring/models"), *sys.path]):
         return measure_models.table(results("models"))
 
 
 def starts() -> list[str]:
-    """Return seconds until the first result."""
+    """Return the table of seconds until the first result."""
     return measure_starts.table(results("starts"))
 
 
@@ -138,7 +139,7 @@ ACS_CAPTURED = {
 
 
 def acs_gains() -> dict[str, tuple[float, float]]:
-    """Return microseconds of a step in stream order and over streams, of programs that ACS makes faster."""
+    """Return microseconds of a step in stream order and over streams, for programs that ACS makes faster."""
     document = results("acs")
     us = {row["mode"]: row["us"] for row in document["alone"] if row["program"] == "islands"}
     rows = {"`islands` (CUDA alone, 129 launches per step)": (us["plain"], us["streams"])}
@@ -154,33 +155,33 @@ def acs_gains() -> dict[str, tuple[float, float]]:
 
 
 def acs() -> list[str]:
-    """Return programs that ACS makes faster."""
+    """Return the table of programs that ACS makes faster."""
     rows = [[name, f"{one:,.0f}", f"{two:,.0f}", f"{one / two:.2f}x"] for name, (one, two) in acs_gains().items()]
     return markdown(["program", "stream order", "over streams", "gain"], rows, left=1)
 
 
 def acs_simulated() -> list[str]:
-    """Return captured programs whose step under ACS was simulated."""
+    """Return the table of captured programs whose step under ACS was simulated."""
     return markdown(acs_results.SIMULATED_HEAD, acs_results.simulated_rows(results("acs_simulated")), left=1)
 
 
 def acs_eager() -> list[str]:
-    """Return programs that issue their launches themselves, under ACS."""
+    """Return the table of programs that issue their launches themselves, under ACS."""
     return markdown(acs_results.EAGER_HEAD, acs_results.eager_rows(results("acs_eager")), left=1)
 
 
 def acs_fastest() -> list[str]:
-    """Return the fastest steps of these programs, measured and predicted."""
+    """Return the table of the fastest steps of these programs, measured and predicted."""
     return markdown(acs_results.FASTEST_HEAD, acs_results.fastest_rows(results("acs_eager")), left=1)
 
 
 def acs_runs() -> list[str]:
-    """Return programs that ran with delays, and were checked."""
+    """Return the table of programs that ran with delays and were checked."""
     return markdown(acs_results.RUNS_HEAD, acs_results.runs_rows(results("acs_runs")), left=1)
 
 
 def bloom() -> list[str]:
-    """Return the runs of the program that finds its dependencies by filters."""
+    """Return the table of the program that finds its dependencies by filters."""
     return markdown(bloom_results.RANGES_HEAD, bloom_results.ranges_rows(results("bloom")))
 
 
@@ -193,7 +194,7 @@ DELAYED = {
 
 
 def delayed() -> list[str]:
-    """Return runs with random delays by scheduler, and how many of them differ from stream order."""
+    """Return the table of runs with random delays by scheduler, with the number that differ from stream order."""
     totals: dict[tuple[str, str, str], list[int]] = {}
     for part in results("delayed")["runs"]:
         for row in part["rows"]:
@@ -210,33 +211,33 @@ def delayed() -> list[str]:
 
 
 def filters() -> list[str]:
-    """Return what the filters of instrumented kernels answered."""
+    """Return the table of answers of the filters in instrumented kernels."""
     return markdown(bloom_results.KERNELS_HEAD, bloom_results.kernels_rows(results("filters")))
 
 
 def filters_of_recordings() -> list[str]:
-    """Return what filters with the bits of recorded accesses answer."""
+    """Return the table of answers of filters with the bits of recorded accesses."""
     return markdown(bloom_results.RECORDINGS_HEAD, bloom_results.recordings_rows(results("inserted", BENCHMARKS)))
 
 
 def graph_of_filters() -> list[str]:
-    """Return the graphs that filters alone give beside the exact ones."""
+    """Return the table of graphs that follow from filters alone, beside the exact ones."""
     return markdown(bloom_results.GRAPH_HEAD, bloom_results.graph_rows(results("inserted", BENCHMARKS)))
 
 
 def filters_by_patches() -> list[str]:
-    """Return what filters that patches filled in unmodified kernels answered."""
+    """Return the table of answers of filters that patches filled in unmodified kernels."""
     head = ["program", *bloom_results.RECORDINGS_HEAD[1:]]
     return markdown(head, bloom_results.patched_rows(results("inserted")))
 
 
 def cost_of_patches() -> list[str]:
-    """Return GPU times of programs whose patches fill filters."""
+    """Return the table of GPU times of programs whose patches fill filters."""
     return markdown(bloom_results.COST_HEAD, bloom_results.cost_rows(results("inserted")))
 
 
 def steps_that_repeat() -> list[str]:
-    """Return how soon the graphs of loops repeat."""
+    """Return the table of steps from which the graphs of loops repeat."""
     return markdown(bloom_results.STEPS_HEAD, bloom_results.steps_rows(results("steps", BENCHMARKS)))
 
 
@@ -244,7 +245,7 @@ DEALT = ("persistent", "persistent-dynamic", "ccks", "ccks-ready")
 
 
 def dealers_table() -> list[str]:
-    """Return the times of chains under schedulers that hand tiles out."""
+    """Return the table of times of chains under schedulers that assign tiles at run time."""
     us = results("dealers")["us"]
     rows = [[name, *(f"{row[way]:.1f}" for way in ("persistent-stages", *DEALT))] for name, row in us.items()]
     return markdown(["chain", "stages one by one", *(f"`{way}`" for way in DEALT)], rows)
@@ -260,7 +261,7 @@ WAYS = {
 
 
 def link_ways() -> list[str]:
-    """Return round trips over the link, by where answers go."""
+    """Return the table of round trips over the link, by where answers go."""
     ways = {(row["way"], row["blocks"]): row for row in results("link_ways")["ways"]}
     rows = []
     for way, text in WAYS.items():
@@ -270,7 +271,7 @@ def link_ways() -> list[str]:
 
 
 def deadlines() -> list[str]:
-    """Return when two programs that share the GPU end, by order."""
+    """Return the table of when two programs that share the GPU end, by order."""
     orders = {
         "critical": "critical path",
         "deadline, depth 1": "1 tile",
@@ -286,7 +287,7 @@ def deadlines() -> list[str]:
 
 
 def exported_headers() -> list[str]:
-    """Return chains of plain CUDA C++ kernels with exported headers."""
+    """Return the table of chains of plain CUDA C++ kernels with exported headers."""
     rows: list[list[str]] = []
     head: list[str] = []
     for name, row in results("exported_headers")["rows"].items():
@@ -301,7 +302,7 @@ HALO = ("Conv2DTileSync", "RowSync", "with the halo")
 
 
 def halo() -> list[str]:
-    """Return rounds with wrong results, by how late a tile is."""
+    """Return the table of rounds with wrong results, by delay of a tile."""
     wrong = {}
     for row in results("halo")["rows"]:
         if row["synchronised_by"] == "cuSync":
@@ -327,7 +328,7 @@ COUNTS = {
 
 
 def mutants() -> list[str]:
-    """Return mutants of sound policies and what the verifier said of them."""
+    """Return the table of mutants of sound policies and the verifier's verdicts."""
     counts = results("mutants", BENCHMARKS)
     rows = [[text, *(f"{counts[key][c]:,}" for c in COUNTS), counts[key]["date"]] for key, text in MUTANTS.items()]
     rows.append(["all", *(f"{sum_of_mutants(c):,}" for c in COUNTS), ""])
@@ -340,13 +341,34 @@ def sum_of_mutants(kind: str) -> int:
 
 
 def held_out_recordings() -> list[str]:
-    """Return predictions from recordings of programs that no rule was made for."""
+    """Return the table of predictions from recordings of held-out programs."""
     rows = []
     for name, row in results("recorded")["held_out"].items():
         predicted, measured = ((row[f"{of}stream_us"], row[f"{of}policy_us"]) for of in ("predicted_", ""))
         pairs = [f"{one:.1f} to {two:.1f}" for one, two in (predicted, measured)]
         rows.append([name.replace("_", " "), *pairs, *(f"{1 - two / one:.1%}" for one, two in (predicted, measured))])
     return markdown(["held out", "predicted, us", "measured, us", "gain predicted", "measured"], rows)
+
+
+def rules_of_sources() -> list[str]:
+    """Return the table of rules of the simulated schedulers' sources, and the effect of each on simulated times."""
+    head = ["scheduler", "rule", "source", "here", "source's rule changes the time by"]
+    rows = []
+    for row in results("worth", BENCHMARKS):
+        changes = ", ".join("0" if change == 0 else f"{change:+.1f}" for change in row["worth"])
+        rows.append([f"`{row['scheduler']}`", row["rule"], row["source"], row["here"], f"{changes}%"])
+    return markdown(head, rows)
+
+
+def five_programs() -> list[str]:
+    """Return the table of programs from a recording to a policy that runs."""
+    head = ["program", "stages of the policy", "PyTorch in a graph", "stream order, tileprof's kernels", "policy"]
+    rows = []
+    for row in results("five_programs")["rows"]:
+        times = (f"{row[key]:.1f}" for key in ("pytorch", "stream", "policy"))
+        gains = (f"{row[key]:.1%}" for key in ("over_stream", "over_pytorch"))
+        rows.append([row["program"], row["stages"], *times, *gains])
+    return markdown([*head, "over stream order", "over PyTorch"], rows)
 
 
 ACCESSES = {
@@ -359,7 +381,7 @@ ACCESSES = {
 
 
 def accesses_pass() -> list[str]:
-    """Return the GPU time of the CUDA recorder's pass of accesses."""
+    """Return the table of GPU times of the CUDA recorder's accesses pass."""
     rows = []
     for name, text in ACCESSES.items():
         modes = results("overhead")["gpu_time"][name]
@@ -379,7 +401,7 @@ WRITTEN = {
 
 
 def bytes_written() -> list[str]:
-    """Return how the CUDA recorder knows the bytes that programs write."""
+    """Return the table of how the CUDA recorder knows the bytes that programs write."""
     by_program = {row["program"]: row["bytes"] for row in results("coverage")["programs"]}
     rows = []
     for name, text in WRITTEN.items():
@@ -410,19 +432,20 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
     "chain-times": {"chains": chains, "two streams by chain": streams_by_chain},
     "measured": {"two streams": streams_by_kind, "delayed": delayed},
-    "simulator-accuracy": {"held-out recordings": held_out_recordings},
+    "run": {"five programs": five_programs},
+    "simulator-accuracy": {"held-out recordings": held_out_recordings, "rules of sources": rules_of_sources},
     "verify": {"halo": halo, "mutants": mutants},
     "whole-models": {"whole models": whole_models, "starts": starts},
 }
 
 
 def marks(name: str) -> tuple[str, str]:
-    """Return what stands before and after a table."""
+    """Return the lines before and after a table."""
     return f"<!-- {name} -->", f"<!-- end of {name} -->"
 
 
 def with_tables(text: str, tables: Mapping[str, Callable[[], list[str]]]) -> str:
-    """Return a page with its tables made again."""
+    """Return a page with its tables renewed."""
     for name, rewrites in tables.items():
         begin, end = marks(name)
         head, rest = text.split(begin + "\n")

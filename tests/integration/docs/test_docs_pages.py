@@ -1,4 +1,4 @@
-"""README and the pages under docs against the program: options, schedulers, links, pictures."""
+"""README and the pages under docs, compared with the program: options, schedulers, links, pictures."""
 
 import argparse
 import importlib
@@ -19,7 +19,7 @@ from tileprof.trace import WRITE, Boxes, Footprint
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {"--your", "--options", "--help", "--version", "--prepare", "--strict", "--plain", "--type", "--trace"}
-"""Options on the pages that are of programs to record, or of every verb."""
+"""Options on the pages that belong to recorded programs, or to every verb."""
 
 
 def parser_of(verb):
@@ -33,7 +33,7 @@ def actions_of(verb):
 
 
 def documented_options(verb):
-    """Option to default, from the first two columns of the tables of options on a verb's page."""
+    """Return the default of each option, from the first two columns of the tables of options on a verb's page."""
     matches = {}
     text = (ROOT / "docs" / f"{verb}.md").read_text()
     for table in re.findall(r"^\| option \| default \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE):
@@ -78,7 +78,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--shape",
         "--size",
         "--width",
-        # of python -m tileprof.harvest and of the script that judges its tables
+        # of python -m tileprof.harvest, and of the script that tests its tables
         "--captures",
         "--engines",
         "--launched",
@@ -144,7 +144,8 @@ def test_every_relative_link_and_image_exists(page):
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_every_file_that_a_page_names_exists(page):
     for name in re.findall(r"`((?:tests|tileprof|analysis|viz|notebooks|docs)/[\w./-]*\w)`", page.read_text()):
-        places = (ROOT, ROOT / "tileprof" / "runtime" / "include")  # the second: the include path of exported headers
+        # the second one is the include path of exported headers
+        places = (ROOT, ROOT / "tileprof" / "runtime" / "include")
         assert any((folder / name).exists() for folder in places), name
 
 

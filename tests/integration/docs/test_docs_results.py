@@ -1,4 +1,4 @@
-"""Tables and figures in documentation against the committed results files that they come from."""
+"""Tables and figures in documentation, compared with the committed results files that they come from."""
 
 import re
 
@@ -17,7 +17,7 @@ RULES_AND_EXAMPLES = {
     "docs/record.md": {"65,536"},
     "docs/report.md": {"0.5%", "5%"},
 }
-"""Numbers that nothing measures: thresholds of the code, and values that a reader is to choose."""
+"""Numbers that nothing measures: thresholds of the code, and values that a reader chooses."""
 
 
 @pytest.mark.parametrize("page", TABLES)
@@ -32,10 +32,10 @@ def test_every_figure_in_a_sentence_is_that_of_its_results_file():
 
 def test_a_figure_that_differs_is_noticed_and_written_anew():
     page = "README.md"
-    changed = re.sub(r"[\d,]+ harmful", "1,234 harmful", TEXTS[page])
-    (wrong,) = docs_figures.disagreements(TEXTS | {page: changed})
+    wrong_text = re.sub(r"[\d,]+ harmful", "1,234 harmful", TEXTS[page])
+    (wrong,) = docs_figures.disagreements(TEXTS | {page: wrong_text})
     assert "1,234 harmful" in wrong
-    assert docs_figures.with_figures(changed) == TEXTS[page]
+    assert docs_figures.with_figures(wrong_text) == TEXTS[page]
 
 
 def test_every_measured_number_has_a_source_in_its_section():

@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom; its two forms hold the same cells, and one the outputs of a run."""
+"""Every notebook runs from top to bottom. Its two forms hold the same cells, and one of them the outputs of a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FEWER = {
         ('    1024: ("256x256x32,split=2", "256x256x32,split=1"),\n', ""),
     ),
 }
-"""What the gate runs with fewer points, and with which; `make search` runs all notebooks as they are."""
+"""Notebooks that the gate runs with fewer points, and these points; `make search` runs all notebooks unchanged."""
 
 FIGURE, TEXT = "application/vnd.plotly.v1+json", "text/markdown"
 

@@ -1,4 +1,4 @@
-"""The examples run without a recorder, offline, and compute what they say."""
+"""The examples run without a recorder and without a network, and compute what they claim."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ LINE = r"{}: output \S+ \w+, checksum \S+\n"
 
 
 def example(name):
-    """The module of an example."""
+    """Return the module of an example."""
     return import_module(f"tileprof.examples.{name}")
 
 
@@ -61,7 +61,7 @@ def test_an_example_runs_as_a_module_and_keeps_stdout_to_its_line(name, tmp_path
 
 def test_gpt2_trains_one_step(capsys):
     line = output_of("gpt2", ["--layers", "1", "--tokens", "8", "--train"], capsys)
-    # Random weights know nothing: the loss is close to ln(50257) = 10.8.
+    # Random weights predict nothing, so the loss is close to ln(50257) = 10.8.
     assert float(line.split()[-1]) == pytest.approx(10.8, abs=1)
 
 
@@ -117,7 +117,7 @@ def test_a_bad_option_ends_in_a_sentence(name, argv, complaint, capsys):
 
 
 def convolutions(model, image):
-    """(channels in, channels out, kernel, output pixels) of each convolution that runs."""
+    """Return (channels in, channels out, kernel, output pixels) of each convolution that runs."""
     records = []
     hooks = [
         layer.register_forward_hook(
@@ -149,7 +149,7 @@ def test_vgg19_has_the_convolutions_of_the_cusync_benchmark():
 
 
 def test_channels_last_changes_the_layout_and_not_the_result():
-    from tileprof.examples.convolution import random_images
+    from tileprof.examples.parts.convolution import random_images
 
     results = []
     for channels_last in (False, True):
@@ -178,7 +178,7 @@ def test_the_mixture_routes_each_token_to_its_best_experts():
 
 @pytest.mark.parametrize(("cell", "fused"), [("GRUCell", "GRU"), ("LSTMCell", "LSTM")])
 def test_the_unrolled_network_computes_what_the_fused_one_does(cell, fused):
-    from tileprof.examples.recurrent import Unrolled
+    from tileprof.examples.parts.recurrent import Unrolled
 
     torch.manual_seed(0)
     unrolled = Unrolled(getattr(torch.nn, cell), layers=2, hidden=8)

@@ -1,4 +1,4 @@
-"""The examples under `tileprof record`: the program's output is untouched, and the trace is whole and exact."""
+"""The examples under `tileprof record`: the program's output is unchanged, and the trace is whole and exact."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ PROGRAMS = {
 
 
 def record(warm, path, name, *options, fake=False):
-    """The finished process that records an example with ``options``."""
+    """Return the finished process that records an example with ``options``."""
     ours = [str(warm.path / "tileprof"), "record", *(["--fake"] if fake else []), "-o", str(path), "--"]
     command = [*ours, sys.executable, "-m", f"tileprof.examples.{name}", *options]
     return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
@@ -39,7 +39,7 @@ def record(warm, path, name, *options, fake=False):
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory, warm):
-    """Return what recording an example gives, (trace, stdout), recorded once."""
+    """Return (trace, stdout) of a recorded example, recorded once."""
     results = {}
 
     def get(name):
@@ -62,13 +62,14 @@ def test_a_recorded_example_prints_what_it_prints_plain_and_leaves_a_whole_exact
     assert validate(trace) == []
     conservative = trace.launches[trace.launches.coverage == "conservative"]
     unread = conservative.op.eq("aten::convolution") & conservative.shape_source.isin(["table", "neighbour", "learned"])
-    assert sorted(set(conservative.op[~unread])) == []  # a measured kernel whose name tells no tile is confessed
+    # the trace says so if the name of a measured kernel does not tell its tile
+    assert sorted(set(conservative.op[~unread])) == []
     assert build_graph(trace).pairs.raw.sum() > 0
 
 
 def test_only_what_runs_inside_capture_is_kept(recording):
     trace, _ = recording("gru")
-    # Weights and inputs are drawn before the region, the checksum is taken after it.
+    # Weights and inputs are drawn before the region; the checksum is computed after it.
     assert [op for op in trace.launches.op if "uniform_" in op or "normal_" in op or "abs" in op] == []
 
 
@@ -78,7 +79,7 @@ def test_a_repeated_layer_is_stored_once_and_each_launch_carries_its_module(reco
     layers = launches[launches.module.str.startswith("transformer.h.")]
     footprints = layers.groupby(layers.module.str.split(".").str[2]).footprint.apply(tuple)
     assert len(footprints) == 3
-    # The first layer may differ: what it reads comes from elsewhere.
+    # The first layer may differ, since it reads another producer's data.
     assert footprints["1"] == footprints["2"]
 
 

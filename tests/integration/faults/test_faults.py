@@ -23,7 +23,7 @@ from tileprof.trace import load, validate
 
 KILLS = int(os.environ.get("TILEPROF_KILLS", "2"))
 POINTS = range(1, 21) if KILLS >= 200 else (2, 9)
-"""Pages of 4 KiB that a small disk has."""
+"""Pages of 4 KiB on a small disk."""
 
 GOLDEN = Path(__file__).parents[2] / "golden/gemm_pair.tileprof"
 
@@ -54,7 +54,7 @@ ENVIRONMENTS: dict[str, dict[str, str | None]] = {
         "TORCHINDUCTOR_CACHE_DIR": "/dev/null/x",
     },
 }
-"""Variables to set, and to remove where None."""
+"""Variables to set; None removes a variable."""
 
 
 def program(folder: Path, steps: int = 5) -> Path:
@@ -71,7 +71,9 @@ def environment(variables: dict[str, str | None]) -> dict[str, str]:
 def tileprof(
     *words: object, folder: Path, warm: Commands | None = None, **options: object
 ) -> subprocess.CompletedProcess[bytes]:
-    """The ended command; with ``warm`` in a fork that has the libraries imported, where that is beside the point."""
+    """Return the finished command; with ``warm``, run in a fork that has imported the libraries, where the start does
+    not matter.
+    """
     command = [sys.executable, "-m", "tileprof.cli"] if warm is None else [str(warm.path / "tileprof")]
     return subprocess.run(
         [*command, *map(str, words)],
@@ -92,7 +94,7 @@ def test_the_program_is_as_it_is_without_tileprof(
     tmp_path: Path, variables: dict[str, str | None], warm: Commands
 ) -> None:
     script, env = program(tmp_path), environment(variables)
-    as_imported = variables.keys() & {"LC_ALL", "TILEPROF_CACHE"}  # what these change is decided before a fork
+    as_imported = variables.keys() & {"LC_ALL", "TILEPROF_CACHE"}  # variables that must be set before a fork
     python = sys.executable if as_imported else warm.python
     plain = subprocess.run([python, script], cwd=tmp_path, capture_output=True, check=False, env=env)
     recording = tileprof("record", "--", sys.executable, script, folder=tmp_path, env=env)
@@ -142,16 +144,16 @@ def test_files_that_may_not_grow_cost_the_trace_and_not_the_program(tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
 
     script = program(tmp_path)
-    ended = tileprof("record", "--", sys.executable, script, folder=tmp_path, preexec_fn=limit)
+    process = tileprof("record", "--", sys.executable, script, folder=tmp_path, preexec_fn=limit)
     if (tmp_path / "infer.tileprof").exists():
-        assert ended.returncode == 3
+        assert process.returncode == 3
         assert validate(load(tmp_path / "infer.tileprof")) == []
         return
-    assert ended.returncode in (2, 3), "refused before the program, or the program's own"
-    assert b"tileprof: " in ended.stderr
-    assert b"bug in tileprof" not in ended.stderr
-    if ended.returncode == 3:
-        assert ended.stdout.startswith(b"begin\n")
+    assert process.returncode in (2, 3), "refused before the program, or the program's own"
+    assert b"tileprof: " in process.stderr
+    assert b"bug in tileprof" not in process.stderr
+    if process.returncode == 3:
+        assert process.stdout.startswith(b"begin\n")
 
 
 def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path, warm: Commands) -> None:
@@ -162,9 +164,9 @@ def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path, warm: C
         pytest.skip("no small disk can be mounted here")
     try:
         words = ("record", "-o", disk / "run", "--", sys.executable, program(tmp_path))
-        ended = tileprof(*words, folder=tmp_path, warm=warm)
-        assert (ended.returncode, ended.stdout.splitlines()[0]) == (3, b"begin")
-        assert b"the disk is full" in ended.stderr
+        process = tileprof(*words, folder=tmp_path, warm=warm)
+        assert (process.returncode, process.stdout.splitlines()[0]) == (3, b"begin")
+        assert b"the disk is full" in process.stderr
         assert not (disk / "run.tileprof").exists()
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -175,9 +177,9 @@ def test_an_output_that_cannot_be_written_is_said_before_the_program_runs(
     tmp_path: Path, output: str, warm: Commands
 ) -> None:
     (tmp_path / "file").write_text("")
-    ended = tileprof("record", "-o", output, "--", sys.executable, program(tmp_path), folder=tmp_path, warm=warm)
-    assert (ended.returncode, ended.stdout) == (2, b"")
-    assert ended.stderr.count(b"\n") == 1
+    process = tileprof("record", "-o", output, "--", sys.executable, program(tmp_path), folder=tmp_path, warm=warm)
+    assert (process.returncode, process.stdout) == (2, b"")
+    assert process.stderr.count(b"\n") == 1
 
 
 def test_an_output_folder_that_is_a_link_is_followed_and_a_linked_trace_is_not_replaced(
@@ -186,8 +188,8 @@ def test_an_output_folder_that_is_a_link_is_followed_and_a_linked_trace_is_not_r
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     words = ("--", sys.executable, program(tmp_path))
-    ended = tileprof("record", "-o", "link/run", *words, folder=tmp_path, warm=warm)
-    assert ended.returncode == 3
+    process = tileprof("record", "-o", "link/run", *words, folder=tmp_path, warm=warm)
+    assert process.returncode == 3
     assert load(tmp_path / "real" / "run.tileprof").complete
     (tmp_path / "other.tileprof").symlink_to("real/run.tileprof")
     again = tileprof("record", "--force", "-o", "other", *words, folder=tmp_path, warm=warm)
@@ -201,9 +203,9 @@ def test_of_six_recorders_on_one_output_one_wins_and_the_others_run_nothing(tmp_
     several = [
         subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)
     ]
-    ended = [(*process.communicate(timeout=250), process.returncode) for process in several]
-    assert sorted(code for _, _, code in ended) == [2, 2, 2, 2, 2, 3]
-    assert [out for out, _, code in ended if code == 2] == [b""] * 5
+    results = [(*process.communicate(timeout=250), process.returncode) for process in several]
+    assert sorted(code for _, _, code in results) == [2, 2, 2, 2, 2, 3]
+    assert [out for out, _, code in results if code == 2] == [b""] * 5
     assert validate(load(tmp_path / "run.tileprof")) == []
 
 
@@ -218,12 +220,12 @@ def test_a_disk_that_is_full_after_any_number_of_pages_costs_the_trace_and_not_t
         pytest.skip("no small disk can be mounted here")
     try:
         words = ("record", "-o", disk / "run", "--", sys.executable, program(tmp_path))
-        ended = tileprof(*words, folder=tmp_path, warm=warm)
-        assert ended.returncode in (2, 3), "refused before the program, or the program's own"
-        assert ended.stdout.startswith(b"begin\n") == (ended.returncode == 3)
-        assert b"Traceback" not in ended.stderr
+        process = tileprof(*words, folder=tmp_path, warm=warm)
+        assert process.returncode in (2, 3), "refused before the program, or the program's own"
+        assert process.stdout.startswith(b"begin\n") == (process.returncode == 3)
+        assert b"Traceback" not in process.stderr
         whole, part = disk / "run.tileprof", disk / "run.tileprof.partial"
-        assert whole.exists() or b"the disk is full" in ended.stderr
+        assert whole.exists() or b"the disk is full" in process.stderr
         for path in filter(Path.exists, (whole, part)):
             assert path == part or validate(load(path)) == []
     finally:
@@ -231,7 +233,7 @@ def test_a_disk_that_is_full_after_any_number_of_pages_costs_the_trace_and_not_t
 
 
 def test_another_user_reads_a_trace_and_may_not_write_beside_it(tmp_path: Path) -> None:
-    """Root may write everywhere, so the user is ``nobody``, where the interpreter is not in a folder of root's own."""
+    """Root may write everywhere, so the user is ``nobody``, if the interpreter is not in a folder of root's own."""
     if os.getuid() or shutil.which("setpriv") is None:
         pytest.skip("needs root, to become another user")
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
@@ -241,9 +243,9 @@ def test_another_user_reads_a_trace_and_may_not_write_beside_it(tmp_path: Path) 
     for folder in (tmp_path, *tmp_path.parents[:-1]):
         folder.chmod(folder.stat().st_mode | 0o055)
     view = [*user, "-m", "tileprof.cli", "export", "--format", "graphml", "-o", "out", "run.tileprof"]
-    ended = subprocess.run(view, cwd=tmp_path, capture_output=True, check=False)
-    assert (ended.returncode, ended.stderr.count(b"\n")) == (2, 1), ended.stderr
-    assert b"permission" in ended.stderr.lower()
+    process = subprocess.run(view, cwd=tmp_path, capture_output=True, check=False)
+    assert (process.returncode, process.stderr.count(b"\n")) == (2, 1), process.stderr
+    assert b"permission" in process.stderr.lower()
 
 
 @pytest.mark.parametrize("way", ["closed", "unread"])
@@ -266,7 +268,7 @@ def test_a_stdout_that_nobody_reads_is_the_programs_own_matter(tmp_path: Path, w
 
 
 def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path) -> None:
-    """What is compiled at first use is built once; a compiler that sleeps stands for a slow build."""
+    """Code that is compiled at first use is built once; a compiler that sleeps stands for a slow build."""
     code = (
         "import sys, time, pathlib\n"
         "from tileprof import building\n"
@@ -280,7 +282,7 @@ def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path)
         subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)
     ]
-    ended = [(*process.communicate(timeout=250), process.returncode) for process in both]
-    assert [(code, err) for _, err, code in ended] == [(0, b"")] * 2
-    assert ended[0][0] == ended[1][0], "both use the build that came first"
+    results = [(*process.communicate(timeout=250), process.returncode) for process in both]
+    assert [(code, err) for _, err, code in results] == [(0, b"")] * 2
+    assert results[0][0] == results[1][0], "both use the build that came first"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"], "nothing half made is left"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 MOST_MODULES = 20
-"""What an import costs, on any machine: the time that it takes is not the same on two of them."""
+"""Cost of an import in lines and modules, because its time differs between machines."""
 
 HEAVY = (
     "torch",
@@ -25,7 +25,7 @@ HEAVY = (
 
 
 def python(source, cwd):
-    """Printed output of a fresh interpreter that runs ``source``."""
+    """Return the printed output of a new interpreter that runs ``source``."""
     result = subprocess.run([sys.executable, "-c", source], cwd=cwd, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -1,4 +1,4 @@
-"""The two commands that a newcomer types, as far as they can be tried without installing anything."""
+"""The two commands that a new contributor types first, as far as they run without installing anything."""
 
 import os
 import shutil
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs GNU 
 
 @pytest.fixture
 def clone(tmp_path):
-    """A folder with what the Makefile looks at, and no environment."""
+    """Make a folder with the files that the Makefile reads, without an environment."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 
 
 def make(folder, *arguments):
-    """A finished make, without what an outer make passes on."""
+    """Run make without the variables that an outer make passes on."""
     environment = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}}
     return subprocess.run(
         ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Check what a wheel holds, and what can be imported once it is installed."""
+"""Checks the content of a wheel, and what can be imported once it is installed."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ HOMES = {"tileprof": "tileprof", "analysis": "tileprof/analysis", "viz": "tilepr
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """What a wheel is built from, copied without the sources of the page's bundle: a build leaves files there."""
+    """Copy the sources of a wheel, since a build leaves files beside them."""
     copy = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
@@ -28,7 +28,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(source, tmp_path_factory):
-    """The wheel, and the files that it should hold."""
+    """Return the wheel, and the files that it should hold."""
     expected = {
         f"{home}/{path.relative_to(source / folder).as_posix()}"
         for folder, home in HOMES.items()
@@ -36,7 +36,7 @@ def wheel(source, tmp_path_factory):
         if path.is_file()
     }
     out = tmp_path_factory.mktemp("wheel")
-    # No isolation: setuptools is in the development environment, so that nothing is fetched.
+    # No isolation: setuptools is in the development environment, so nothing is downloaded.
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(out), str(source)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

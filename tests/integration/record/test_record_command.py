@@ -1,4 +1,4 @@
-"""``tileprof record`` from outside: what it writes, what it says, what it leaves alone."""
+"""``tileprof record`` from outside: what it writes and prints, and what it leaves unchanged."""
 
 import json
 import os
@@ -15,7 +15,9 @@ RECORD = [str(Path(sys.executable).with_name("tileprof")), "record"]
 
 
 def _run(folder, *words, environment=None, warm=None):
-    """The ended command; with ``warm`` in a fork that has the libraries imported, where that is beside the point."""
+    """Return the finished command; with ``warm``, run in a fork that has imported the libraries, where the start does
+    not matter.
+    """
     command = RECORD if warm is None else [str(warm.path / "tileprof"), "record"]
     return subprocess.run(
         [*command, *words], cwd=folder, capture_output=True, text=True, timeout=250, check=False,
@@ -42,15 +44,15 @@ print("out", sys.argv)
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The folder of a recording of `MODEL` by a new interpreter, and the ended command."""
+    """Return the folder of a recording of `MODEL` by a new interpreter, and the finished command."""
     folder = tmp_path_factory.mktemp("recorded")
     return folder, _run(folder, "--", sys.executable, _script(folder, MODEL), "-o", "x", "--fake")
 
 
 def test_the_program_owns_stdout_and_the_last_lines_say_where_the_trace_is_and_what_to_type(recorded):
-    folder, ended = recorded
-    assert (ended.returncode, ended.stdout) == (0, "out ['infer.py', '-o', 'x', '--fake']\n")
-    message = ended.stderr.splitlines()
+    folder, process = recorded
+    assert (process.returncode, process.stdout) == (0, "out ['infer.py', '-o', 'x', '--fake']\n")
+    message = process.stderr.splitlines()
     assert message[0].startswith("tileprof: wrote infer.tileprof: ")
     assert message[-1] == "tileprof: next: tileprof report infer.tileprof"
     trace = tileprof.load(folder / "infer.tileprof")
@@ -62,15 +64,15 @@ def test_the_program_owns_stdout_and_the_last_lines_say_where_the_trace_is_and_w
 
 def test_a_program_that_takes_the_interpreter_apart_leaves_a_whole_trace(tmp_path):
     apart = "import builtins\nbuiltins.open = builtins.print = None\nsys.setrecursionlimit(80)\nsys.meta_path.clear()\n"
-    ended = _run(tmp_path, "--", sys.executable, _script(tmp_path, MODEL + apart))
-    assert (ended.returncode, ended.stdout) == (0, "out ['infer.py']\n")
+    process = _run(tmp_path, "--", sys.executable, _script(tmp_path, MODEL + apart))
+    assert (process.returncode, process.stdout) == (0, "out ['infer.py']\n")
     assert tileprof.load(tmp_path / "infer.tileprof").complete
 
 
 def test_json_ends_with_one_object_on_stderr(tmp_path, warm):
-    """A process of its own: libraries report what is left only when the interpreter ends."""
-    ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL), warm=warm)
-    message = json.loads(ended.stderr.splitlines()[-1])
+    """In a process of its own, since libraries report unreleased objects only when the interpreter ends."""
+    process = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL), warm=warm)
+    message = json.loads(process.stderr.splitlines()[-1])
     assert (message["trace"], message["complete"], message["exit_code"]) == ("infer.tileprof", True, 0)
     assert (
         message["launches"]
@@ -78,15 +80,15 @@ def test_json_ends_with_one_object_on_stderr(tmp_path, warm):
         == sum(message["coverage"].values())
     )
     assert message["next"] == "tileprof report infer.tileprof"
-    assert "tileprof: wrote" not in ended.stderr
+    assert "tileprof: wrote" not in process.stderr
 
 
 def test_a_failing_program_keeps_its_traceback_and_leaves_a_partial_trace(tmp_path):
     script = _script(tmp_path, "import torch\nx = torch.ones(3).cos()\ndef f():\n    return torch.ones(2) + x\nf()\n")
     plain = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    ended = _run(tmp_path, script)
-    program, _, ours = ended.stderr.partition("tileprof: ")
-    assert (ended.returncode, program) == (1, plain.stderr)
+    process = _run(tmp_path, script)
+    program, _, ours = process.stderr.partition("tileprof: ")
+    assert (process.returncode, program) == (1, plain.stderr)
     assert "the trace is partial" in ours
     trace = tileprof.load(tmp_path / "infer.tileprof.partial")
     assert not trace.complete
@@ -111,9 +113,9 @@ def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_lo
 
 
 def test_a_program_that_leaves_at_once_keeps_what_ran_until_then(tmp_path, warm):
-    ended = _run(tmp_path, _script(tmp_path, "import os, torch\ntorch.ones(3).cos()\nos._exit(3)"), warm=warm)
-    assert ended.returncode == 3, ended.stderr
-    assert "the trace is partial, it holds what ran until then: the program ended by os._exit(3)" in ended.stderr
+    process = _run(tmp_path, _script(tmp_path, "import os, torch\ntorch.ones(3).cos()\nos._exit(3)"), warm=warm)
+    assert process.returncode == 3, process.stderr
+    assert "the trace is partial, it holds what ran until then: the program ended by os._exit(3)" in process.stderr
     trace = tileprof.load(tmp_path / "infer.tileprof.partial")
     assert list(trace.launches.op) == ["aten::ones", "aten::cos"]
 
@@ -132,9 +134,9 @@ thread = threading.Thread(target=lambda: torch.ones(3).sinh())
 thread.start()
 raise SystemExit(5)
 """
-    ended = _run(tmp_path, _script(tmp_path, text))
-    assert ended.returncode == 5, ended.stderr
-    assert "wrote infer.tileprof:" in ended.stderr
+    process = _run(tmp_path, _script(tmp_path, text))
+    assert process.returncode == 5, process.stderr
+    assert "wrote infer.tileprof:" in process.stderr
     trace = tileprof.load(tmp_path / "infer.tileprof")
     assert trace.complete
     assert trace.manifest["exit_code"] == 5
@@ -144,23 +146,23 @@ raise SystemExit(5)
 
 @pytest.mark.parametrize("closing", ["sys.stdout.close()", "sys.stdout = None"])
 def test_a_program_that_closes_stdout_keeps_its_exit_code(tmp_path, closing):
-    ended = _run(tmp_path, _script(tmp_path, f"import sys, torch\ntorch.ones(3).cos()\n{closing}\n"))
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "Traceback" not in ended.stderr
-    assert "wrote infer.tileprof: " in ended.stderr
+    process = _run(tmp_path, _script(tmp_path, f"import sys, torch\ntorch.ones(3).cos()\n{closing}\n"))
+    assert (process.returncode, process.stdout) == (0, "")
+    assert "Traceback" not in process.stderr
+    assert "wrote infer.tileprof: " in process.stderr
 
 
 def test_the_next_command_can_be_pasted(tmp_path, warm):
-    ended = _run(tmp_path, "-o", "a b", _script(tmp_path, MODEL), warm=warm)
-    assert ended.stderr.splitlines()[-1] == "tileprof: next: tileprof report 'a b.tileprof'"
+    process = _run(tmp_path, "-o", "a b", _script(tmp_path, MODEL), warm=warm)
+    assert process.stderr.splitlines()[-1] == "tileprof: next: tileprof report 'a b.tileprof'"
 
 
 def test_interpreter_options_reach_the_interpreter(tmp_path):
     text = "import sys, warnings\nprint(sys.flags.quiet, sys.flags.utf8_mode)\nwarnings.warn('x')\n"
-    options = ("-qW", "error::UserWarning", "-Xutf8=0")  # not -O, which compiles all of PyTorch again
-    ended = _run(tmp_path, "--device", "A100-80GB", sys.executable, *options, _script(tmp_path, text))
-    assert (ended.returncode, ended.stdout) == (1, "1 0\n")
-    assert "UserWarning: x" in ended.stderr
+    options = ("-qW", "error::UserWarning", "-Xutf8=0")  # not -O, which would compile all of PyTorch again
+    process = _run(tmp_path, "--device", "A100-80GB", sys.executable, *options, _script(tmp_path, text))
+    assert (process.returncode, process.stdout) == (1, "1 0\n")
+    assert "UserWarning: x" in process.stderr
     manifest = json.loads((tmp_path / "infer.tileprof.partial" / "manifest.json").read_text())
     assert manifest["device"]["name"].startswith("A100")
 
@@ -176,18 +178,18 @@ def test_a_module_that_hides_pytorch_is_named(tmp_path):
 
 
 def test_a_program_without_pytorch_is_told_what_to_try(tmp_path, warm):
-    ended = _run(tmp_path, _script(tmp_path, "print('fine')"), warm=warm)
-    assert (ended.returncode, ended.stdout) == (0, "fine\n")
-    assert "no PyTorch operator was seen" in ended.stderr
+    process = _run(tmp_path, _script(tmp_path, "print('fine')"), warm=warm)
+    assert (process.returncode, process.stdout) == (0, "fine\n")
+    assert "no PyTorch operator was seen" in process.stderr
 
 
 def test_what_cannot_run_fake_ends_in_a_sentence_and_not_in_a_traceback(tmp_path, warm):
     script = _script(tmp_path, "import torch\nx = torch.ones(1 << 17).cos()\nif x.sum() > 0:\n    print('never')\n")
-    ended = _run(tmp_path, "--fake", script, warm=warm)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "Traceback" not in ended.stderr
-    assert f"{tmp_path / script}, line 3 needs a value" in ended.stderr
-    assert "if x.sum() > 0:" in ended.stderr
+    process = _run(tmp_path, "--fake", script, warm=warm)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "Traceback" not in process.stderr
+    assert f"{tmp_path / script}, line 3 needs a value" in process.stderr
+    assert "if x.sum() > 0:" in process.stderr
     assert len(tileprof.load(tmp_path / "infer.tileprof.partial").launches) >= 3
 
 
@@ -223,9 +225,9 @@ arrow.write_part = full
 torch.ones(3).cos()
 print("fine")
 """
-    ended = _run(tmp_path, _script(tmp_path, text), warm=warm)
-    assert (ended.returncode, ended.stdout) == (70, "fine\n"), "the program ended well, and there is no whole trace"
-    assert "the disk is full" in ended.stderr
+    process = _run(tmp_path, _script(tmp_path, text), warm=warm)
+    assert (process.returncode, process.stdout) == (70, "fine\n"), "the program ended well, and there is no whole trace"
+    assert "the disk is full" in process.stderr
     assert not (tmp_path / "infer.tileprof").exists()
 
 
@@ -237,10 +239,10 @@ Session._launch = lambda *_: 1 / 0
 torch.ones(3).cos()
 print("end")
 """
-    ended = _run(tmp_path, _script(tmp_path, script), warm=warm)
-    assert (ended.returncode, ended.stdout) == (70, "end\n")
-    assert "recording stopped, the program continues" in ended.stderr
-    assert "the recording stopped: a bug in tileprof (ZeroDivisionError" in ended.stderr
+    process = _run(tmp_path, _script(tmp_path, script), warm=warm)
+    assert (process.returncode, process.stdout) == (70, "end\n")
+    assert "recording stopped, the program continues" in process.stderr
+    assert "the recording stopped: a bug in tileprof (ZeroDivisionError" in process.stderr
 
 
 def test_recording_twice_gives_the_same_trace(recorded, tmp_path, warm):

@@ -1,4 +1,4 @@
-"""Triton kernels of the program, and tiles that the user dictates, from the command line."""
+"""Triton kernels of the program, and tiles that the user sets, from the command line."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ print(Net()(x)[0, 0].item())
 
 
 def record(folder, *words, warm=None):
-    """The ended command; with ``warm`` in a fork that has the libraries imported."""
+    """Return the finished command; with ``warm``, run in a fork that has imported the libraries."""
     command = RECORD if warm is None else [str(warm.path / "tileprof"), "record"]
     return subprocess.run([*command, *words], cwd=folder, capture_output=True, text=True, timeout=250, check=False)
 

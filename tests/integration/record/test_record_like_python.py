@@ -64,7 +64,7 @@ SCRIPTS = {
     "annotated": "x: int = 1\nprint(__annotations__)",
     "future": "def f(x: undefined): pass",
 }
-"""``future`` fails unless the flags of our own files stay out of the program's compilation."""
+"""``future`` fails unless the compiler flags of the recorder's files stay out of the program's compilation."""
 
 
 def _both(

@@ -110,11 +110,11 @@ def test_letters_move_and_zoom_the_timeline(tab):
 def test_a_drag_with_shift_tells_of_a_range_of_time(tab):
     view = tab()
     box = view.page.locator("#lanes canvas").bounding_box()
-    left, y = box["x"] + 60, box["y"] + box["height"] - 20
+    x, y = box["x"] + 60, box["y"] + box["height"] - 20
     view.page.keyboard.down("Shift")
-    view.page.mouse.move(left, y)
+    view.page.mouse.move(x, y)
     view.page.mouse.down()
-    view.page.mouse.move(left + 300, y)
+    view.page.mouse.move(x + 300, y)
     view.page.mouse.up()
     view.page.keyboard.up("Shift")
     view.until("() => document.getElementById('lanes-says').textContent.startsWith('range of')")

@@ -1,4 +1,4 @@
-"""The page in a real browser: what is drawn, what a click does, and that nothing is fetched or complains."""
+"""The page in a real browser: what it draws, what a click does, and that it requests nothing and logs no error."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_repeated_layers_are_one_until_they_are_opened(tab):
     page_tab.click("graph", "() => { const b = tileprof.drawing().boxes[0]; return [b.ax + 30, b.ay + 16]; }")
     assert page_tab.ask(nodes) == 63
     assert page_tab.hash() == "#open=1"
-    page_tab.ask("(i) => tileprof.select({ launch: i })", 1 + 2 * LAYER)  # brings it into sight
+    page_tab.ask("(i) => tileprof.select({ launch: i })", 1 + 2 * LAYER)  # scrolls it into view
     page_tab.click("graph", "() => { const b = tileprof.drawing().boxes[2]; return [b.ax + 30, b.ay + 16]; }")
     assert page_tab.ask(nodes) == 1 + LAYER + 2
     assert (
@@ -330,7 +330,7 @@ def test_odd_traces_have_a_page_that_says_what_is_odd(tab, tmp_path, build, says
     page_tab.page.mouse.move(200, 400)
     page_tab.until("(says) => document.body.innerText.includes(says)", says)
     page_tab.page.keyboard.press("Escape")
-    for key in "456":  # the other views have nothing to complain about either
+    for key in "456":  # the other views log no error either
         page_tab.page.keyboard.press(key)
         page_tab.ask("() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
     assert page_tab.page.query_selector("img") is None
@@ -399,7 +399,7 @@ def test_modules_are_one_node_until_a_click_opens_them(tab, many_modules):
     assert page_tab.ask(names) == [f"net.block.{k}" for k in range(6)]
     assert (
         page_tab.ask("() => document.querySelectorAll('#ranking tbody tr').length") == 41
-    )  # those inside of modules, too
+    )  # those inside of modules too
     page_tab.click("graph", MIDDLE, 8)
     assert page_tab.ask("() => tileprof.drawing().nodes.length") == 12
     assert page_tab.hash() == "#open=1"
@@ -417,7 +417,7 @@ def test_zooming_out_of_the_graph_ends_where_names_are_legible_and_the_map_moves
     assert page_tab.ask(f"() => ({view})().view.kx") == pytest.approx(0.5)
     assert (
         page_tab.ask("() => Math.min(...tileprof.drawing().nodes.map((n) => n.w)) * 0.5") > 90
-    )  # px for a name of 11 px
+    )  # pixels for a name in 11 px type
     page_tab.page.keyboard.press("0")
     before = page_tab.ask(f"() => ({view})().view.y")
     x, y, w, h = page_tab.ask("() => { const m = tileprof.map(); return [m.x, m.y, m.w, m.h]; }")

@@ -1,4 +1,6 @@
-"""One page of a policy and six layers, driven from view to view as a user would: each step moves the others."""
+"""One page of a policy and six layers, navigated from view to view as a user would; each step updates the other
+views.
+"""
 
 import numpy as np
 import pytest
@@ -102,5 +104,6 @@ def test_arrows_lead_to_the_selected_tile_in_both_timelines(tab):
     elsewhere = [[x, row - 20] for x, row in places]
     arrow = linked.pixels("lanes", places)
     assert (arrow != bare.pixels("lanes", places)).any(axis=1).all()
-    assert np.abs(arrow - np.array([0, 114, 178])).max() < 60  # the producer's colour, a little of what is below it
+    # the producer's colour, and a little of the colour below it
+    assert np.abs(arrow - np.array([0, 114, 178])).max() < 60
     np.testing.assert_array_equal(linked.pixels("lanes", elsewhere), bare.pixels("lanes", elsewhere))

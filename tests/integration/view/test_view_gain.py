@@ -32,10 +32,10 @@ def page_file(graph, schedule_study, tmp_path_factory):
 
 def test_every_scheduler_stands_between_the_bound_and_what_it_takes(tab, schedule_study):
     view = tab("#view=gain")
-    shown = view.page.inner_text("#schedulers")
+    text = view.page.inner_text("#schedulers")
     for schedule in schedule_study.schedules:
-        assert schedule.scheduler in shown
-    assert "bound" in shown
+        assert schedule.scheduler in text
+    assert "bound" in text
     waterfall = view.page.inner_text("#waterfall")
     assert "recorded" in waterfall
     assert "launch gaps" in waterfall
@@ -49,8 +49,8 @@ def test_every_scheduler_stands_between_the_bound_and_what_it_takes(tab, schedul
 
 def test_the_waterfall_ends_at_the_work(tab):
     gain = tab("#view=gain").ask("() => tileprof.doc.gain")
-    left = gain["recorded_ns"] - gain["gap_ns"] - gain["beside_ns"] - gain["idle_ns"]
-    assert left == pytest.approx(gain["work_ns"], rel=0.01)
+    remainder_ns = gain["recorded_ns"] - gain["gap_ns"] - gain["beside_ns"] - gain["idle_ns"]
+    assert remainder_ns == pytest.approx(gain["work_ns"], rel=0.01)
 
 
 def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, schedule_study):
@@ -65,7 +65,7 @@ def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, schedule_st
     best = min(s.time_ns for s in schedule_study.schedules)
     scale = sum(width for _, width in zones) / longest
     assert scale * longest > 200
-    # The bars below stand in the same column, on the same scale.
+    # The bars below are in the same column, on the same scale.
     column, bar = view.ask("""() => { const column = document.querySelector('#bracket svg').getBoundingClientRect();
         const bar = document.querySelector('#waterfall rect').getBoundingClientRect(); return [column.x, bar.x]; }""")
     assert abs(column - bar) < 3
@@ -94,8 +94,8 @@ def test_gains_are_against_simulated_stream_order_and_shown_whole(tab, schedule_
     cells = view.ask("() => [...document.querySelectorAll('#schedulers > *')].map((e) => e.textContent)")
     for schedule in schedule_study.schedules:
         share = round(100 * (schedule.time_ns / stream - 1))
-        shown = cells[cells.index(schedule.scheduler) + 3].replace("\N{MINUS SIGN}", "-")
-        assert shown == (f"{share:+}%" if share else "±0%")
+        page_share = cells[cells.index(schedule.scheduler) + 3].replace("\N{MINUS SIGN}", "-")
+        assert page_share == (f"{share:+}%" if share else "±0%")
     assert any(cell.startswith("recorded (idle") for cell in cells)
     assert view.ask(
         "() => [...document.querySelectorAll('#schedulers .number')].every((e) => e.scrollWidth <= e.clientWidth)"
@@ -118,8 +118,8 @@ def test_choosing_a_scheduler_shows_it_beside_the_recorded_lanes(tab, schedule_s
     assert "beside=list" in view.hash()
     view.until("() => tileprof.simulated()?.top")
     begin = next(s for s in schedule_study.schedules if s.scheduler == "list").begin_ns
-    shown = view.ask("() => Array.from(tileprof.simulated().begin)")
-    assert shown == pytest.approx(begin.tolist(), abs=1.5)
+    page_begin = view.ask("() => Array.from(tileprof.simulated().begin)")
+    assert page_begin == pytest.approx(begin.tolist(), abs=1.5)
     where = """(i) => { const s = tileprof.simulated();
         const t = tileprof.launches.tiles.slice(0, i).reduce((a, b) => a + b, 0);
         const shift = tileprof.startOf(2) - s.open[2];

@@ -1,4 +1,4 @@
-"""Pictures against the data: colours of the matrix and of the lanes, compared with numpy's of the same trace."""
+"""Compares the colours of the matrix and of the lanes with numpy's computation from the same trace."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tileprof.viz import page
 
 GEMM, ATTENTION = 2, 3
 TILES, PARENTS = 3_000, 6  # of each launch of the wide program
-# The light palette: nothing, read after write, an empty slot, the selected launch.
+# The light palette: no dependency, read after write, an empty slot, the selected launch.
 GAP, RAW, IDLE, FOCUS = (np.array(c) for c in ((250, 251, 252), (91, 63, 176), (242, 239, 230), (47, 61, 85)))
 
 
@@ -29,7 +29,7 @@ def page_file(graph, tmp_path_factory):
 
 
 def are_related(graph, producer, consumer):
-    """``[producer tiles, consumer tiles]`` whether one needs the other."""
+    """Return ``[producer tiles, consumer tiles]``: whether one needs the other."""
     counts = np.diff(graph.tile_base)
     edges = graph.edges
     edges = edges[(edges["producer_launch"] == producer) & (edges["consumer_launch"] == consumer) & ~edges["reuse"]]
@@ -62,8 +62,8 @@ def test_every_cell_of_a_matrix_has_the_colour_of_its_dependency(tab, graph):
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    """Three launches of thousands of tiles; each tile of the later ones reads the blocks of random tiles of the one
-    before.
+    """Write three launches of thousands of tiles; each tile of the later ones reads the blocks of random tiles of the
+    one before.
     """
     program = Program(tmp_path_factory.mktemp("wide") / "t")
     rng = np.random.default_rng(5)
@@ -91,7 +91,7 @@ def test_cells_that_stand_for_many_tiles_are_as_dark_as_their_share_of_dependenc
         cell = view.ask("() => { const v = tileprof.views.matrix.view; const t = (k) => k >= 1 ? 1 : 2 ** "
                         "Math.ceil(Math.log2(1 / k)); return [t(v.kx), t(v.ky)]; }")  # fmt: skip
         across, down = map(int, cell)
-        assert (down > 1) == (zooms < 2)  # down to single tiles
+        assert (down > 1) == (zooms < 2)  # zoomed in to single tiles
         actual = view.ask("() => { const v = tileprof.views.matrix; return [...v.toWorld(v.margin.left, v.margin.top), "
                         "...v.toWorld(v.width, v.height)]; }")  # fmt: skip
         left, top, right, bottom = np.clip(actual, 0, TILES).astype(int)

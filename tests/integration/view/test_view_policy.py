@@ -5,7 +5,7 @@ import pytest
 from tests.support.small_programs import transformer
 from tileprof.cli.entry import main
 
-NORM, GEMM = 1, 2  # every tile of the GEMM's row y needs the norm's tile y
+NORM, GEMM = 1, 2  # every tile in row y of the GEMM needs the norm's tile y
 MISSING, EXCESS = "200,16,46", "141,150,163"
 
 
@@ -15,7 +15,7 @@ def trace(tmp_path_factory):
 
 
 def dependencies(row, consumer=GEMM):
-    """The two launches, and which of the norm's tiles a tile (x, y) of the GEMM waits for."""
+    """Write the two launches, and which of the norm's tiles a tile (x, y) of the GEMM waits for."""
     return (
         f"tileprof dependencies 1\ngrid norm 8 launch {NORM}\ngrid gemm 24 x 8 launch {consumer}\n"
         f"dep gemm on norm({row})\n"
@@ -24,7 +24,7 @@ def dependencies(row, consumer=GEMM):
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory):
-    """One that waits for what it needs, and one whose waits are a row too low."""
+    """Write a policy that waits for what it needs, and one whose waits are a row too low."""
     folder = tmp_path_factory.mktemp("policies")
     (folder / "exact.dep").write_text(dependencies("y"))
     (folder / "low.dep").write_text(dependencies("max(0, y - 1)"))
@@ -43,7 +43,7 @@ def page_file(trace, policies):
 
 
 def cell(consumer_x, consumer_y, producer):
-    """Middle of a cell in the matrix; the GEMM is 24 tiles wide."""
+    """Return the middle of a cell in the matrix; the GEMM is 24 tiles wide."""
     return [consumer_x + 24 * consumer_y + 0.5, producer + 0.5]
 
 

@@ -1,4 +1,6 @@
-"""`tileprof view --serve`: only this machine, only who was given the address, and what a file has no room for."""
+"""`tileprof view --serve`: it answers this machine only, and only readers who have the address, with data that a file
+has no room for.
+"""
 
 import http.client
 import json
@@ -21,8 +23,8 @@ from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.trace import load
 from tileprof.viz import document as documents
-from tileprof.viz import lanes, relations, study
 from tileprof.viz.serve import MOST_REQUESTS, Answers, PageServer
+from tileprof.viz.tables import lanes, relations, study
 
 GEMM, ATTENTION = 2, 3
 
@@ -139,7 +141,7 @@ def test_what_cannot_be_answered_is_said(server, path, says):
 
 @pytest.fixture
 def small_budget(graph, monkeypatch):
-    """A server whose page had no room for relations, lanes or coordinates; gone after the test."""
+    """Serve a page that had no room for relations, lanes or coordinates, until the test ends."""
     monkeypatch.setattr(relations, "_TOO_MANY", 100)
     monkeypatch.setattr(lanes, "_TOO_MANY", 10)
     monkeypatch.setattr(lanes, "_grids", lambda *_: ([], [-1] * len(graph.launches)))

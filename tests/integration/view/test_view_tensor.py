@@ -1,4 +1,4 @@
-"""Check what a tile reads and writes, drawn on the tensor's own axes, in a real browser."""
+"""What a tile reads and writes, drawn on the tensor's own axes, in a real browser."""
 
 import numpy as np
 import pytest
@@ -33,14 +33,14 @@ def line(tiles):
 
 
 def halo(strides):
-    """Tile i reads rows 3i - 1 to 3i + 3 of every channel, where there are such rows, and writes rows 3i to 3i + 2."""
+    """Tile i reads rows 3i - 1 to 3i + 3 of every channel, if these rows exist, and writes rows 3i to 3i + 2."""
     at = np.arange(ROWS // 3)
     first, last = np.maximum(3 * at - 1, 0), np.minimum(3 * at + 4, ROWS)
     _, channel, row, column = (s * ITEM for s in strides)
     boxes = []
     for operand, mode, low, high in ((0, READ, first, last), (1, WRITE, 3 * at, 3 * at + 3)):
         box = {"tile": at, "operand": operand, "mode": mode, "offset": low * row}
-        if channel == ITEM:  # whole rows of pixels follow each other
+        if channel == ITEM:  # whole rows of pixels are contiguous
             boxes.append(Boxes.of(**box, length=(high - low) * row))
         else:
             boxes.append(
@@ -73,7 +73,7 @@ def page_file(graph, tmp_path_factory):
 
 
 def drawing(view):
-    """Elements that the ranges of the picture hold, as an array of the tensor's shape."""
+    """Return the elements in the ranges of the picture, as an array of the tensor's shape."""
     cells = np.zeros(SHAPE, int)
     for (a, b), (c, d), (e, f), (g, h) in view.ask("() => tileprof.picture.ranges"):
         cells[a:b, c:d, e:f, g:h] += 1

@@ -39,8 +39,8 @@ def test_every_tile_has_as_many_parents_as_the_graph_says(tab, graph):
     edges = edges_between(graph, NORM, GEMM, ATTENTION)
     for column, launch in ((1, GEMM), (2, ATTENTION)):
         counts = edges[edges["consumer_launch"] == launch].groupby("consumer_tile").size()
-        shown = view.ask("(k) => Array.from(tileprof.chain.parents[k])", column)
-        assert shown == [int(counts.get(tile, 0)) for tile in range(len(shown))]
+        parent_counts = view.ask("(k) => Array.from(tileprof.chain.parents[k])", column)
+        assert parent_counts == [int(counts.get(tile, 0)) for tile in range(len(parent_counts))]
     assert len(view.palette("tiles")) > 10
 
 
@@ -131,8 +131,8 @@ def test_chains_beyond_what_can_be_drawn_say_so(tab, tmp_path):
 
 @pytest.fixture
 def reused_memory(tmp_path):
-    """Two launches of eight tiles: the second reads what the first wrote, and writes, in another order, where the
-    first one's input was.
+    """Write two launches of eight tiles: the second reads what the first wrote, and overwrites the first one's input in
+    another order.
     """
     program = Program(tmp_path / "t")
     at = np.arange(8)
@@ -194,7 +194,7 @@ def test_arrows_move_a_tile_cursor_and_enter_selects_it(tab, key, steps):
     assert view.ask("() => tileprof.state.tile") is None
     view.page.keyboard.press("Enter")
     assert view.ask("() => tileprof.state.tile") == {"2": [ATTENTION, 2], "4": [GEMM, 2], "3": [ATTENTION, 2]}[key]
-    view.page.keyboard.press("Escape")  # the cursor first, then what was selected
+    view.page.keyboard.press("Escape")  # the cursor first, then the earlier selection
     assert view.ask("() => tileprof.state.tile") is not None
     view.page.keyboard.press("Escape")
     assert view.ask("() => tileprof.state.tile") is None
@@ -214,13 +214,13 @@ def test_back_undoes_a_selection_but_not_each_step_of_scrubbing(tab):
 def test_zooming_out_ends_where_the_content_fills_a_quarter(tab):
     view = tab(f"#pair={GEMM},{ATTENTION}")
     view.until("() => tileprof.matrix.parts.length > 0")
-    shown = """() => { const { matrix: m, lanes: l } = tileprof.views;
+    shares_code = """() => { const { matrix: m, lanes: l } = tileprof.views;
         for (let i = 0; i < 40; i++) for (const v of [m, l]) v.zoom(0.5);
         const end = Math.max(...Array.from(tileprof.launches.tiles, (_, i) => tileprof.startOf(i)));
         const { consumers, producers } = tileprof.matrix;
         return [consumers * m.view.kx / m.plotWidth, producers * m.view.ky / m.plotHeight,
             end * l.view.kx / l.plotWidth]; }"""
-    assert all(0.2 < share < 0.3 for share in view.ask(shown))
+    assert all(0.2 < share < 0.3 for share in view.ask(shares_code))
 
 
 def test_a_long_column_opens_where_its_tiles_can_be_told_apart(tab, tmp_path):

@@ -1,4 +1,4 @@
-"""The what-if view of a page in a file, in a real browser: sliders over runs that were made beforehand."""
+"""The what-if view of a page in a file, in a real browser: sliders over runs that were computed in advance."""
 
 import pytest
 

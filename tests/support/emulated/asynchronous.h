@@ -1,4 +1,4 @@
-// What happens behind the threads' backs: products of warpgroups and loads of boxes.
+// Asynchronous operations: products of warpgroups and loads of boxes.
 #pragma once
 
 #include "memory.h"
@@ -14,7 +14,8 @@ u32 start_of(u64 descriptor) { return (descriptor & 0x3FFF) << 4; }
 
 constexpr u64 WINDOWS =
     (u64(8) << 32) |
-    (1 << 16);  // no swizzle, atoms of eight rows of 16 bytes: 16 bytes to the next along k, 128 to the next eight rows
+    // no swizzle, atoms of eight rows of 16 bytes: the next along k is 16 bytes away, the next eight rows 128
+    (1 << 16);
 
 bool has_windows(u64 descriptor) { return (descriptor & ~u64(0x3FFF)) == WINDOWS; }
 
@@ -24,25 +25,29 @@ void check_descriptor(u64 descriptor) {
         report(text("a descriptor %llx that the machine does not know", static_cast<unsigned long long>(descriptor)));
 }
 
-// Row `row`, element `k` of an operand that is K-major, with 128-byte swizzle or none.
-float element(Block& block, u64 descriptor, u32 row, u32 k) {
+// Returns elements 8 * `half` to 8 * `half` + 7 of a row of a K-major operand, with 128-byte swizzle or without.
+void elements(Block& block, u64 descriptor, u32 row, u32 half, float (&values)[8]) {
     const u32 start = start_of(descriptor);
-    u16 half;
-    std::memcpy(
-        &half,
-        bytes_of(block, has_windows(descriptor) ? start + row * 16 + 2 * k : swizzled(start + row * 128 + 2 * k), 2),
-        2);
-    return values_of_halves[half];
+    const u32 offset = has_windows(descriptor) ? start + (row + half) * 16 : swizzled(start + row * 128 + 16 * half);
+    u16 halves[8];
+    std::memcpy(halves, bytes_of(block, offset, 16), 16);
+    for (u32 i = 0; i < 8; ++i) values[i] = values_of_halves[halves[i]];
 }
 
-// A warp's sixteen rows of one wgmma.
+// Sixteen rows of one wgmma, by one warp.
 void compute(Block& block, u32 warp, const Group& group, u64 number) {
     const Product& first = group.products[0][number];
-    float a[16][16], b[16][256], sums[16][256] = {};
-    for (u32 row = 0; row < 16; ++row)
-        for (u32 k = 0; k < 16; ++k) a[row][k] = element(block, first.a, warp % 4 * 16 + row, k);
-    for (int column = 0; column < first.width; ++column)
-        for (u32 k = 0; k < 16; ++k) b[k][column] = element(block, first.b, column, k);
+    float a[16][16], b[16][256], sums[16][256] = {}, eight[8];
+    for (u32 half = 0; half < 2; ++half) {
+        for (u32 row = 0; row < 16; ++row) {
+            elements(block, first.a, warp % 4 * 16 + row, half, eight);
+            for (u32 k = 0; k < 8; ++k) a[row][8 * half + k] = eight[k];
+        }
+        for (int column = 0; column < first.width; ++column) {
+            elements(block, first.b, column, half, eight);
+            for (u32 k = 0; k < 8; ++k) b[8 * half + k][column] = eight[k];
+        }
+    }
     for (u32 row = 0; row < 16; ++row)
         for (u32 k = 0; k < 16; ++k)
             for (int column = 0; column < first.width; ++column) sums[row][column] += a[row][k] * b[k][column];
@@ -69,7 +74,7 @@ void compute_group(u32 number) {
 
 u32 bytes_of_row(const Map& map) { return map.swizzle == 128 ? 128 : 2 * map.box[0]; }
 
-// Loads. A row of the box after the other, of 128 bytes where it is swizzled.
+// Loads. The rows of the box follow each other, with 128 bytes each if they are swizzled.
 void copy_box(Block& block, u32 to, const Map& map, const int (&at)[4]) {
     u32 counts[4];
     for (u32 i = 0; i < 4; ++i) counts[i] = (map.box[i] + map.steps[i] - 1u) / map.steps[i];

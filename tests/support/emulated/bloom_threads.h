@@ -1,5 +1,5 @@
-// What bloom.cuh and its program ask of CUDA, where a block is a thread of the CPU: real threads, real atomics, delays
-// at random.
+// The parts of CUDA that bloom.cuh and its program use, with a CPU thread per block: real threads, real atomics, random
+// delays.
 #pragma once
 
 #define __global__ static
@@ -24,7 +24,7 @@ namespace emulated {
 
 inline const int fault = std::getenv("BLOOM_FAULT") ? std::atoi(std::getenv("BLOOM_FAULT")) : -1;
 
-// Whether a fault that a test has planted in the header is on in this run.
+// Returns whether a fault that a test has planted in the header is active in this run.
 inline bool planted(int number) { return fault == number; }
 
 inline thread_local int block, grid;

@@ -1,4 +1,4 @@
-// What CUDA has built in, for a host compiler. Included in front of everything.
+// CUDA's built-in names for a host compiler. Included before everything else.
 #pragma once
 
 #include <cmath>
@@ -30,7 +30,7 @@ struct float4 {
     float x, y, z, w;
 };
 
-// Stores of it to global memory are held back, as a GPU may.
+// Stores to global memory through this type are held back, as on a GPU.
 struct alignas(8) uint2 {
     unsigned x, y;
 };

@@ -1,4 +1,4 @@
-// The decoder's own text, and its entry for a fiber. The machine's blocks have more threads than the decoder's.
+// The source of the decoder, and its entry for a fiber. The machine's blocks have more threads than the decoder's.
 #include "kernel.cu"
 
 unsigned char memory[1];

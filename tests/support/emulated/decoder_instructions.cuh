@@ -1,5 +1,5 @@
-// Stands in for the decoder's own instructions.cuh, on the machine of machine.h: words that others write are polled,
-// and stores of them arrive late.
+// Replaces the decoder's instructions.cuh, on the machine of machine.h: words that other threads write are polled, and
+// stores to them arrive late.
 #pragma once
 
 #include "ptx.cuh"
@@ -15,24 +15,19 @@ inline int __float_as_int(float value) { return same_bits<int>(value); }
 inline unsigned __float_as_uint(float value) { return same_bits<unsigned>(value); }
 inline void __syncthreads() { machine::sync_block(0, 288); }
 
-// What lanes of a warp show each other between two meetings.
-struct Shown {
-    u32 words[6];
-};
-inline Shown shown[64][12][32];
-
-inline Shown* shown_by_warp() { return shown[blockIdx.x][threadIdx.x / 32]; }
+// Values that the lanes of a warp exchange between two barriers.
+inline float shown[64][12][32];
 
 inline float from_lane(float mine, u32 lane) {
-    Shown* const lanes = shown_by_warp();
-    lanes[threadIdx.x % 32].words[0] = __float_as_uint(mine);
+    float* const lanes = shown[blockIdx.x][threadIdx.x / 32];
+    lanes[threadIdx.x % 32] = mine;
     machine::sync_warp();
-    const float value = __uint_as_float(lanes[lane].words[0]);
+    const float value = lanes[lane];
     machine::sync_warp();
     return value;
 }
 
-inline float __shfl_xor_sync(unsigned, float mine, int other) { return from_lane(mine, threadIdx.x % 32 ^ other); }
+inline float __shfl_xor_sync(unsigned, float mine, int other) { return machine::exchange(mine, other); }
 inline int __shfl_sync(unsigned, int mine, int) {
     return static_cast<int>(machine::from_lane(static_cast<unsigned>(mine), 0));
 }
@@ -40,8 +35,8 @@ inline float __shfl_sync(unsigned, float mine, int lane) { return from_lane(mine
 
 inline const int UNCHANGED = 0;
 
-// Who finds a word absent sleeps until nothing else can be done: it waits for several words at a time, and the machine
-// watches one.
+// A thread that finds a word absent sleeps until nothing else can run: it waits for several words at a time, and the
+// machine watches one.
 template <int WORDS>
 void load_relaxed_words(void* value, const void* address, bool when) {
     if (!when) return;
@@ -66,24 +61,11 @@ inline void load_relaxed_gpu_u32(u32& value, const void* address, bool when) {
 inline void store_relaxed_gpu_u32(u32* address, u32 value) { machine::hold(address, &value, sizeof value); }
 
 inline void multiply_add_16x8x16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    Shown* const lanes = shown_by_warp();
-    const u32 lane = threadIdx.x % 32;
-    lanes[lane] = {{a0, a1, a2, a3, b0, b1}};
-    machine::sync_warp();
-    for (int sum = 0; sum < 4; ++sum) {
-        const u32 row = lane / 4 * 4, column = (lane % 4 * 2 + sum % 2) * 4, below = sum / 2;
-        for (u32 i = 0; i < 4; ++i)
-            for (u32 half = 0; half < 2; ++half) {
-                const u32 a = lanes[row + i].words[2 * half + below], b = lanes[column + i].words[4 + half];
-                sums[sum] += unpack(static_cast<unsigned short>(a)) * unpack(static_cast<unsigned short>(b));
-                sums[sum] +=
-                    unpack(static_cast<unsigned short>(a >> 16)) * unpack(static_cast<unsigned short>(b >> 16));
-            }
-    }
-    machine::sync_warp();
+    const u32 a[4] = {a0, a1, a2, a3};
+    machine::multiply_rows(sums, a, b0, b1);
 }
 
-// Barriers at which some only arrive.
+// Barriers at which some threads only arrive.
 struct Meeting {
     u32 arrived = 0, phase = 0;
 };

@@ -1,4 +1,4 @@
-// The kernel of experts' own text, its entry for a fiber, and names of its barriers for reports.
+// The source of the kernel of experts, its entry for a fiber, and names of its barriers for reports.
 #include "kernel.cu"
 
 unsigned char memory[1];

@@ -1,4 +1,4 @@
-// Stacks that are switched by hand.
+// Stacks that are switched by assembly code.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ switch_stack:
 )");
 
 inline void make_context(Context& context, unsigned char* stack, std::uint64_t bytes, void (*entry)()) {
-    auto* top = reinterpret_cast<void**>(stack + bytes) - 8;  // six registers, the entry, and what aligns it
+    auto* top = reinterpret_cast<void**>(stack + bytes) - 8;  // six registers, the entry, and alignment
     top[6] = reinterpret_cast<void*>(entry);
     context.stack = top;
 }

@@ -1,9 +1,9 @@
-// Runs a kernel's threads as fibers of one CPU thread, in an order that a seed chooses, and what they start
-// asynchronously at the worst moments.
+// Runs a kernel's threads as fibers of one CPU thread, in an order that a seed chooses, and their asynchronous
+// operations at the worst moments.
 //
-// A thread runs until it waits, or lets others go first. Loads, stores to other blocks and products are events, which
-// happen at a random moment, or as late or early as can be. A store to global memory is held back until a release by a
-// thread that knows of it: which those are is what the vector clocks of a block say, an entry a thread.
+// A thread runs until it waits, or lets others run. Loads, stores to other blocks and products are events, which happen
+// at a random moment, or as late or as early as possible. A store to global memory is held back until a release by a
+// thread that knows of it. Vector clocks per block, with an entry per thread, say which stores these are.
 #include "scheduler.h"
 
 namespace machine {
@@ -97,7 +97,7 @@ void load_matrices(u32 address, bool transposed, u32* squares) {
 void multiply_rows(float* sums, const u32* a, u32 b_low, u32 b_high) {
     now->sums = sums, now->a = a, now->b[0] = b_low, now->b[1] = b_high;
     collective("mma.sync", [](Warp&) {
-        float left[16][16], right[16][8];
+        float left[16][16], right[16][8], all[16][8];
         const auto half = [](u32 two, u32 i) { return values_of_halves[u16(two >> 16 * i)]; };
         for (u32 lane = 0; lane < 32; ++lane) {
             const Fiber& fiber = lane_of(*now, lane);
@@ -107,11 +107,13 @@ void multiply_rows(float* sums, const u32* a, u32 b_low, u32 b_high) {
                 for (u32 part = 0; part < 2; ++part)
                     right[lane % 4 * 2 + i + part * 8][lane / 4] = half(fiber.b[part], i);
             }
+            for (u32 i = 0; i < 4; ++i) all[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = fiber.sums[i];
         }
+        for (u32 row = 0; row < 16; ++row)
+            for (u32 k = 0; k < 16; ++k)
+                for (u32 column = 0; column < 8; ++column) all[row][column] += left[row][k] * right[k][column];
         for (u32 lane = 0; lane < 32; ++lane)
-            for (u32 i = 0; i < 4; ++i)
-                for (u32 k = 0; k < 16; ++k)
-                    lane_of(*now, lane).sums[i] += left[lane / 4 + i / 2 * 8][k] * right[k][lane % 4 * 2 + i % 2];
+            for (u32 i = 0; i < 4; ++i) lane_of(*now, lane).sums[i] = all[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     });
 }
 
@@ -119,13 +121,13 @@ void sync_block(u32 barrier, u32 threads) {
     std::vector<Fiber*>& here = block_of(*now).meetings[barrier];
     here.push_back(now);
     if (here.size() < threads) return sleep("bar.sync");
-    Clock all;
-    for (const Fiber* fiber : here) all.join(fiber->clock);
-    for (Fiber* fiber : here) {
-        fiber->clock = all;
-        if (fiber != now) wake(*fiber);
+    if (block_of(*now).held > 0) {
+        Clock all;
+        for (const Fiber* fiber : here) all.join(fiber->clock);
+        for (Fiber* fiber : here) fiber->clock = all;
     }
-    here.clear();
+    here.pop_back();
+    wake_all(here);
 }
 
 void sync_cluster() {
@@ -139,6 +141,18 @@ void sync_cluster() {
 }
 
 u32 rank() { return now->block % split; }
+
+void trigger_launch() {
+    trigger(now->block);
+    if (one_in(options.yield_odds)) yield();
+}
+
+void wait_for_launch() {
+    const u32 number = launch_of(*now);
+    if (number == 0 || launches[number - 1].running == 0) return;
+    launches[number - 1].front_ended.push_back(now);
+    sleep("the launch in front");
+}
 
 unsigned char* shared(u32 address, u32 bytes) {
     if (address % bytes != 0) report(text("a shared access of %u bytes at %u", bytes, address));
@@ -280,7 +294,7 @@ void store_release_outside(u64* address, u64 value) {
     if (one_in(options.yield_odds)) yield();
 }
 
-// On its way for any time: others, and the CPU, may step before it is there.
+// A word on its way takes any time: other threads, and the CPU, may step before it arrives.
 void store_relaxed_outside(u64* address, u64 value) {
     for (u64 turns = one_in(options.yield_odds) ? below(256) : 0; turns > 0; --turns) yield();
     *address = value;
@@ -374,25 +388,32 @@ u16 to_half(float value) {
 
 float from_half(u16 half) { return values_of_halves[half]; }
 
-// What runs on the CPU meanwhile, a step at a time; it returns whether it has done something.
+// The program that runs on the CPU meanwhile, one step at a time; returns whether it has done something.
 extern "C" __attribute__((visibility("default"))) void run_beside(int (*work)(void*), void* given) {
     beside = work, beside_given = given;
+}
+
+// Launches of the kernel one after another, each with its arguments and as many blocks.
+extern "C" __attribute__((visibility("default"))) const char* run_launches(const void* const* arguments, u32 count,
+                                                                           u32 number_of_blocks,
+                                                                           u32 blocks_of_a_cluster, const Options* how,
+                                                                           const void* flags, u64 flag_bytes) {
+    if (values_of_halves[0x3C00 + 1] == 0)
+        for (u32 i = 0; i < 65536; ++i) values_of_halves[i] = value_of_half(i);
+    options = *how;
+    dice.seed(options.seed);
+    split = blocks_of_a_cluster, blocks_each = number_of_blocks;
+    flags_begin = static_cast<const unsigned char*>(flags), flags_end = flags_begin + flag_bytes;
+    set_up(arguments, count);
+    schedule();
+    if (!failed && !events.empty()) report("something asynchronous is still under way at the end");
+    return failed ? failure.c_str() : nullptr;
 }
 
 extern "C" __attribute__((visibility("default"))) const char* run_kernel(const void* arguments, u32 number_of_blocks,
                                                                          u32 blocks_of_a_cluster, const Options* how,
                                                                          const void* flags, u64 flag_bytes) {
-    if (values_of_halves[0x3C00 + 1] == 0)
-        for (u32 i = 0; i < 65536; ++i) values_of_halves[i] = value_of_half(i);
-    options = *how;
-    dice.seed(options.seed);
-    parameters = arguments;
-    split = blocks_of_a_cluster;
-    flags_begin = static_cast<const unsigned char*>(flags), flags_end = flags_begin + flag_bytes;
-    set_up(number_of_blocks);
-    schedule();
-    if (!failed && !events.empty()) report("something asynchronous is still under way at the end");
-    return failed ? failure.c_str() : nullptr;
+    return run_launches(&arguments, 1, number_of_blocks, blocks_of_a_cluster, how, flags, flag_bytes);
 }
 
 }  // namespace machine

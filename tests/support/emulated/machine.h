@@ -1,4 +1,5 @@
-// A GPU of a few clusters on one CPU thread: what the stand-ins of ptx.cuh and cuda.h ask of it. See machine.cpp.
+// A GPU of a few clusters on one CPU thread: the interface that the replacements of ptx.cuh and cuda.h use. See
+// machine.cpp.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,19 @@ struct Chunk {
     u32 words[4];
 };
 
-// Of the thread that runs.
+// The thread that runs.
 extern Index thread_index, block_index, grid_size;
 
-// From where on shared memory reports a name, eight bytes each of what it names.
+// Sets the names by which reports call shared memory from this address on, one per eight bytes.
 struct Name {
     const char* name;
     u32 begin;
 };
 
-constexpr u32 SHARED_BEGIN = 1040;  // not where 1024 divides, which the kernel sees to itself
+constexpr u32 SHARED_BEGIN = 1040;  // not at a multiple of 1024: the kernel aligns it
 
 void fail(const char* what);
-void yield();  // others may go first
+void yield();  // others may run first
 u64 clock();
 
 // Collectives of the 32 lanes of a warp.
@@ -46,19 +47,23 @@ void sync_block(u32 barrier, u32 threads);
 void sync_cluster();
 u32 rank();
 
-// Shared memory. Addresses above 2^24 are another block's of the cluster.
+// Programmatic launch: allows the next launch to begin, as far as this block is concerned; waits for the previous one.
+void trigger_launch();
+void wait_for_launch();
+
+// Shared memory. Addresses above 2^24 belong to another block of the cluster.
 unsigned char* shared(u32 address, u32 bytes);
 u32 map_rank(u32 address, u32 rank);
 void store_async(u32 address, Chunk value, u32 barrier);
 u32 load_word(u32 address);
 void store_word(u32 address, u32 value);
-void learn_of_others();  // what the thread reads may tell it of their stores
+void learn_of_others();  // a value that the thread reads may tell it of other threads' stores
 
 void barrier_init(u32 barrier, u32 arrivals);
 void barrier_arrive(u32 barrier, u32 bytes, bool release);
 bool barrier_wait(u32 barrier, u32 parity);
 
-// Global memory. Stores are held back until a release that knows of them, or a random moment.
+// Global memory. Stores are held back until a release that covers them, or until a random moment.
 bool is_global(const void* address);
 void hold(void* to, const void* value, u32 bytes);
 int load_acquire(const int* address);

@@ -1,4 +1,4 @@
-// Stores that are held back, shared memory of a cluster, its barriers; warps' collectives, and words that are polled.
+// Stores that are held back, the shared memory of a cluster, its barriers, warp collectives, and polled words.
 #pragma once
 
 #include "state.h"
@@ -12,7 +12,7 @@ void learn(Fiber& fiber, const Clock& clock) {
 
 void put(const Store& store) { std::memcpy(store.to, &store.value, store.bytes); }
 
-// What `clock` knows of becomes visible to all.
+// Makes all stores that `clock` covers visible to all threads.
 void release_stores(u32 number, const Clock& clock) {
     Block& block = blocks[number];
     for (u32 thread = 0; block.held > 0 && thread < THREADS; ++thread) {
@@ -42,7 +42,7 @@ void let_go_of_one() {
     }
 }
 
-// The block and the offset that an address of the current block's cluster names.
+// Returns the block and the offset of an address in the current block's cluster.
 Block& owner(u32 address, u32& offset) {
     const u32 rank = address >> 24;
     offset = address & 0xFFFFFF;
@@ -87,7 +87,7 @@ void complete_bytes(Block& block, u32 offset, u32 bytes) {
     }
 }
 
-// The last lane to come does what there is to do; the others wait for it.
+// The last lane to arrive does the work; the others wait for it.
 template <class Work>
 void collective(const char* name, Work&& work) {
     Fiber& self = *now;

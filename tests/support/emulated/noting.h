@@ -1,6 +1,6 @@
-// Notes the sites of SPAWN's programs as they run flat on the CPU: which thread of which round has how many items, and
-// which items have sites of their own. Compiled with -fsanitize-coverage=trace-pc, it counts the basic blocks that each
-// thread and each item run through, too, as a measure of how long they take beside each other.
+// Notes the launch sites of SPAWN's programs as they run flat on the CPU: which thread of which round has how many
+// items, and which items have sites of their own. Compiled with -fsanitize-coverage=trace-pc, it also counts the basic
+// blocks that each thread and each item run, as a measure of their relative durations.
 #pragma once
 
 #include <algorithm>
@@ -32,19 +32,19 @@ constexpr int TILE = 32;  // items of a child block
 
 struct Node {
     int items = 0;
-    std::vector<std::pair<int, int>> below;  // an item, its site's node
-    std::vector<unsigned long long> own;  // blocks that each item runs through outside of its own site
+    std::vector<std::pair<int, int>> below;  // by item: the node of its site
+    std::vector<unsigned long long> own;  // by item: basic blocks outside of its own site
 };
 
 inline std::vector<Node> nodes;
-inline std::vector<std::vector<int>> rounds;  // the node of each thread, or -1
-inline std::vector<std::vector<unsigned long long>> outside;  // blocks of each thread outside of its site
-inline std::vector<std::pair<int, int>> open;  // nodes, and the item of each that runs
-inline unsigned long long counted;  // blocks until now that belong to something
+inline std::vector<std::vector<int>> rounds;  // by thread: its node, or -1
+inline std::vector<std::vector<unsigned long long>> outside;  // by thread: basic blocks outside of its site
+inline std::vector<std::pair<int, int>> open;  // nodes, and the current item of each
+inline unsigned long long counted;  // basic blocks until now that are assigned
 
 NOT_COUNTED inline std::size_t thread_of_round() { return std::size_t(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-// What has run since the last call belongs to the item that runs, or to the thread.
+// The basic blocks since the last call belong to the current item, or to the thread.
 NOT_COUNTED inline void charge() {
     const unsigned long long since = blocks_run - counted;
     counted = blocks_run;
@@ -72,7 +72,7 @@ class Noted {
         else
             nodes[open.back().first].below.emplace_back(open.back().second, node);
         open.emplace_back(node, 0);
-        counted = blocks_run;  // what the above took
+        counted = blocks_run;  // basic blocks of the code above
     }
     Noted(const Noted&) = delete;
     NOT_COUNTED ~Noted() {
@@ -94,7 +94,7 @@ void print_row(const std::vector<T>& items, bool first) {
     std::printf("]");
 }
 
-// Of an item list: blocks of all, and of the longest of each child block.
+// Returns the basic blocks of an item list: those of all items, and of the longest item of each child block.
 NOT_COUNTED inline std::pair<double, double> mean_and_longest(const std::vector<unsigned long long>& own) {
     unsigned long long sum = 0, longest = 0;
     int tiles = 0;

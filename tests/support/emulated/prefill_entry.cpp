@@ -1,4 +1,4 @@
-// The prefill kernel's own text, its entry for a fiber, and names of its barriers for reports.
+// The source of the prefill kernel, its entry for a fiber, and names of its barriers for reports.
 #include "kernel.cu"
 
 unsigned char memory[1];

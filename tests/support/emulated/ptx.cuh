@@ -1,4 +1,4 @@
-// Stands in for the kernel's own ptx.cuh: the same functions, on the machine of machine.h.
+// Replaces the kernel's own ptx.cuh: the same functions, on the machine of machine.h.
 #pragma once
 
 using u32 = unsigned int;
@@ -16,8 +16,8 @@ inline u64 globaltimer() { return machine::clock(); }
 inline void nanosleep(u32) { machine::nap(); }
 inline void prefetch_global_l1(const void*) {}
 inline void prefetch_tensormap(const TensorMap*) {}
-inline void grid_launch_dependents() {}
-inline void grid_wait() {}
+inline void grid_launch_dependents() { machine::trigger_launch(); }
+inline void grid_wait() { machine::wait_for_launch(); }
 inline void fence_mbarrier_init_release_cluster() {}
 inline void wgmma_fence() {}
 template <int>
@@ -46,6 +46,7 @@ inline s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 valu
     return before;
 }
 inline void fence_proxy_async_global() { machine::fence_proxy(); }
+inline void fence_proxy_async_shared() {}  // the machine copies into slots at once, whichever thread wrote them before
 
 inline u32 cluster_rank() { return machine::rank(); }
 inline void cluster_barrier() { machine::sync_cluster(); }
@@ -116,6 +117,14 @@ inline void store_global_u32(void* address, u32 value) {
     machine::hold(address, &value, sizeof value);
 }  // for assignments, see kernel_on_cpu.py
 inline void store_matrices_shared(u32 address, const u32 (&squares)[4]) { machine::store_matrices(address, squares); }
+inline void load_matrices_shared(u32 address, u32 (&squares)[4]) { machine::load_matrices(address, false, squares); }
+inline void load_matrices_transposed_shared(u32 address, u32 (&squares)[4]) {
+    machine::load_matrices(address, true, squares);
+}
+inline void multiply_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b_low, u32 b_high) {
+    machine::multiply_rows(sums, a, b_low, b_high);
+}
+inline float exchange_xor(float value, u32 mask) { return machine::exchange(value, mask); }
 inline u32 load_acquire_cta_shared_u32(u32 address) { return machine::load_word(address); }
 inline void store_release_cta_shared_u32(u32 address, u32 value) { machine::store_word(address, value); }
 
@@ -132,7 +141,7 @@ inline bool mbarrier_try_wait_acquire_cluster(u32 barrier, u32 parity) {
     return machine::barrier_wait(barrier, parity);
 }
 
-// Weights, which no thread writes, are what is loaded in three dimensions.
+// Only weights, which no thread writes, are loaded in three dimensions.
 inline void copy_tensor_3d_multicast(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z,
                                      unsigned short blocks, u64) {
     machine::load_tensor(to, same_bits<machine::Map>(*map), barrier, {x, y, z, 0}, blocks, false);

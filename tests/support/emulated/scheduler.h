@@ -1,4 +1,4 @@
-// Who runs next, when events happen, and the message when no thread can continue.
+// Chooses what runs next and when events happen, and reports when no thread can continue.
 #pragma once
 
 #include "asynchronous.h"
@@ -9,16 +9,45 @@ namespace {
 void run_fiber(Fiber& fiber) {
     now = &fiber;
     thread_index = {fiber.thread};
-    block_index = {fiber.block};
+    block_index = {fiber.block % blocks_each};
     switch_context(scheduler, fiber.context);
     now = nullptr;
 }
 
+// The clusters of the next launch begin one by one, at any moment from now on.
+void begin_behind(u32 launch) {
+    if (launch + 1 == launches.size()) return;
+    for (u32 first = (launch + 1) * blocks_each; first < (launch + 2) * blocks_each; first += split)
+        events.emplace_back([first] {
+            for (u32 i = first * THREADS; i < (first + split) * THREADS; ++i) wake(fibers[i]);
+        });
+}
+
+// Makes all stores of the launch visible to all.
+void end_launch(u32 number) {
+    for (u32 i = number * blocks_each * THREADS; i < (number + 1) * blocks_each * THREADS; ++i) {
+        for (const Store& store : fibers[i].held) put(store);
+        fibers[i].held.clear();
+    }
+    for (u32 b = number * blocks_each; b < (number + 1) * blocks_each; ++b) blocks[b].held = 0;
+    wake_all(launches[number].front_ended);
+}
+
+void trigger(u32 number) {
+    Block& block = blocks[number];
+    if (block.triggered) return;
+    block.triggered = true;
+    if (--launches[number / blocks_each].untriggered == 0) begin_behind(number / blocks_each);
+}
+
 void first_steps() {
-    enter(parameters);
+    enter(launches[launch_of(*now)].parameters);
     now->done = true;
     progress = true;
-    --block_of(*now).running;
+    if (--block_of(*now).running == 0) {
+        trigger(now->block);
+        if (--launches[launch_of(*now)].running == 0) end_launch(launch_of(*now));
+    }
     switch_context(now->context, scheduler);
 }
 
@@ -30,7 +59,7 @@ void run_event() {
     event();
 }
 
-// The place in `ready` of the warp to run; -1 where only starved ones are, and other things can be done.
+// Returns the position in `ready` of the warp to run; -1 if only starved warps are there and other steps are possible.
 int choose() {
     int best = -1;
     u64 most = 0;
@@ -111,7 +140,8 @@ void schedule() {
         for (const Store& store : fiber.held) put(store);
 }
 
-void set_up(u32 number_of_blocks) {
+void set_up(const void* const* parameters, u32 number_of_launches) {
+    const u32 number_of_blocks = number_of_launches * blocks_each;
     const u64 bytes = u64(number_of_blocks) * THREADS * STACK_BYTES;
     if (bytes > stacks_bytes) {
         if (stacks != nullptr) munmap(stacks, stacks_bytes);
@@ -119,10 +149,12 @@ void set_up(u32 number_of_blocks) {
             mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         stacks_bytes = bytes;
     }
-    fibers.clear(), warps.clear(), blocks.clear(), cluster_meetings.clear(), ready.clear(), events.clear(),
-        pollers.clear(), holders.clear();
+    fibers.clear(), warps.clear(), blocks.clear(), launches.clear(), cluster_meetings.clear(), ready.clear(),
+        events.clear(), pollers.clear(), holders.clear();
     now = nullptr, time_ns = 0, progress = true, failed = false, failure.clear();
-    grid_size = {number_of_blocks};
+    grid_size = {blocks_each};
+    for (u32 i = 0; i < number_of_launches; ++i) launches.push_back({parameters[i], blocks_each, blocks_each, {}});
+    fibers.reserve(number_of_blocks * THREADS), warps.reserve(number_of_blocks * WARPS);
     cluster_meetings.resize(number_of_blocks / split);
     for (u32 b = 0; b < number_of_blocks; ++b) {
         blocks.emplace_back().memory.assign(SHARED_END, 0xFF);  // not a number, in every type
@@ -140,7 +172,10 @@ void set_up(u32 number_of_blocks) {
             make_context(fiber.context, stacks + (u64(b) * THREADS + t) * STACK_BYTES, STACK_BYTES, first_steps);
         }
     }
-    for (Fiber& fiber : fibers) wake(fiber);
+    for (Fiber& fiber : fibers) {
+        fiber.waits_for = "its launch";
+        if (launch_of(fiber) == 0) wake(fiber);
+    }
 }
 
 }  // namespace

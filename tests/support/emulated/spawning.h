@@ -1,5 +1,5 @@
-// What spawn.cuh and its programs ask of CUDA, on one CPU thread: parents run block by block in a random order, and
-// children at random moments after their launch.
+// The parts of CUDA that spawn.cuh and its programs use, on one CPU thread: parents run block by block in a random
+// order, and children at random moments after their launch.
 #pragma once
 
 #define SPAWN_CHILD(kernel, blocks, threads, ...) emulated::launch_later(blocks, threads, [=] { kernel(__VA_ARGS__); })
@@ -41,7 +41,7 @@ inline std::vector<Grid> pending;
 inline unsigned long long now;
 inline cudaError_t last;
 
-// Whether a fault that a test has planted in the sources is on in this run.
+// Returns whether a fault that a test has planted in the sources is active in this run.
 inline bool planted(const char* name) { return std::strcmp(fault, name) == 0; }
 
 inline bool one_in(int odds) { return odds > 0 && dice() % odds == 0; }
@@ -137,7 +137,7 @@ inline int turn_in_warp() { return int(threadIdx.x % 32); }
 struct Place;
 inline unsigned threads_together() { return 1; }
 template <class Place = Place>
-Place place_in_warp(unsigned, int) {  // a warp of one
+Place place_in_warp(unsigned, int) {  // a warp of one thread
     return {0, 0, true};
 }
 inline unsigned least_in_warp(unsigned, unsigned word) { return word; }

@@ -1,5 +1,5 @@
-// What the machine knows: threads, warps, blocks, what is under way; how a thread sleeps and is woken, and what is said
-// of a fault.
+// The machine's state: threads, warps, blocks, pending events; how a thread sleeps and wakes up, and the messages about
+// faults.
 #pragma once
 
 #include "machine.h"
@@ -31,11 +31,11 @@ namespace {
 
 constexpr u32 THREADS = 384, WARPS = THREADS / 32;
 constexpr u32 SHARED_END = 228 * 1024;
-constexpr u64 STACK_BYTES = 64 * 1024;
-constexpr u32 MOST_REPEATS = 256;  // of one word by one thread, of which more are taken for polling
-constexpr int MOST_IDLE = 64;  // times in a row that all who poll may find nothing new
+constexpr u64 STACK_BYTES = 64 * 1024 + 9 * 64;  // with 64 KiB, all stacks would fall into the same cache sets
+constexpr u32 MOST_REPEATS = 256;  // reads of one word by one thread, above which it counts as polling
+constexpr int MOST_IDLE = 64;  // how often in a row all polling threads may find no change
 
-// How many of each thread's stores another thread knows of.
+// The number of each thread's stores that another thread knows of.
 struct Clock {
     u16 known[THREADS] = {};
 
@@ -65,13 +65,13 @@ struct Fiber {
     u16 stores = 0;
     std::vector<Product> open;  // not yet committed
     bool done = false;
-    bool acquired = false, wrote = false;  // since its last proxy fence: another's stores, or its own block's
+    bool acquired = false, wrote = false;  // since its last proxy fence: stores of other threads, or of its own block
     const void* polled = nullptr;
     u32 seen = 0, repeats = 0;
     bool napped = false;
     const char* waits_for = "";
     u32 waits_at = 0, waits_parity = 0;
-    int mine;  // what it brings to a collective
+    int mine;  // its value for a collective
     u32 address;
     const u32* squares;
     u32* taken;
@@ -81,18 +81,29 @@ struct Fiber {
     u32 b[2];
 };
 
+// One of several launches in a row. Its blocks may begin once all blocks of the previous launch have triggered or
+// ended. `front_ended` are threads that wait until all of it has ended; then all see its stores.
+struct Launch {
+    const void* parameters;
+    u32 untriggered, running;  // blocks that have neither triggered nor ended, and blocks that have not ended
+    std::vector<Fiber*> front_ended;
+};
+
 struct Group {
     std::vector<Product> products[32];
 };
 
 struct Warp {
-    u32 ready = 0;  // a bit a lane
+    u32 ready = 0;  // one bit per lane
     u32 arrived = 0;
     const char* collective = nullptr;
     int result;
     std::deque<std::unique_ptr<Group>> groups;
     bool starved = false;
     u64 priority;
+
+    Warp() = default;
+    Warp(Warp&&) = default;
 };
 
 struct Barrier {
@@ -110,17 +121,18 @@ struct Block {
     std::unordered_map<u32, std::vector<Fiber*>> meetings;
     u32 running = THREADS;
     u32 held = 0;
+    bool triggered = false;
 };
 
-// How a run chooses: see Schedule in kernel_on_cpu.py.
+// How a run chooses; see Schedule in kernel_on_cpu.py.
 struct Options {
     u64 seed;
-    int order;  // of warps: 0 at random, 1 in turn, 2 by priorities that change now and then
-    int events;  // 0 at random, 1 at once, 2 when nothing else can be done
-    int event_odds;  // 1 of event_odds steps is an event's
-    int drain_odds;  // 1 of drain_odds steps lets go of a held store; 0 none
-    int starved_cluster, starved_block, starved_warp;  // which run when no others can; -1: any
-    int yield_odds;  // 1 of yield_odds waits that could be passed lets others go first; 0 none
+    int order;  // order of warps: 0 at random, 1 in turn, 2 by priorities that sometimes change
+    int events;  // events: 0 at random, 1 at once, 2 when nothing else can run
+    int event_odds;  // 1 in event_odds steps is an event
+    int drain_odds;  // 1 in drain_odds steps releases a held store; 0: none
+    int starved_cluster, starved_block, starved_warp;  // the role that runs only when no other can; -1: none
+    int yield_odds;  // at 1 in yield_odds waits that could pass at once, others run first; 0: none
 };
 
 struct Poller {
@@ -130,18 +142,18 @@ struct Poller {
 
 std::mt19937_64 dice;
 Options options;
-std::deque<Fiber> fibers;
-std::deque<Warp> warps;
+std::vector<Fiber> fibers;  // reserved before the first is made: others point to them
+std::vector<Warp> warps;
 std::deque<Block> blocks;
+std::deque<Launch> launches;
 std::vector<std::vector<Fiber*>> cluster_meetings;
-std::vector<u32> ready;  // warps of which a lane is
+std::vector<u32> ready;  // warps with a waiting lane
 std::vector<std::function<void()>> events;
 std::vector<Poller> pollers;
 std::vector<Fiber*> holders;
 Context scheduler;
 Fiber* now;
-const void* parameters;
-u32 split;
+u32 split, blocks_each;  // blocks per cluster and per launch
 u64 time_ns;
 bool progress, failed;
 std::string failure;
@@ -159,6 +171,8 @@ bool one_in(int odds) { return odds > 0 && below(odds) == 0; }
 
 Block& block_of(const Fiber& fiber) { return blocks[fiber.block]; }
 Warp& warp_of(const Fiber& fiber) { return warps[fiber.block * WARPS + fiber.thread / 32]; }
+
+u32 launch_of(const Fiber& fiber) { return fiber.block / blocks_each; }
 
 Fiber& lane_of(const Fiber& fiber, u32 lane) { return fibers[fiber.block * THREADS + fiber.thread / 32 * 32 + lane]; }
 

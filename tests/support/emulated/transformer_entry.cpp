@@ -1,4 +1,4 @@
-// The transformer kernel's own text, its entry for a fiber, and names of its barriers for reports.
+// The source of the transformer kernel, its entry for a fiber, and names of its barriers for reports.
 #include "kernel.cu"
 
 unsigned char memory[1];

@@ -1,4 +1,4 @@
-// Stands in for the transformer kernel's warp.cuh: the same functions, on the machine of machine.h.
+// Replaces the transformer kernel's warp.cuh: the same functions, on the machine of machine.h.
 #pragma once
 
 #include <cstddef>
@@ -6,15 +6,6 @@
 #include "ptx.cuh"
 
 using s64 = long long;
-
-inline void load_matrices_shared(u32 address, u32 (&squares)[4]) { machine::load_matrices(address, false, squares); }
-inline void load_matrices_transposed_shared(u32 address, u32 (&squares)[4]) {
-    machine::load_matrices(address, true, squares);
-}
-inline void multiply_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b_low, u32 b_high) {
-    machine::multiply_rows(sums, a, b_low, b_high);
-}
-inline float exchange_xor(float value, u32 mask) { return machine::exchange(value, mask); }
 
 inline void check_aligned(const void* address, u32 bytes) {
     if (reinterpret_cast<u64>(address) % bytes != 0)
@@ -40,7 +31,7 @@ inline void store_relaxed_gpu_u32x2(void* address, const uint2& v) {
     machine::hold(address, &v, sizeof v);
 }
 
-// Until something has happened, where a word is still absent.
+// Waits for an event if a word is still absent.
 template <class V>
 V poll_matrix(u64 address, const V&) {
     for (u32 word = 0; word < sizeof(V) / 4; ++word) {
@@ -48,7 +39,7 @@ V poll_matrix(u64 address, const V&) {
         if (*at == -1) {
             machine::load_acquire(at);
             machine::nap();
-            machine::load_acquire(at);  // the second look at the same sleeps
+            machine::load_acquire(at);  // the second read of the same value sleeps
             break;
         }
     }

@@ -1,4 +1,4 @@
-"""Tile graphs and policies for tests, built from plain lists."""
+"""Builds tile graphs and policies for tests from plain lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Relation = dict[tuple[int, int], set[tuple[int, int]]]
 
 
 def block_of(edges: set[tuple[int, int]], tiles: int) -> EdgeBlock:
-    """Edges (producer tile, consumer tile) as parent sets, 4 bytes each."""
+    """Return edges (producer tile, consumer tile) as parent sets, with 4 bytes per edge."""
     parents = [sorted(p for p, c in edges if c == tile) for tile in range(tiles)]
     set_of = np.full(tiles, -1, np.int32)
     some = [t for t in range(tiles) if parents[t]]
@@ -46,8 +46,10 @@ def graph_of(
     kernels: list[Kernel] | None = None,
     device: str = "H200",
 ) -> TileGraph:
-    """A graph of one launch per grid; ``relation[producer, consumer]`` holds edges by tile number. Blocks fill an SM
-    each, unless ``kernels`` says otherwise.
+    """Return a graph with one launch per grid.
+
+    ``relation[producer, consumer]`` holds edges by tile number. Each block fills an SM, unless ``kernels`` gives other
+    sizes.
     """
     gpu = replace(get(device), sms=sms)
     resources = kernels or [FILLS_AN_SM] * len(grids)

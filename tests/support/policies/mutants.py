@@ -1,4 +1,4 @@
-"""Mutants of policies, and an oracle that says which of them are harmless: one that runs the policy, tile by tile."""
+"""Mutants of policies, and an oracle that runs a policy tile by tile to decide which mutants are harmless."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from tileprof.policy.synthesis.semaphore_groupings import Grouping, edge_for
 from tileprof.policy.verification.verifier import verify
 
 RESIDENCY_KINDS = ("no wait kernel", "occupancy", "SM count", "device", "device name")
-"""Of policies without a wait kernel: as they are; with other blocks per SM in their stages; on a device with another
-number of SMs; on another device; naming another device. The last two are refused by rule, whether they are harmful or
-not.
+"""Kinds of mutants of policies without a wait kernel: unchanged; other blocks per SM in their stages; another number of
+SMs; another device; a guard that names another device.
+
+The verifier refuses the last two by rule, whether they are harmful or not.
 """
 BY_RULE = ("device", "device name")
 
 KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "merge", "edge", "order", "early")
-"""A wait dropped; one that names another tile's semaphore; all of them the neighbour's; a value lowered, or raised
-beyond reach; a tile that posts another semaphore; two semaphores that become one, values left; an edge dropped; tiles
-in another order; no wait kernel, so that waiting blocks may come first (the order that can deadlock).
+"""Kinds of mutants: a wait dropped; one wait for another tile's semaphore; all waits those of the neighbour; a value
+lowered, or raised above the number of posts; a tile that posts another semaphore; two semaphores merged, with their
+values unchanged; an edge dropped; tiles in another order; no wait kernel, so that waiting blocks may come first (the
+order that can deadlock).
 """
 
 
 def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence[int], *, renamed: bool) -> Policy:
-    """One semaphore per tile, one wait per dependency: nothing more, whatever it costs."""
+    """Return the policy with one semaphore per tile and one wait per dependency, whatever it costs."""
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
     links = graph.links
@@ -53,7 +55,7 @@ def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence
 
 
 def with_tables(policy: Policy) -> dict[str, Any]:
-    """The policy as JSON with every wait and every post written out, so that each can be changed alone."""
+    """Return the policy as JSON with every wait and post written out, so that each can be changed alone."""
     value = to_dict(policy)
     for edge, waits in zip(value["edges"], lower(policy), strict=True):
         edge["waits"] = {"indptr": waits.indptr.tolist(), "semaphore": waits.semaphore.tolist()}
@@ -63,7 +65,7 @@ def with_tables(policy: Policy) -> dict[str, Any]:
 
 
 def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
-    """A policy that differs from the `tabled` one in one place; None where there is no such place."""
+    """Return a policy that differs from the `tabled` one in one place, or None if there is no such place."""
     mutation = {**value, "edges": [{**e} for e in value["edges"]], "semaphores": [{**s} for s in value["semaphores"]]}
     number = dice.randrange(len(mutation["edges"]))
     edge = mutation["edges"][number]
@@ -87,7 +89,7 @@ def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | No
 
 
 def _with_merged_semaphores(mutation: dict[str, Any], number: int, dice: random.Random) -> Policy | None:
-    """All posts and waits of one semaphore go to another instead."""
+    """Make all posts to one semaphore, and all waits for it, go to another."""
     array = mutation["semaphores"][number]
     semaphores = sorted(set(array["of"]))
     if len(semaphores) < 2:
@@ -115,7 +117,7 @@ def _of_waits(mutation: dict[str, Any], edge: dict[str, Any], kind: str, dice: r
         case "shift":
             semaphore = _with_another_value(semaphore, dice, int(count), place)
         case "shift all":
-            # Every tile awaits what its neighbour did.
+            # every tile waits for what its neighbour waits for
             rows = [slice(indptr[t], indptr[t + 1]) for t in range(len(indptr) - 1)]
             rows = rows[1:] + rows[:1]
             indptr = np.cumsum([0] + [r.stop - r.start for r in rows]).tolist()
@@ -131,7 +133,9 @@ def _of_waits(mutation: dict[str, Any], edge: dict[str, Any], kind: str, dice: r
 
 
 def _with_another_value(values: list[int], dice: random.Random, count: int, place: int | None = None) -> list[int]:
-    """The list with one value changed to another below ``count``; empty where there is no other."""
+    """Return the list with one value changed to another below ``count``, or an empty list if there is no other
+    value.
+    """
     if count < 2:
         return []
     at = dice.randrange(len(values)) if place is None else place
@@ -140,10 +144,10 @@ def _with_another_value(values: list[int], dice: random.Random, count: int, plac
 
 
 def harmful(policy: Policy, graph: TileGraph) -> bool:
-    """Whether some schedule of the policy reads too early or never ends, found by running it.
+    """Return whether some schedule of the policy reads too early or never ends, by running it.
 
-    Every tile that others depend on is held back in turn: the tiles that depend on it must then not run. With nothing
-    held back, everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave
+    Every tile that others depend on is held back in turn; the tiles that depend on it must then not run. With nothing
+    held back, everything must run. Without a wait kernel, waiting blocks of all stages may come first, and must leave
     room (`progress.hangs`).
     """
     edge_waits = lower(policy)
@@ -179,7 +183,7 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
 def residency_mutants(
     policy: Policy, graph: TileGraph, on: Callable[..., TileGraph], dice: random.Random
 ) -> Iterator[tuple[str, Policy, TileGraph]]:
-    """The policy without a wait kernel, one mutant per kind of `RESIDENCY_KINDS`, and the graph to hold it against.
+    """Yield the policy without a wait kernel, one mutant per kind of `RESIDENCY_KINDS`, and the graph to verify it on.
 
     ``on(sms=, device=)`` gives the same launches on another device.
     """
@@ -198,7 +202,10 @@ def residency_mutants(
 
 @dataclass
 class Tally:
-    """The fate of the mutants. ``escapes`` holds harmful ones that the verifier let pass; the counters are by kind."""
+    """Results of the mutants.
+
+    ``escapes`` holds harmful mutants that the verifier accepted; the counters are by kind.
+    """
 
     total: int = 0
     harmless: int = 0
@@ -241,7 +248,7 @@ class Tally:
 
 
 def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, Policy]]:
-    """``count`` mutants, of every kind in turn."""
+    """Yield ``count`` mutants, of every kind in turn."""
     value = with_tables(policy)
     if not value["edges"]:
         return

@@ -1,8 +1,8 @@
-"""Whether a policy without a wait kernel can hang on a device: an adversary dispatches blocks, and what it finds is
-run.
+"""Decides whether a policy without a wait kernel can hang on a device: an adversary dispatches blocks, and the dispatch
+that it chooses is run.
 
-Independent of the verifier: resources are worked out here from the launches, all sets of stages that could be kept out
-are tried, and blocks are distributed over the SMs by search.
+This is independent of the verifier. It computes resources from the launches, tries all sets of stages that could be
+kept out, and distributes blocks over the SMs by search.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ Tile = tuple[int, int]
 
 
 def hangs(policy: Policy, graph: TileGraph) -> bool:
-    """Whether some order in which the device of ``graph`` may dispatch the blocks of all stages ends in blocks that
-    wait for ever.
+    """Return whether the device of ``graph`` may dispatch the blocks of all stages so that blocks wait forever.
 
-    Stage n is launch n. Raises AssertionError where the search claims so and running its dispatch shows otherwise.
+    Stage n is launch n. Raises AssertionError if the search claims a hang and a run of its dispatch does not hang.
     """
     edge_waits = lower(policy)
     needs, capacity = _needs(graph), _capacity(graph)
@@ -49,8 +48,9 @@ def _capacity(graph: TileGraph) -> Vector:
 
 
 def _needs(graph: TileGraph) -> list[Vector]:
-    """Block slots, threads, registers and bytes of shared memory of a block of each launch; its threads are whole
-    groups of 128.
+    """Return block slots, threads, registers and bytes of shared memory per block of each launch.
+
+    Threads must be a multiple of 128.
     """
     gpu = graph.device
     matches = []
@@ -65,8 +65,8 @@ def _needs(graph: TileGraph) -> list[Vector]:
 
 
 def _waiting(policy: Policy, edge_waits: list[Waits], absent: set[int]) -> list[list[int]]:
-    """Tiles by stage that wait for ever where no tile of the ``absent`` stages runs and every other has all the room it
-    wants.
+    """Return, by stage, the tiles that wait forever if no tile of the ``absent`` stages runs and all others have
+    room.
     """
     is_done = [np.zeros(stage.tiles, bool) for stage in policy.stages]
     waiting: list[list[int]] = []
@@ -86,8 +86,8 @@ def _waiting(policy: Policy, edge_waits: list[Waits], absent: set[int]) -> list[
 def _fillings(
     needs: list[Vector], capacity: Vector, count: tuple[int, ...], absent: tuple[int, ...], sms: int
 ) -> list[list[int]] | None:
-    """Stages of the blocks on each SM that leave no room for a block of any absent stage; None where there are too few
-    blocks.
+    """Return the stages of the blocks on each SM that leave no room for a block of any absent stage, or None if there
+    are too few blocks.
     """
     mixtures = list(_mixtures(needs, capacity, count, absent))
 
@@ -112,7 +112,9 @@ def _fillings(
 def _mixtures(
     needs: list[Vector], capacity: Vector, count: tuple[int, ...], absent: tuple[int, ...]
 ) -> Iterator[tuple[int, ...]]:
-    """Blocks by stage that fit on an SM together and leave no room there; with any one fewer there would be."""
+    """Yield the numbers of blocks by stage that fit on an SM together and leave no room; with one block fewer there
+    would be room.
+    """
 
     def fits(blocks: tuple[int, ...], *more: int) -> bool:
         together = [sum(n * need[r] for n, need in zip(blocks, needs, strict=True)) for r in range(len(capacity))]
@@ -137,9 +139,11 @@ def _mixtures(
 def _run(
     policy: Policy, edge_waits: list[Waits], needs: list[Vector], capacity: Vector, first: list[list[Tile]]
 ) -> bool:
-    """Whether all tiles end where the ``first`` ones are dispatched onto their SMs and then whatever finds room."""
+    """Return whether all tiles end if the ``first`` ones are dispatched onto their SMs, and then any that finds
+    room.
+    """
     room = [np.array(capacity) - sum((np.array(needs[s]) for s, _ in tiles), np.zeros(4, int)) for tiles in first]
-    assert all((left >= 0).all() for left in room)
+    assert all((free >= 0).all() for free in room)
     resident = {tile: sm for sm, tiles in enumerate(first) for tile in tiles}
     waiting_tiles = [
         (s, t) for s, stage in enumerate(policy.stages) for t in range(stage.tiles) if (s, t) not in resident
@@ -162,7 +166,7 @@ def _run(
                         post_counts[n][waits.of[tile]] += 1
                 any_progress = True
         for one in list(waiting_tiles):
-            place = next((sm for sm, left in enumerate(room) if (left >= needs[one[0]]).all()), None)
+            place = next((sm for sm, free in enumerate(room) if (free >= needs[one[0]]).all()), None)
             if place is not None:
                 room[place] -= needs[one[0]]
                 resident[one] = place

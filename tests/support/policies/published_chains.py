@@ -34,7 +34,7 @@ CONVOLUTION_KINDS = ("rowsync", "conv2dtile")
 
 @dataclass(frozen=True)
 class Chain:
-    """Rows of the table that run one after the other; ``size`` is tokens or images."""
+    """Return rows of the table that run one after the other; ``size`` is tokens or images."""
 
     model: str
     arch: str
@@ -47,7 +47,7 @@ class Chain:
         return str(self.rows[0].op).startswith("conv")
 
     def run(self) -> None:
-        """The program, on tensors without values."""
+        """Return the program, on tensors without values."""
         if self.convolutions:
             self._convolve()
         elif self.block == "attention":
@@ -99,8 +99,8 @@ def chains() -> Iterator[Chain]:
 
 @dataclass(frozen=True)
 class Found:
-    """One pair of stages: what synthesis takes, what cuSync's kinds would take (None where they do not fit), in
-    microseconds.
+    """One pair of stages: the times, in microseconds, of the synthesised policy and of cuSync's kinds (None if a kind
+    does not fit).
     """
 
     chain: Chain
@@ -115,7 +115,7 @@ class Found:
 
     @property
     def best_shipped_us(self) -> float:
-        """The best of cuSync's that waits for everything; infinite for none."""
+        """Return the shortest time of cuSync's policies that wait for everything; infinite if there is none."""
         return min((us for kind, us in self.shipped_us.items() if self.missing[kind] == 0), default=float("inf"))
 
 
@@ -123,7 +123,7 @@ DEVICES = {"v100": "V100", "a100": "A100-40GB"}
 
 
 def measure(chain: Chain, folder: Path) -> list[Found]:
-    """Every pair of neighbours of a chain."""
+    """Return every pair of neighbours of a chain."""
     path = folder / f"{chain.model}-{chain.arch}-{chain.block}-{chain.size}.tileprof"
     graph = record(chain.run, path, fake=True, tile=chain.tiles(), device=DEVICES[chain.arch])
     stages = [n for n, kernel in enumerate(graph.launches["kernel"]) if kernel.startswith(("gemm", "implicit"))]
@@ -140,7 +140,7 @@ def _pair(chain: Chain, whole: TileGraph, pair: tuple[int, int], number: int) ->
             shipped_waits = shipped_policy(Shipped(kind), graph, *pair)
         except UserError:  # a stride that does not divide the columns
             continue
-        # As cuSync's users do, with an order of tiles that suits the kind: that of the synthesised policy, or
+        # cuSync's users choose an order of tiles that suits the kind: that of the synthesised policy, or
         # ascending.
         orders = (policy.stages, shipped_waits.stages)
         shipped_us[kind] = min(predict(replace(shipped_waits, stages=s), pair).policy_ns for s in orders) / 1000

@@ -37,12 +37,13 @@ THREADS, REGISTERS, SHARED_BYTES = (
     (32, 48, 64, 96, 128),
     (0, 1024, 20_000, 48_000, 70_000, 96_000),
 )
-"""Of kernels whose blocks reside beside each other on every device that is tried; several at once fit on an SM, or one.
-"""
+"""Sizes of kernels whose blocks fit beside each other on every device that is tried, one or several per SM."""
 
 
 def crowded_graph(dice: random.Random) -> tuple[TileGraph, Callable[..., TileGraph]]:
-    """A graph whose waiting blocks nearly fill a small device, or just do, and the same launches on other devices."""
+    """Return a graph whose waiting blocks fill a small device nearly or exactly, and a function that puts the same
+    launches on other devices.
+    """
     grids = [(dice.randint(1, 12), dice.randint(1, 4), 1) for _ in range(dice.randint(2, 4))]
     kernels = []
     while len(kernels) < len(grids):
@@ -61,8 +62,9 @@ def crowded_graph(dice: random.Random) -> tuple[TileGraph, Callable[..., TileGra
 
 
 def residency_tally(dice: random.Random, count: int, synthesised: float = 0.2) -> Tally:
-    """Mutants of what residency relies on, over crowded graphs; ``synthesised``: the share of policies that are not
-    exact.
+    """Yield mutants of what residency relies on, over crowded graphs.
+
+    ``synthesised`` is the share of synthesised policies; the others are exact.
     """
     tally = Tally()
     while tally.total < count:

@@ -1,4 +1,4 @@
-"""Small modules of every family that a policy is made for, recorded in this process."""
+"""Small modules of every family for which policies exist, recorded in this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LlamaMlp(nn.Module):
 
 
 class SwigluMlp(nn.Module):
-    """Gate and up in one product, as cuSync's authors have it: the gate reads half of each row."""
+    """Gate and up projection in one product, as cuSync's authors have it: the gate reads half of each row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class NormedBlock(nn.Module):
 
 
 class DeepProduct(nn.Module):
-    """Few results of deep sums: split along k."""
+    """A product with few results and deep sums, split along k."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,11 +116,11 @@ MODULES = {
 
 
 TILES = ("gemm=32x32x16,split=1", "conv=32x16x16,split=1", "gemm@*x64x2048=32x32x16,split=4")
-"""Dictated, so that the rule of a device decides nothing here."""
+"""Tile shapes are given, so that the rules of a device decide nothing here."""
 
 
 def recorded_module(name: str, path: Path) -> tuple[nn.Module, torch.Tensor, TileGraph]:
-    """Module, input, and the graph of one forward pass."""
+    """Return the module, its input, and the graph of one forward pass."""
     torch.manual_seed(0)
     kind, inputs = MODULES[name]
     module, x = kind(), inputs()
@@ -130,7 +130,7 @@ def recorded_module(name: str, path: Path) -> tuple[nn.Module, torch.Tensor, Til
 
 
 def record(program, path: Path, *, fake: bool = False, tile: tuple[str, ...] = (), device: str = "H200") -> TileGraph:
-    """The graph of what ``program`` runs, on a modelled GPU."""
+    """Return the graph of what ``program`` runs, on a modelled GPU."""
     load_all()
     session = Session(Options(program=("test",), output=path, fake=fake, tile=tile), devices.get(device), ["test"])
     session.start()

@@ -1,4 +1,4 @@
-"""Small chains of every operator."""
+"""Small chains with every operator."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def attention(dropout: float = 0.0) -> Chain:
 
 
 def flash(*, causal: bool = True) -> Chain:
-    """Queries of four heads on keys of two, taken out of one product as a transformer does, and what comes after."""
+    """Queries of four heads and keys of two, cut out of one product as in a transformer, and the stages after them."""
     tokens, heads, groups, d = 24, 4, 2, 8
     width = (heads + 2 * groups) * d
     qkv = Gemm(matrix("x", tokens, 16), weight("w", 16, width), matrix("qkv", tokens, width), tile=(8, 16))

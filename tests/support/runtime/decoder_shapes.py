@@ -21,7 +21,7 @@ TINY: Final = DecoderShape(
     epsilon=1e-6,
     scale=0.125,
 )
-"""For plans and policies, whose kernels do not run."""
+"""Shapes for plans and policies, whose kernels do not run."""
 
 SMALL: Final = replace(TINY, batch=1, hidden=256, intermediate=512, vocabulary=1024)
-"""The smallest that the kernel on a GPU is tested with."""
+"""The smallest shape with which the kernel is tested on a GPU."""

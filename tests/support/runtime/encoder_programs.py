@@ -1,4 +1,4 @@
-"""Programs of transformer blocks for tests of the transformer kernel, and inputs for them."""
+"""Programs of transformer blocks, and inputs for them, for tests of the transformer kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pre_norm(
     epilogue: Epilogue = "gelu_tanh",
     key_heads: int | None = None,
 ) -> Program:
-    """GPT-2's blocks (weights of [k, n], causal) or, K-major and not causal, ViT's."""
+    """Return GPT-2's blocks (weights of [k, n], causal), or ViT's (K-major, not causal)."""
     stages: list[Stage] = []
     names = ["x"]
     x, heads = Matrix("x", hidden), hidden // HEAD
@@ -69,7 +69,7 @@ def pre_norm(
 
 
 def post_norm(rows: int, hidden: int, layers: int, *, length: int | None = None, masked: bool = False) -> Program:
-    """BERT's blocks, up to the sum that the last norm reads."""
+    """Return BERT's blocks, up to the sum that the last norm reads."""
     stages: list[Stage] = []
     names = ["x", *(["mask"] if masked else [])]
     heads, length = hidden // HEAD, length or rows
@@ -117,7 +117,7 @@ def post_norm(rows: int, hidden: int, layers: int, *, length: int | None = None,
 
 
 def inputs_of(program: Program, device: str = "cpu") -> dict[str, torch.Tensor]:
-    """Random inputs by name: weights that keep values' size, masks of which some are false."""
+    """Return random inputs by name. Weights preserve the size of values; some elements of masks are false."""
     dice, result = torch.Generator().manual_seed(1), {}
     dtype = getattr(torch, program.dtype)
 

@@ -1,5 +1,6 @@
-"""The persistent kernel's own source, run on the CPU by the machine in `emulated/`: built by g++, given its arguments
-by the code that gives them on a GPU.
+"""Runs the source of the persistent kernel on the CPU, in the machine of `emulated/`.
+
+g++ builds it, and the same code as on a GPU computes its arguments.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tileprof.runtime.sync.tables import FLAG_BYTES
 EMULATED: Final = Path(__file__).parents[1] / "emulated"
 FLAGS: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", f"-I{EMULATED}")
 
-# -Og: half the time of -O1 to compile, and as long to run.
+# -Og compiles in half the time of -O1, and the program runs as long
 _KERNEL_FLAGS: Final = (*FLAGS, "-w", "-Og", *SHARED)
 
 _MULTIPLY: Final = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
@@ -44,7 +45,7 @@ _NAMED: Final = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED|AWAITED|LO
 
 
 class Schedule(ctypes.Structure):
-    """`Options` of machine.cpp."""
+    """The `Options` of machine.cpp."""
 
     _fields_ = (
         ("seed", ctypes.c_uint64),
@@ -56,8 +57,8 @@ class Schedule(ctypes.Structure):
 
     @classmethod
     def of(cls, seed: int, blocks: int, split: int) -> Schedule:
-        """Another for each seed: every order and every moment of what is asynchronous, with no part, a role, a block or
-        a cluster late. Seed 0 is calm.
+        """Return options that differ for each seed: random orders and random moments of asynchronous operations, with
+        no part, a role, a block or a cluster late. Seed 0 delays nothing.
         """
         if seed == 0:
             return cls(0, 1, 1, 1, 1, -1, -1, -1, 0)
@@ -105,7 +106,7 @@ class HostArguments(Arguments):
 def compiled(
     plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS, *, claims: bool = False
 ) -> Path:
-    """A library of the kernel of a plan and a machine of its own, in a new folder."""
+    """Build the kernel of a plan as a library, with a machine of its own, in a new folder."""
     stages = without_products(header(plan, Options(dealer=dealer, claims=claims)))
     texts = KERNEL.texts()
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
@@ -115,10 +116,10 @@ def compiled(
 
 
 def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, entry: str) -> Path:
-    """A library of a kernel's sources, perhaps patched, and a machine of its own, in the new folder ``folder``.
+    """Build a kernel's sources, perhaps patched, as a library with a machine of its own, in the new folder ``folder``.
 
-    Its parent holds machine.o. What has been compiled from the same text before, by any worker of the run, is copied:
-    each file that is loaded has memory of its own.
+    The parent of ``folder`` holds machine.o. If any worker of the run has compiled the same text before, its result is
+    copied: each file that is loaded has memory of its own.
     """
     texts = {name: text if patch is None else patch(name, text) for name, text in texts.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, ent
 
     def link(to: Path) -> None:
         machine = str(folder.parent / "machine.o")
-        headers = once("cuda.h.gch", _precompile).parent  # searched first: a quarter less to compile
+        headers = once("cuda.h.gch", _precompile).parent  # this folder is searched first: a quarter less to compile
         flags = (f"-I{headers}", *_KERNEL_FLAGS, "-include", "cuda.h", f"-I{folder}")
         _run("g++", *flags, str(EMULATED / entry), machine, "-o", str(to))
 
@@ -136,17 +137,17 @@ def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, ent
 
 
 def _precompile(to: Path) -> None:
-    """Compile the header in front of every kernel, with the flags that kernels have."""
+    """Compile the header in front of every kernel, with the flags of kernels."""
     _run("g++", *_KERNEL_FLAGS, "-x", "c++-header", str(EMULATED / "cuda.h"), "-o", str(to))
 
 
 def without_products(header: str) -> str:
-    """A header without wgmma, which the machine has in its own words."""
+    """Return a header without wgmma, which the machine implements itself."""
     return _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
 
 
 def compile_machine(folder: Path) -> None:
-    """What every kernel is linked with."""
+    """Return the objects that every kernel is linked with."""
 
     def link(to: Path) -> None:
         flags = ("-O2", "-ftree-vectorize", "-fvisibility=hidden", "-c")
@@ -175,13 +176,13 @@ class HostKernel:
 
     def __post_init__(self) -> None:
         loaded_library = ctypes.CDLL(str(self.library))
-        self._run = loaded_library.run_kernel
+        self._run = loaded_library.run_launches
         self._run.restype = ctypes.c_char_p
         self.tensors: dict[str, torch.Tensor] = {}
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Semaphores and counts as they are before the first run."""
+        """Semaphores and counts before the first run."""
         plan = self.plan
         if self.pilot is not None:
             self.pilot.zero_()
@@ -198,12 +199,12 @@ class HostKernel:
         )
 
     def beside(self, pilot: Copilot | None) -> None:
-        """Whose steps fall anywhere between those of the machine."""
+        """The stage whose steps fall anywhere between those of the machine."""
         step, inputs = pilot.stepping if pilot is not None else (None, 0)
         ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(inputs))
 
     def begin_after(self, runs: int) -> None:
-        """Semaphores and counts as ``runs`` runs leave them."""
+        """Return semaphores and counts as ``runs`` runs leave them."""
         self.begin_anew()
         posts = np.zeros(max(1, self.plan.semaphores), np.int64)
         posts[self.plan.waits[:, 2]] = self.plan.waits[:, 4]
@@ -213,7 +214,7 @@ class HostKernel:
         self._shared[2][0] = runs
 
     def put(self, arguments: Mapping[str, torch.Tensor]) -> None:
-        """Inputs; room for all that stages write."""
+        """Allocate inputs, and room for the results of all stages."""
         dtype = next(iter(arguments.values())).dtype
         self.tensors = {}
         for stage in self.plan.stages:
@@ -237,7 +238,7 @@ class HostKernel:
         return memory.as_strided(view.shape, view.strides, memory.storage_offset() + view.offset)
 
     def _arguments(self) -> HostArguments:
-        plan = self.plan
+        plan = self._launcher.plan
         with (
             mock.patch.object(launch, "Arguments", HostArguments),
             mock.patch.object(torch.Tensor, "to", lambda self, _device: self),
@@ -247,7 +248,14 @@ class HostKernel:
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:
-        """Poison what stages write, and run. Returns what the machine found, or a wait that gave up; else None."""
+        """Poison the results of all stages, and run.
+
+        Return the fault that the machine detected, or the wait that timed out, or None.
+        """
+        self._poison()
+        return self._launched([self._arguments()], seed)
+
+    def _poison(self) -> None:
         for bound in self._bound:
             bound["out"].fill_(float("nan"))
         at = self.plan.semaphore_bytes // 4
@@ -255,12 +263,15 @@ class HostKernel:
             lines = 2 * stage.operator.tiles * FLAG_BYTES // 4
             self._flags[at + lines : at + stage.partial_bytes // 4] = -1
             at += stage.partial_bytes // 4
-        arguments = self._arguments()
+
+    def _launched(self, launches: Sequence[HostArguments], seed: int) -> str | None:
+        """Launch after launch, each behind the one before as by programmatic dependent launch."""
         blocks, split = self.plan.clusters * self.plan.split, self.plan.split
-        schedule = Schedule.of(seed, blocks, split)
+        schedule = Schedule.of(seed, len(launches) * blocks, split)
+        pointers = (ctypes.c_void_p * len(launches))(*(arguments.pointers[0] for arguments in launches))
         message = self._run(
-            arguments.pointers[0] and ctypes.c_void_p(arguments.pointers[0]), blocks, split, ctypes.byref(schedule),
-            ctypes.c_void_p(self._flags.data_ptr()), ctypes.c_uint64(self.plan.semaphore_bytes),
+            pointers, len(launches), blocks, split, ctypes.byref(schedule), ctypes.c_void_p(self._flags.data_ptr()),
+            ctypes.c_uint64(self.plan.semaphore_bytes),
         )  # fmt: skip
         if message is None and int(self._shared[3][0]):
             return f"a wait gave up: {self._shared[3].tolist()}"
@@ -268,12 +279,55 @@ class HostKernel:
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """Return the result of every stage; a later one may have written an earlier one's memory."""
+        """Return the result of every stage; a later stage may have overwritten it."""
         return [bound["out"] for bound in self._bound]
 
 
+class HostLaunches(HostKernel):
+    """Plans of one kernel, launched one behind the other by programmatic dependent launch, round after round. Rounds
+    have inputs and last results of their own, and share all other memory.
+    """
+
+    def __init__(self, plans: Sequence[Plan], library: Path) -> None:
+        self.plans = tuple(plans)
+        super().__init__(max(plans, key=lambda plan: flag_words(plan, Dealer.LISTS)), library)
+
+    def begin_anew(self) -> None:
+        super().begin_anew()
+        self._states = [torch.zeros(2, dtype=torch.int32) for _ in self.plans]
+
+    def put_rounds(self, rounds: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Inputs of each round."""
+        self._rounds = []
+        for inputs in rounds:
+            self.put(inputs)
+            self._rounds.append(self._bound)
+        own = {*rounds[0], self.plan.stages[-1].operator.out.tensor}
+        for bound in self._rounds[1:]:
+            for stage, here, first in zip(self.plan.stages, bound, self._rounds[0], strict=True):
+                here |= {role: first[role] for role, view in stage.operator.views().items() if view.tensor not in own}
+
+    def run(self, seed: int) -> str | None:
+        launches, tables = [], []
+        seed_word, flags, _, record = self._shared[:4]
+        for bound in self._rounds:
+            self._bound = bound
+            self._poison()
+            for plan, state in zip(self.plans, self._states, strict=True):
+                self._launcher.plan = plan
+                self._shared = (seed_word, flags, state, record)
+                launches.append(self._arguments())
+                tables.append(self._launcher._tables)  # which the arguments only point to
+        return self._launched(launches, seed)
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """Return the last result of each round."""
+        return [bound[-1]["out"] for bound in self._rounds]
+
+
 def _aligned(table: np.ndarray) -> torch.Tensor:
-    """A copy that begins where 64 bytes do."""
+    """Return a copy that begins at a multiple of 64 bytes."""
     flat = torch.zeros(table.size + 16, dtype=torch.int32)
     at = -(flat.data_ptr() // 4) % 16
     flat[at : at + table.size] = torch.from_numpy(table.reshape(-1).astype(np.int32))

@@ -30,7 +30,9 @@ def parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
 
 
 def small(images: int, dtype: str = "float16", *, flattened: bool = False) -> Network:
-    """A stem, max pooling, two blocks with residuals, a 1x1 convolution, the mean (or all pixels), a product."""
+    """Return a stem, max pooling, two blocks with residuals, a 1x1 convolution, the mean (or all pixels), and a
+    product.
+    """
     n, half, quarter = images, (images, 8, 8, 64), (images, 4, 4, 128)
     layers = (
         Windows(INPUT, (n, SIDE, SIDE, 3), (n, SIDE + 7, 40, 4), 3, (3 * SIDE * SIDE, 1, 3 * SIDE, 3)),
@@ -54,7 +56,7 @@ def small(images: int, dtype: str = "float16", *, flattened: bool = False) -> Ne
 
 
 def pooling(images: int, dtype: str = "float16") -> Network:
-    """Convolutions that pool, of windows and of channels, on an odd number of pixels at last."""
+    """Return convolutions with pooling over windows and channels, which end with an odd number of pixels."""
     n = images
     layers = (
         Windows(INPUT, (n, SIDE, SIDE, 3), (n, SIDE + 3, SIDE + 4, 8), 1, (3 * SIDE * SIDE, 1, 3 * SIDE, 3)),
@@ -78,6 +80,6 @@ def pooling_parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
 
 
 def image(images: int, dtype: str = "float16", seed: int = 1) -> Any:
-    """An input of `small`, channels last."""
+    """Return an input of `small`, channels last."""
     result = torch.randn(images, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))
     return result.to(getattr(torch, dtype)).to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""Faults planted into sources that are compiled for the CPU."""
+"""Plants faults into sources that are compiled for the CPU."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 Patch = Callable[[str, str], str]
-"""From a source's name and text to the text that is compiled."""
+"""Function of a source's name and text that returns the text to compile."""
 
 
 def changed(text: str, old: str, new: str, *, first: bool = False) -> str:
-    """``text`` with ``new`` in place of ``old``, which stands there once, whatever its white space.
+    """Return ``text`` with ``new`` in place of ``old``, which must stand there once; white space may differ.
 
-    ``first``: the first of several places. Fails where there is no such place, so that no fault is lost when a source
-    changes.
+    With ``first``, the first of several places is changed. Fails if there is no such place, so that no fault is lost
+    when a source changes.
     """
     places = list(re.finditer(r"\s*".join(map(re.escape, "".join(old.split()))), text))
     assert len(places) == 1 or (first and places), f"{old!r} stands there {len(places)} times"
@@ -25,7 +25,7 @@ def changed(text: str, old: str, new: str, *, first: bool = False) -> str:
 
 
 def replaced(file: str, *changes: tuple[str, str]) -> Patch:
-    """The sources with other words in one file; see `changed`."""
+    """Return a patch that changes words in one file; see `changed`."""
 
     def patch(name: str, text: str) -> str:
         for old, new in changes if name == file else ():
@@ -36,7 +36,7 @@ def replaced(file: str, *changes: tuple[str, str]) -> Patch:
 
 
 def together(*patches: Patch) -> Patch:
-    """Several patches, one after the other."""
+    """Return a patch that applies several patches in turn."""
 
     def patch(name: str, text: str) -> str:
         for one in patches:
@@ -47,15 +47,17 @@ def together(*patches: Patch) -> Patch:
 
 
 def without_effect(faults: Mapping[str, Patch], texts: Mapping[str, str]) -> list[str]:
-    """Names of the faults that change none of the sources ``texts``; one whose place is gone fails (`changed`).
+    """Return the names of faults that change none of the sources ``texts``; fails if the place of a fault is missing
+    (`changed`).
 
-    The gate asks this of all faults, as it plants only some of them.
+    The gate checks this for all faults, since it plants only some of them.
     """
     return [name for name, patch in faults.items() if all(patch(file, text) == text for file, text in texts.items())]
 
 
 def gate_third(faults: Iterable[str]) -> list[Any]:
-    """The names as parameters of a test: the gate plants every third fault, the night all, as each is compiled
-    again.
+    """Return the names as parameters of a test.
+
+    The gate plants every third fault, the nightly run all, since each compiles again.
     """
     return [pytest.param(name, marks=[pytest.mark.nightly] if n % 3 else []) for n, name in enumerate(faults)]

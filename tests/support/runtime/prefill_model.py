@@ -1,7 +1,4 @@
-"""A random decoder over several tokens on the CPU.
-
-What the kernel is given, and what PyTorch's operations make of it in float32.
-"""
+"""A random decoder over several tokens on the CPU: the inputs of the kernel, and the results of PyTorch in float32."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from tileprof.runtime.prefill.shape import PrefillShape
 
 
 class HostModel:
-    """Weights for a shape, on a device; caches of a launch are filled with NaN before."""
+    """Return weights for a shape, on a device; the caches of a launch are filled with NaN first."""
 
     def __init__(self, shape: PrefillShape, device: str = "cpu") -> None:
         self.shape, self.device = shape, device
@@ -35,7 +32,7 @@ class HostModel:
         }
 
     def logits(self) -> torch.Tensor:
-        """Room for a launch's results, poisoned; caches are poisoned too."""
+        """Allocate the results of a launch, poisoned; caches are poisoned too."""
         for layer in self.layers:
             for role in ("keys", "values"):
                 if role in layer:
@@ -46,7 +43,7 @@ class HostModel:
         )
 
     def expected(self) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
-        """Logits, and keys and values of each layer, in float32."""
+        """Return logits, and keys and values of each layer, in float32."""
         shape = self.shape
         tensors = {name: t.float() if t.is_floating_point() else t for name, t in self.tensors.items()}
         x = F.embedding(tensors["tokens"], tensors["embedding"]).view(shape.batch, shape.length, shape.hidden)
@@ -100,7 +97,7 @@ def _rotated_half(x: torch.Tensor) -> torch.Tensor:
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that begins where 128 bytes do, as allocators of GPU memory give it."""
+    """Return a copy that begins at a multiple of 128 bytes, as allocators of GPU memory return."""
     size = tensor.element_size()
     flat = torch.empty(tensor.numel() + 128, dtype=tensor.dtype, device=tensor.device)
     at = -(flat.data_ptr() // size) % (128 // size)

@@ -1,4 +1,4 @@
-"""Random policies with random touches, and the tile graph that says the same."""
+"""Random policies with random accesses, and the tile graph of the same accesses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BYTES = 12
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
-    """Two to four stages; edges with random semaphores, waits and values that can be reached."""
+    """Draw two to four stages, and edges with random semaphores, waits and values that can be reached."""
     grids = [(draw(st.integers(1, 3)), draw(st.integers(1, 2)), 1) for _ in range(draw(st.integers(2, 4)))]
     tiles = [x * y for x, y, _ in grids]
     semaphores, edges = [], []
@@ -61,7 +61,7 @@ def touches_of(draw: st.DrawFn, policy: Policy) -> list[Touches]:
 
 
 def traced(policy: Policy, touches: list[Touches]):
-    """The tile graph of a trace in which the stages are launches that touch this."""
+    """Return the tile graph of a trace in which the stages are launches with these accesses."""
     footprints = []
     for stage, t in zip(policy.stages, touches, strict=True):
         number = np.arange(stage.tiles)

@@ -1,4 +1,4 @@
-"""Regions that PyTorch computes, and graphs whose regions are run on a CPU."""
+"""Regions that PyTorch computes, and graphs whose regions run on a CPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tileprof.runtime.compile.regions.region_op import running
 
 
 class Played:
-    """A runner that computes a region's nodes by PyTorch; ``shift`` is added to what it returns, ``error`` raised once
-    it has been called ``calls`` times.
+    """Return a runner that computes a region's nodes by PyTorch.
+
+    ``shift`` is added to its results; ``error`` is raised after ``calls`` calls.
     """
 
     def __init__(self, region, *, frozen=False, shift=0.0, error=None, calls=0) -> None:
@@ -26,7 +27,7 @@ class Played:
         if self.error is not None and self.calls == 0:
             raise self.error
         self.calls -= 1
-        if self.frozen:  # what it has folded once it keeps
+        if self.frozen:  # constants that it has folded once stay folded
             self.folded = self.folded or [inputs[n].clone() for n in self.region.folded]
             inputs = list(inputs)
             for number, copy in zip(self.region.folded, self.folded, strict=True):
@@ -42,7 +43,7 @@ class Played:
 
 
 def played(nodes, name="a part", *, folded=(), **how) -> Region:
-    """A region of these nodes, by PyTorch."""
+    """Return a region of these nodes, computed by PyTorch."""
     nodes = tuple(sorted(nodes))
     inputs = aten.inputs_of(nodes)
     updated = [n.args[0] for n in nodes if aten.calls(n, aten.ATEN.copy_.default)]
@@ -56,7 +57,7 @@ def played(nodes, name="a part", *, folded=(), **how) -> Region:
 
 
 def between(graph, first, last):
-    """The operations of a graph from one operator to another, parameters' own views left out."""
+    """Return the operations of a graph from one operator to another, without views of parameters."""
     nodes = list(graph.nodes)
     begin = next(i for i, n in enumerate(nodes) if aten.calls(n, first))
     end = max(i for i, n in enumerate(nodes) if aten.calls(n, last))
@@ -65,13 +66,13 @@ def between(graph, first, last):
 
 
 def replaced(module, *finders):
-    """(how many regions were found, what runs the graph with them)."""
+    """Return the number of regions, and a function that runs the graph with them."""
     regions = proposed(module.graph, finders)
-    changed, by_key = partitioned(module, regions)
+    new_module, by_key = partitioned(module, regions)
 
     def run(*args):
         with running(Lane.built(by_key, torch.device("cpu")).call):
-            return changed(*args)
+            return new_module(*args)
 
     return len(regions), run
 

@@ -1,5 +1,5 @@
 """Mutants of whole-model policies, and an oracle that runs them: each tile around the change is held back in turn, and
-what needs it must not run.
+the tiles that need it must not run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tileprof.policy.verification.verifier import verify
 from tileprof.runtime.programs.whole_policy import WholePlan
 
 KINDS = ("drop", "drop", "shift", "lower", "raise", "edge", "alias", "order")
-"""A wait dropped; one that names another tile's semaphore; a value lowered, or raised beyond reach; an edge dropped; a
-tile that posts another semaphore; tiles taken in another order, which is harmless.
+"""Kinds of mutants: a wait dropped; a wait for another tile's semaphore; a value lowered, or raised above the number of
+posts; an edge dropped; a tile that posts another semaphore; tiles in another order, which is harmless.
 """
 
 
 def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, int, Policy]]:
-    """Kind, stage that is changed, and policy: ``count`` mutants, of every kind in turn."""
+    """Yield kind, changed stage and policy of ``count`` mutants, of every kind in turn."""
     result = 0
     while result < count:
         kind = KINDS[result % len(KINDS)]
@@ -74,7 +74,7 @@ def _of_waits(policy: Policy, number: int, waits: Waits, kind: str, dice: random
 
 
 class Oracle:
-    """Runs mutants of one plan's policy near the changed stage: no dependency is longer than ``span`` stages."""
+    """Runs mutants of one plan's policy near the changed stage; no dependency is longer than ``span`` stages."""
 
     def __init__(self, plan: WholePlan, policy: Policy) -> None:
         self._plan, self._policy = plan, policy
@@ -82,12 +82,13 @@ class Oracle:
         self._waits_of_edge: dict[int, Waits] = {}
 
     def harmful(self, policy: Policy, stage: int) -> bool:
-        """Whether a tile can run before one that it needs, or one never runs. ``stage`` is the one whose waits were
-        changed, or that awaits changed posts.
+        """Return whether a tile can run before one that it needs, or never runs.
+
+        ``stage`` is the stage whose waits changed, or that waits for changed posts.
         """
         begin, end = max(0, stage - 2 * self._span), min(len(self._plan.tiles), stage + self._span + 1)
         starts = np.cumsum([0, *self._plan.tiles[begin:end]])
-        rows = int(starts[-1]) + 1  # row n: tile n of the window is held back; the last: none is
+        rows = int(starts[-1]) + 1  # row n holds tile n of the window back; the last row holds none
         finished_rows = {s: np.ones((rows, self._plan.tiles[s]), bool) for s in range(begin, end)}
         for s in range(begin, end):
             tiles = np.arange(self._plan.tiles[s])
@@ -132,7 +133,7 @@ class Oracle:
 
 @dataclass
 class Tally:
-    """What became of mutants, by kind."""
+    """Count the results of mutants by kind."""
 
     counts: Counter[str] = field(default_factory=Counter)
     harmful: Counter[str] = field(default_factory=Counter)

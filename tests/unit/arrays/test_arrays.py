@@ -1,4 +1,4 @@
-"""Column arithmetic against the same in plain loops."""
+"""Column arithmetic, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_union_is_the_same_for_integers_and_floats(rows):
 
 
 def greedy(begin, alike):
-    """Progressions one row at a time."""
+    """Return progressions, computed one row at a time."""
     out, row = [], 0
     while row < len(begin):
         count, step = 1, 0

@@ -1,4 +1,4 @@
-"""Below a limit of addresses libraries fail in any way: a verb says so before it loads them."""
+"""Below a limit of address space libraries fail in unpredictable ways, so a verb checks it before it loads them."""
 
 import resource
 import subprocess

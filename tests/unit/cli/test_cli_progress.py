@@ -1,4 +1,4 @@
-"""Check what a command says of itself while it works, where no terminal is watched."""
+"""Progress lines of a command when stderr is not a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions of --fail-if: what they mean, and which are refused."""
+"""Conditions of --fail-if: their meaning, and which are refused."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tileprof.errors import UserError
         ("time>+5%", 100.0, 104.0, False),
         ("time<-5%", 100.0, 94.0, True),
         ("time>+2us", 1000.0, 3500.0, True),
-        ("gap>+10%", 0.30, 0.35, False),  # of a share the change is in points: 5 of them
+        ("gap>+10%", 0.30, 0.35, False),  # the change of a share is in points: 5 of them
         ("gap>+10%", 0.30, 0.41, True),
         ("launches>+0", 10.0, 11.0, True),
         ("launches>+0", 10.0, 10.0, False),

@@ -1,4 +1,4 @@
-"""Check that what a terminal would obey does not reach it through an error's message."""
+"""Control characters do not reach the terminal through an error's message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: verbs, options, exit codes and what is said about bad usage."""
+"""The command line: verbs, options, exit codes and messages about bad usage."""
 
 import sys
 from argparse import ArgumentParser
@@ -144,7 +144,7 @@ def test_interpreter_options_are_told_from_the_programs():
 
 
 def _other_python(folder, *, works):
-    """An executable named python that can, or cannot, import what recording needs."""
+    """Write an executable named python that can, or cannot, import what recording needs."""
     python = folder / "python"
     python.write_text("#!/bin/sh\n" + ("exit 0\n" if works else "echo 'No module named x' >&2; exit 1\n"))
     python.chmod(0o755)

@@ -177,7 +177,7 @@ def test_a_trace_and_a_comparison_exclude_each_other(tmp_path) -> None:
 
 
 def test_predictions_are_put_beside_what_was_measured_elsewhere(monkeypatch, tmp_path, mlp) -> None:
-    """The stages' times come from the file; a chain without a case or without timed stages stays."""
+    """Times of the stages come from the file; a chain without a case or without timed stages stays unchanged."""
     monkeypatch.setattr(add_predictions, "cases", lambda: iter([Case("an MLP", mlp), Case("another", mlp)]))
     times = [asdict(alone(us)) for us in (200.0, 150.0)]
     rows = [

@@ -1,4 +1,6 @@
-"""``tileprof run`` on a GPU: policies for another are refused before anything runs, and times have a verdict."""
+"""``tileprof run`` on a GPU: policies for another GPU are refused before anything runs, and times come with a
+verdict.
+"""
 
 from __future__ import annotations
 

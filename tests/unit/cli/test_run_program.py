@@ -1,4 +1,4 @@
-"""``tileprof run -- PROGRAM``: the program stays as it is, its models are noticed, and what is measured is told."""
+"""``tileprof run -- PROGRAM``: the program stays unchanged, its models are noticed, and measurements are printed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_on_a_gpu(monkeypatch):
 
 
 class Cached(nn.Module):
-    """Keeps what it is given, in a cache that is an argument."""
+    """A module that keeps its inputs in a cache that is an argument."""
 
     def forward(self, x, cache):
         cache.rows.append(x) if cache.store is None else cache.store.add_(x)
@@ -100,7 +100,7 @@ def test_tensors_are_found_inside_of_caches() -> None:
 
 
 def measurement(call, times):
-    """`compare` with compilers and clock played."""
+    """Run `compare` with simulated compilers and a simulated clock."""
     records = []
 
     def clock(works, restore):
@@ -115,7 +115,7 @@ def measurement(call, times):
 def test_what_a_call_changes_is_put_back_between_the_variants(monkeypatch) -> None:
     cache = Cache()
     cache.store = torch.ones(2, 2)
-    monkeypatch.setattr(compare, "_compiled", lambda model, _: model)
+    monkeypatch.setattr(compare, "_compiled_model", lambda model, _: model)
     actual, observed_value = measurement(calls.Call(Cached(), (torch.ones(2, 2), cache), {}, 5), [3.0, 2.0, 1.0])
     assert all(torch.equal(s, torch.full((2, 2), 4.0)) for s in observed_value)
     assert torch.equal(cache.store, torch.ones(2, 2))
@@ -129,7 +129,7 @@ def test_a_compiler_that_fails_costs_its_own_column_only(monkeypatch) -> None:
             return lambda *_: (_ for _ in ()).throw(RuntimeError("no such kernel\nmore"))
         return model
 
-    monkeypatch.setattr(compare, "_compiled", compiled)
+    monkeypatch.setattr(compare, "_compiled_model", compiled)
     actual, _ = measurement(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 1.0])
     assert actual.failures == {"inductor": "RuntimeError: no such kernel"}
     assert set(actual.us) == {"eager", "tileprof"}
@@ -144,7 +144,7 @@ def test_what_is_left_is_told_with_its_share_of_the_time(monkeypatch) -> None:
             announce(report)
         return model
 
-    monkeypatch.setattr(compare, "_compiled", compiled)
+    monkeypatch.setattr(compare, "_compiled_model", compiled)
     monkeypatch.setattr(compare, "_shares", lambda _: {"addmm": 0.75, "softmax": 0.05, "relu": 0.2})
     actual, _ = measurement(calls.Call(nn.Linear(4, 4), (torch.ones(2, 4),), {}), [3.0, 2.0, 1.0])
     message = run_program.sentences(actual)
@@ -160,7 +160,7 @@ def test_the_shares_of_operators_add_up() -> None:
 
 @pytest.fixture
 def main_restored(monkeypatch):
-    """What a program that runs in this process changes."""
+    """The state that a program changes when it runs in this process."""
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)

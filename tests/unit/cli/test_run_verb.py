@@ -1,4 +1,4 @@
-"""``tileprof run`` where there is no GPU."""
+"""``tileprof run`` without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that verbs write: what is overwritten, and what never is."""
+"""Files that verbs write: which are overwritten, and which never are."""
 
 import os
 

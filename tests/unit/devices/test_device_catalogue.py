@@ -93,5 +93,5 @@ def test_ways_of_the_link_are_the_measured_medians():
         medians.setdefault(row["way"], {})[str(row["blocks"])] = row["median_ns"]
     trips = dict(devices.get("H200").link_trip_ns)
     assert tuple(trips) == LINK_WAYS
-    trips.pop("ring")  # measured apart, by link_times.cu
+    trips.pop("ring")  # measured separately, by link_times.cu
     assert trips == medians

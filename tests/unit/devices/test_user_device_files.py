@@ -8,7 +8,7 @@ from tileprof.errors import UserError
 
 @pytest.fixture
 def describe(tmp_path):
-    """Write a device file; what is not given is as on an H200. None removes a key."""
+    """Write a device file; other keys are those of an H200. None removes a key."""
 
     def write(**entries):
         values = {**devices.get("H200").to_dict(), **entries}

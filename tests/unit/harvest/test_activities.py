@@ -1,4 +1,4 @@
-"""Launches fall into calls by the markers between them, and what runs before a call is in no list."""
+"""Markers assign launches to calls, and launches before the first call belong to none."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""A harvest's slices: they continue where they were cut, keep failures as facts, and refuse another list's folder."""
+"""Slices of a harvest: they continue after an interruption, record failures, and refuse another list's folder."""
 
 import json
 
@@ -8,11 +8,11 @@ import pytest
 from tileprof.errors import UserError
 from tileprof.harvest import slices
 from tileprof.harvest.activity import Activity
-from tileprof.harvest.product_cases import COLUMNS, harvested, held_out
+from tileprof.harvest.products.product_cases import COLUMNS, harvested, held_out
 
 
 class Squares:
-    """A family whose calls say what they were asked for; case 3 is refused."""
+    """A family whose calls return their case; case 3 is refused."""
 
     name = "squares"
     columns = ("size",)
@@ -37,7 +37,7 @@ class Squares:
 
 
 class Runner:
-    """Launches one kernel per call that returns; the first of three is slow."""
+    """A recorder with one kernel per call that returns; the first of three launches is slow."""
 
     def run(self, calls, before=None):
         results = [(before and before(), call())[1] for call in calls]

@@ -1,4 +1,4 @@
-"""The harvest of PyTorch's own operators: its list, and what it calls."""
+"""The harvest of PyTorch's own operators: its list, and the operators that it calls."""
 
 from collections import Counter
 from importlib.util import find_spec
@@ -11,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tileprof.harvest import operators
 from tileprof.harvest.__main__ import main
 from tileprof.harvest.operators import registry
-from tileprof.harvest.product_cases import Dtype
+from tileprof.harvest.products.product_cases import Dtype
 
 
 class _Calls(TorchDispatchMode):
-    """Names of the operators that PyTorch dispatches."""
+    """Return the names of the operators that PyTorch dispatches."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ def test_each_operator_runs_at_its_smallest_sizes(name, build, types, sizes, mon
         step = build(torch, dtype, a, b, c)
         with _Calls() as calls:
             result = step()
-        # a copy of what is contiguous already, or on the CPU already, calls nothing there and returns what it has
+        # a copy of a contiguous tensor, or of one on the CPU, dispatches nothing and returns its input
         assert calls.names or isinstance(result, torch.Tensor), "a step that computes nothing would be timed"
 
 

@@ -1,4 +1,7 @@
-"""Builders of small traces. A `layer` is: read the input, write an activation; two launches a footprint."""
+"""Builders of small traces.
+
+A `layer` reads the input and writes an activation; two launches share a footprint.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ TILE_BYTES = 256
 
 
 def build_footprint(tiles=TILES, *, length=TILE_BYTES):
-    """Tile i reads run i of operand 0 and writes run i of operand 1."""
+    """Return a footprint in which tile i reads run i of operand 0 and writes run i of operand 1."""
     tile = np.arange(tiles)
     block = np.zeros((tiles, 3), np.int32)
     block[:, 0] = tile
@@ -42,7 +45,7 @@ def build_launch(footprint, buffers, **changed):
 
 
 def record_layers(writer, layers=3):
-    """A chain of copies, each layer with a footprint of its own and used twice; old activations are freed."""
+    """Write a chain of copies; each layer has a footprint of its own, used twice, and old activations are freed."""
     size = TILES * TILE_BYTES
     last = writer.add_buffer(base=0, bytes=size, kind="input", name="x", before_start=True)
     for layer in range(layers):
@@ -73,7 +76,7 @@ def layers():
 
 @pytest.fixture
 def writer(tmp_path):
-    """A factory of writers into the test's folder."""
+    """Provide a factory of writers into the test's folder."""
 
     def make(name="run", **options):
         values = {"recorder": "test", "command": ["infer.py"], "device": devices.get("H200")}
@@ -84,7 +87,7 @@ def writer(tmp_path):
 
 @pytest.fixture
 def whole_trace(writer, layers):
-    """A whole trace of three layers, loaded."""
+    """Provide a whole trace of three layers, loaded."""
     trace_writer = writer()
     layers(trace_writer)
     return load(trace_writer.close())

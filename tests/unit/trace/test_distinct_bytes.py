@@ -25,7 +25,7 @@ def boxes_of(rows):
 
 
 def touched_bytes(boxes, row):
-    """The bytes of one box, one by one."""
+    """Return the bytes of one box, one by one."""
     return {
         int(boxes.offset[row] + i * boxes.stride_0[row] + j * boxes.stride_1[row] + byte)
         for i in range(boxes.count_0[row])

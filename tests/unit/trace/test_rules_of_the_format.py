@@ -1,4 +1,4 @@
-"""Each rule must object to what it forbids: a valid trace, one value changed, and the rule that says so."""
+"""Each rule refuses what it forbids: a valid trace, one changed value, and the rule that names it."""
 
 import numpy as np
 import pytest

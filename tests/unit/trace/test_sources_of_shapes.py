@@ -1,4 +1,4 @@
-"""Where a modelled launch's shape and time come from: written, read, checked, and absent from older traces."""
+"""Sources of a modelled launch's shape and time: written, read, checked, and absent from older traces."""
 
 import pyarrow.parquet as pq
 import pytest

@@ -12,7 +12,7 @@ from tileprof.trace import load, manifest, schema, validate
 
 
 def refusal(path):
-    """The message with which a trace is refused, at the door or when its tables are read."""
+    """Return the message with which a trace is refused when it is opened or when its tables are read."""
     with pytest.raises(TraceError) as error:  # noqa: PT012 - lazily read tables are refused when they are read
         trace = load(path)
         for name in schema.TABLES:

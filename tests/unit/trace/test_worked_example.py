@@ -1,4 +1,4 @@
-"""The example in the docstring of ``tileprof.trace.schema``, written and compared with what stands there."""
+"""The example in the docstring of ``tileprof.trace.schema``, written and compared with the docstring."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def example(writer):
 
 
 def printed_table(table):
-    """The column names and rows that the docstring prints for a table, without the remarks beside them."""
+    """Return the column names and rows that the docstring prints for a table, without the remarks beside them."""
     lines = iter(schema.__doc__.split("**A worked example.**")[1].splitlines())
     header = next(line for line in lines if line.startswith(f"    {table} ")).split()[1:]
     header = [name for name in header if name != "..."]

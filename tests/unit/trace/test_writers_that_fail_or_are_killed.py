@@ -16,11 +16,11 @@ from tileprof.trace import arrow, folder, load, manifest, schema, validate
 from tileprof.trace import writer as writing
 
 PARTS = 22
-"""Parts that three layers make when a checkpoint comes every 20 rows."""
+"""Number of parts of three layers with a checkpoint every 20 rows."""
 
 
 class Killed(BaseException):
-    """Stands for a signal: nothing may catch it."""
+    """An exception that stands for a signal; nothing may catch it."""
 
 
 def no_space():
@@ -34,7 +34,7 @@ def small_parts(monkeypatch):
 
 @pytest.fixture
 def fail_at(monkeypatch):
-    """Let the nth part, and ``times - 1`` after it, fail with an error. Returns the list of parts asked for."""
+    """Let the nth part, and ``times - 1`` after it, fail with an error. Return the list of requested parts."""
 
     def arrange(nth, error=None, times=1):
         real, actual = arrow.write_part, []
@@ -230,20 +230,20 @@ def test_a_recording_under_way_is_left_alone_even_with_force(writer):
 
 
 def test_what_a_killed_recording_left_needs_force(writer):
-    left = writer()
-    left.abandon("for the test")
+    dead_writer = writer()
+    dead_writer.abandon("for the test")
     with pytest.raises(UserError, match="did not end: will not overwrite it without --force"):
         writer()
     assert writer(force=True).close().exists()
 
 
 def test_a_dead_writers_folder_is_not_taken_for_a_live_one(writer):
-    left = writer()
-    first_manifest = json.loads((left.partial_path / manifest.FILE_NAME).read_text())
+    dead_writer = writer()
+    first_manifest = json.loads((dead_writer.partial_path / manifest.FILE_NAME).read_text())
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     first_manifest["writer"]["pid"] = child.pid
-    manifest.write(left.partial_path, first_manifest)
+    manifest.write(dead_writer.partial_path, first_manifest)
     assert writer(force=True).close().exists()
 
 
@@ -344,16 +344,16 @@ def test_a_folder_that_is_removed_under_the_writer_is_said(writer, layers):
 
 
 def _interrupted(result, layers, lines):
-    """Record until this many lines of the writer have run, then be interrupted; whether it came to that."""
-    left = lines
+    """Record until this many lines of the writer have run, then raise; return whether that happened."""
+    lines_left = lines
 
     def count(frame, event, _):
-        nonlocal left
+        nonlocal lines_left
         if not frame.f_code.co_filename.endswith("trace/writer.py"):
             return None
         if event == "line":
-            left -= 1
-            if left == 0:
+            lines_left -= 1
+            if lines_left == 0:
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return count

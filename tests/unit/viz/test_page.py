@@ -42,7 +42,7 @@ def test_only_the_pages_own_code_and_style_may_run(text):
 def test_nothing_is_fetched(text):
     addresses = set(re.findall(r"""(?:https?:)?//[\w.-]+\.\w+[^\s"']*""", text))
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a namespace, never fetched
-    assert "connect-src" not in text  # so what a served page fetches with is of no use in a file
+    assert "connect-src" not in text  # so that the code with which a served page fetches does nothing in a file
     assert not re.search(r"\b(XMLHttpRequest|WebSocket|import)\s*\(|innerHTML|insertAdjacentHTML|document\.write", text)
 
 
@@ -234,7 +234,7 @@ def test_a_large_program_takes_few_bytes_an_edge(tmp_path):
 
 @pytest.fixture
 def crowded_trace(tmp_path):
-    """Fifty launches whose tiles and relations are random, so that nothing compresses."""
+    """Return fifty launches whose tiles and relations are random, so that nothing compresses."""
     program = Program(tmp_path / "t")
     rng = np.random.default_rng(3)
     before, tiles = program.buffer(), 2_000

@@ -1,4 +1,4 @@
-"""The page's scripts: what a page holds is the bundle of the sources in viz/scripts."""
+"""The page's scripts: the page holds the bundle of the sources in viz/scripts."""
 
 import hashlib
 from pathlib import Path

@@ -148,8 +148,8 @@ def _logs(program: tuple[str, ...], places: Sequence[Path], library: Path) -> li
         running.append(
             (place, subprocess.Popen(command_of(program), env=environment, stdin=silent, stdout=silent, stderr=silent))
         )
-    ended = [place for place, process in running if process.wait() == 0]
-    logs = [sorted(place.glob("launches-*"), key=lambda path: path.stat().st_size) for place in ended]
+    finished_folders = [place for place, process in running if process.wait() == 0]
+    logs = [sorted(place.glob("launches-*"), key=lambda path: path.stat().st_size) for place in finished_folders]
     return [paths[-1] for paths in logs if paths]
 
 
@@ -191,16 +191,16 @@ def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
         for symbol, count in sorted(counts["differences"].items(), key=lambda item: -item[1])[:_SHOWN]:
             _say(f"  {count:,} times where {symbol} writes")
     else:
-        rested = int(counts["rested"])
-        share = 1 - int(counts["unknown"]) / max(1, launches - rested)
+        stream_order_launches = int(counts["rested"])
+        share = 1 - int(counts["unknown"]) / max(1, launches - stream_order_launches)
         _say(
             f"the table knew {share:.0%} of {launches:,} launches; {counts['spread']:,} went to other streams, with "
             f"{counts['waits']:,} waits; {counts['graph_kernels']:,} ran in {counts['graph_launches']:,} launches of "
             f"{counts['graphs']:,} graphs; everything was ordered around {counts['barriers']:,} calls"
         )
-        if rested:
+        if stream_order_launches:
             _say(
-                f"{rested:,} launches stayed in stream order: the GPU had nothing to do when they came, so that the "
+                f"{stream_order_launches:,} launches stayed in stream order: the GPU was idle when they came, so the "
                 "host bounds the program, and no order of kernels makes it faster (a CUDA graph does)"
             )
         if counts["queued"]:

@@ -178,10 +178,10 @@ def sentences(result: Mapping[str, Any]) -> list[str]:
         far = "not finite" if number["relative_error"] is None else f"{number['relative_error']:.1e}"
         lines.append(f"  {number['output']}: {verdict} (relative error {far})")
     bits = "the same bits" if result["same_in_every_run"] else "DIFFERENT BITS"
-    return [*lines, f"  {result['runs']} runs, {bits} in each.", *_measured(result)]
+    return [*lines, f"  {result['runs']} runs, {bits} in each.", *_lines_of_times(result)]
 
 
-def _measured(result: Mapping[str, Any]) -> list[str]:
+def _lines_of_times(result: Mapping[str, Any]) -> list[str]:
     """Return the times, and in one sentence what they mean."""
     rows = {row["row"]: row for row in result["times"]}
     if not rows:

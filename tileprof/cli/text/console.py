@@ -84,8 +84,10 @@ def plain(text: str, most: int = 0) -> str:
     """Return untrusted text on one line, control and format characters as escapes; longer than ``most`` loses its
     middle.
     """
-    shown = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
-    if most and len(shown) > most:
+    escaped_text = "".join(
+        c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text
+    )
+    if most and len(escaped_text) > most:
         half = (most - 1) // 2
-        shown = f"{shown[:half]}…{shown[len(shown) - (most - 1 - half) :]}"
-    return shown
+        escaped_text = f"{escaped_text[:half]}…{escaped_text[len(escaped_text) - (most - 1 - half) :]}"
+    return escaped_text

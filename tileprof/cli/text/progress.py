@@ -48,9 +48,9 @@ def steps() -> Iterator[Callable[[str], None]]:
 
     columns = (SpinnerColumn("line"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     console = terminal(file=sys.stderr)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as shown:
-        task = shown.add_task("tileprof")
-        yield lambda step: shown.update(task, description=f"tileprof: {step}")
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
+        task = progress.add_task("tileprof")
+        yield lambda step: progress.update(task, description=f"tileprof: {step}")
 
 
 def _between_lines() -> float:

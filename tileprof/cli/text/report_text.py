@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tileprof.analysis.guidance import Guidance
-    from tileprof.viz.report_curves import Curves
+    from tileprof.viz.figures.report_curves import Curves
 
 _NARROWEST = 80
 _COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}
@@ -96,7 +96,7 @@ def _warnings(report: Report, *, recording: bool) -> list[str]:
         lines.append("STILL BEING RECORDED: this report covers what is on the disk so far.")
     elif not source.complete:
         why = f" ({plain(source.reason)})" if source.reason else ""
-        lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")
+        lines.append(f"PARTIAL TRACE{why}: it ends before the program did. The report is about the recorded part.")
     if assumed := report.program.tile_times.get(ROOFLINE, 0):
         lines.append(
             f"{assumed:,} of {report.program.launches:,} launches have no durations: patterns and waves are right, "
@@ -135,10 +135,10 @@ def _program(report: Report, curves: Curves | None) -> Table:
         return _key_value_table(lines)
     if not report.dependencies_known:
         return _key_value_table([*lines, *_shape(report, curves), ("dependencies", "unknown: no bound, no gain")])
-    moved = f"tiles read {quantity(p.bytes_read)}B and write {quantity(p.bytes_written)}B"
+    traffic = f"tiles read {quantity(p.bytes_read)}B and write {quantity(p.bytes_written)}B"
     lines += [
         *_shape(report, curves),
-        ("work", f"{'arithmetic not recorded' if _no_flops(report) else f'{quantity(p.flops)}FLOP'}; {moved}"),
+        ("work", f"{'arithmetic not recorded' if _no_flops(report) else f'{quantity(p.flops)}FLOP'}; {traffic}"),
         (
             "memory",
             f"{quantity(report.bounds.dram_bytes)}B in and out, of which an L2's worth each may stay on the chip",
@@ -240,10 +240,10 @@ def _bounds(report: Report) -> Table:
     listed = {"achieved": b.listed_ns}
     if b.listed_reuse_ns != b.listed_ns:
         listed = {"achieved; memory renamed": b.listed_ns, "achieved; memory recycled as recorded": b.listed_reuse_ns}
-    for how, reached in listed.items():
-        if reached is not None:
-            saved = percent(max(0.0, 1 - reached / b.recorded_ns)) if b.recorded_ns > 0 else "-"
-            table.add_row("list schedule", duration(reached), saved, how)
+    for how, list_ns in listed.items():
+        if list_ns is not None:
+            saved = percent(max(0.0, 1 - list_ns / b.recorded_ns)) if b.recorded_ns > 0 else "-"
+            table.add_row("list schedule", duration(list_ns), saved, how)
     return table
 
 
@@ -294,8 +294,8 @@ def _print_pairs(report: Report, top: int, console: Console, curves: Curves | No
     if not len(groups):
         console.print(Text("No launch depends on another: they may all run at the same time."))
         return
-    shown = groups[groups["direct"].to_numpy(bool)]
-    rows = (shown.head(top) if top else shown).to_dict("records")
+    direct_groups = groups[groups["direct"].to_numpy(bool)]
+    rows = (direct_groups.head(top) if top else direct_groups).to_dict("records")
     table = Table(
         box=None,
         pad_edge=False,
@@ -315,7 +315,7 @@ def _print_pairs(report: Report, top: int, console: Console, curves: Curves | No
         table.add_row(*_pair_cells(row, report.program.recorded_ns, names, curves))
     console.print(table)
     console.width = width
-    console.print(Text(_below(report, len(shown), len(rows)), style="dim"))
+    console.print(Text(_below(report, len(direct_groups), len(rows)), style="dim"))
     console.print(_first_pair(report))
 
 

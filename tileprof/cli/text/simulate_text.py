@@ -46,7 +46,7 @@ _TRIGGERS = (
 _MEASURED_PDL = (
     "Simulated. Where dependent launch with the wait at entry was measured on an H200, GPT-3's MLP at 16 to 256 "
     "tokens, it was slower than stream order: "
-    "measure before you rely on a small gain (tests/benchmarks/bench_h200_chains.py)."
+    "measure before you rely on a small gain (tests/benchmarks/simulator/bench_h200_chains.py)."
 )
 
 
@@ -58,8 +58,9 @@ def wide_terminal(*, plain: bool = False) -> Console:
 
 
 def print_standing(console: Console, trace: Trace, name: str = "") -> None:
-    """Print what keeps the trace from being the whole program, or exactly it; nothing where nothing does. ``name``: of
-    which of several traces.
+    """Print why the trace is partial or partly conservative, or print nothing.
+
+    ``name`` distinguishes the trace from others.
     """
     whose = f"{plain(name)}: " if name else ""
     standing = standing_of(trace)
@@ -67,7 +68,7 @@ def print_standing(console: Console, trace: Trace, name: str = "") -> None:
         why = f" ({plain(standing['reason'])})" if standing["reason"] else ""
         console.print(
             Text(
-                f"{whose}PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.",
+                f"{whose}PARTIAL TRACE{why}: it ends before the program did. The results are for the recorded part.",
                 style="bold yellow",
             )
         )
@@ -84,9 +85,7 @@ def print_standing(console: Console, trace: Trace, name: str = "") -> None:
 
 
 def standing_of(trace: Recording) -> dict[str, Any]:
-    """Return whether the trace is complete, why not, and of how many launches it knows only a superset of what they
-    touch.
-    """
+    """Return whether the trace is complete, the reason if it is not, and the number of conservative launches."""
     return {
         "complete": trace.complete,
         "reason": str(trace.manifest.get("reason") or ""),
@@ -95,8 +94,9 @@ def standing_of(trace: Recording) -> dict[str, Any]:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print it with every value whole: columns but the first are as wide as their cells, even beyond the terminal's
-    edge; names and headers fold.
+    """Print a table without cutting values.
+
+    All columns but the first are as wide as their cells, even beyond the terminal's edge; names and headers fold.
     """
     for column in table.columns[1:]:
         column.overflow = "fold"
@@ -114,7 +114,7 @@ def print_notes(
     bounds: Bounds,
     agrees: Agreement | None,
 ) -> None:
-    """Deadlocks, what schedulers have to say, and what every number assumes."""
+    """Print deadlocks, the notes of the schedulers, and the assumptions behind the numbers."""
     for s in schedules:
         if s.deadlock:
             console.print(Text(f"{plain(s.scheduler)}: {s.deadlock}"))
@@ -145,21 +145,20 @@ def _below_the_bound(schedules: list[Schedule], bounds: Bounds) -> list[str]:
     if not below:
         return []
     sentence = f"Simulated faster than the {bounds.binding} bound: {', '.join(map(plain, below))}."
-    return [
-        f"{sentence} Lives as recorded do not share bandwidth and arithmetic; with --durations shared-roofline they do."
-    ]
+    remedy = "Recorded durations do not model shared bandwidth and arithmetic; --durations shared-roofline does."
+    return [f"{sentence} {remedy}"]
 
 
 def _without_flops(simulator: Simulator) -> list[str]:
-    """Return where the model of lives needs FLOPs that the recorder did not see."""
+    """Return a sentence if the model of durations needs FLOPs that the trace does not have."""
     launches = simulator.graph.launches
     unknown = int((launches["flops"] <= 0).sum())
     if simulator.lives.name != SharedRoofline.name or not unknown:
         return []
     if unknown == len(launches):
-        return ["The trace has no FLOPs: its launches share DRAM bandwidth alone here, and no arithmetic."]
-    of_all = f"Of {counted(len(launches), 'launch')} {unknown:,}"
-    return [f"{of_all} have no FLOPs in the trace: they share DRAM bandwidth alone here, and no arithmetic."]
+        return ["The trace has no FLOPs: its launches share only DRAM bandwidth here, not arithmetic."]
+    share = f"{unknown:,} of {counted(len(launches), 'launch')}"
+    return [f"{share} have no FLOPs in the trace: they share only DRAM bandwidth here, not arithmetic."]
 
 
 def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> list[str]:
@@ -168,12 +167,11 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
     unknown = simulator.recorded.source.count(ROOFLINE)
     if unknown:
         lines.append(
-            f"No duration was recorded of {counted(unknown, 'launch')}: taken to last as a roofline of the recorded "
-            "device says."
+            f"The trace has no duration for {counted(unknown, 'launch')}: a roofline of the recorded device gives one."
         )
     if not agrees.launches:
         return lines
-    lines.append(_reproduced(agrees))
+    lines.append(_agreement_sentence(agrees))
     if calibrated:
         least, most = min(calibrated.values()), max(calibrated.values())
         lines.append(
@@ -183,40 +181,39 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
             "launch alone takes its uninstrumented time."
         )
     recorded = agrees.recorded_running_ns + agrees.recorded_between_ns
-    sentence = f"Recorded were {duration(recorded)}"
-    if agrees.recorded_between_ns > 1.1 * agrees.simulated_between_ns:
-        sentence += (
-            f", of which no kernel ran for {duration(agrees.recorded_between_ns)}; as simulated that is "
-            f"{duration(agrees.simulated_between_ns)}, for the "
-            f"simulated host takes {duration(simulator.machine.device.issue_ns())} per launch (stream:issue=5us makes "
-            "it slower)"
-        )
     issue_ns = simulator.machine.device.issue_ns()
     held_up = (
-        f", for the simulated host takes {duration(issue_ns)} per launch, and kernels wait for it (stream:issue=0ns: "
-        "it is far ahead)"
+        f", since the simulated host takes {duration(issue_ns)} per launch, and kernels wait for it (stream:issue=0ns: "
+        "a host that is far ahead)"
         if agrees.simulated_between_ns > 1.1 * agrees.recorded_between_ns
         and issue_ns * agrees.launches > 0.9 * stream.time_ns
         else ""
     )
+    error = signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)
     lines.append(
-        f"{sentence}; as simulated it is {duration(stream.time_ns)} "
-        f"({signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)}){held_up}."
+        f"The program took {duration(recorded)} as recorded, {duration(stream.time_ns)} as simulated "
+        f"({error}){held_up}."
     )
+    if agrees.recorded_between_ns > 1.1 * agrees.simulated_between_ns:
+        lines.append(
+            f"No kernel ran for {duration(agrees.recorded_between_ns)} as recorded, for "
+            f"{duration(agrees.simulated_between_ns)} as simulated, since the simulated host takes "
+            f"{duration(issue_ns)} per launch (stream:issue=5us: a slower host)."
+        )
     return lines
 
 
-def _reproduced(agrees: Agreement) -> str:
+def _agreement_sentence(agrees: Agreement) -> str:
     constructed, free = agrees.by_construction, agrees.launches - agrees.by_construction
     if agrees.off:
         return (
             f"Stream order as simulated is more than 5% off the recorded time of {agrees.off:,} of "
             f"{counted(agrees.launches, 'launch')}, the most for "
-            f"launch {agrees.worst} ({agrees.worst_off:.0%}): dispatched SM by SM or beside others, its tiles take "
-            "another time together than they did."
+            f"launch {agrees.worst} ({agrees.worst_off:.0%}). The simulator dispatches its tiles in another order or "
+            "beside other tiles than the GPU did."
         )
     fitted = (
-        f"{counted(constructed, 'launch')} by construction (lives of tiles are scaled so that each launch alone takes "
+        f"{counted(constructed, 'launch')} by construction (tile durations are scaled so that each launch alone takes "
         "its recorded time)"
     )
     if not free:
@@ -239,7 +236,7 @@ def print_triggers(console: Console, pairs: list[Trigger]) -> None:
     console.print(table, crop=False)
     unknown = sum(t.prologue is None for t in pairs)
     more = f"{len(pairs) - _MOST_TRIGGERS:,} more kinds of pairs are in --json. " if len(pairs) > _MOST_TRIGGERS else ""
-    of_all = f"Of {len(pairs):,} kinds {unknown:,} have no recorded prologue. " if unknown else ""
+    of_all = f"{unknown:,} of {len(pairs):,} kinds have no recorded prologue. " if unknown else ""
     console.print(Text(more + of_all + _TRIGGERS, style="dim"))
 
 

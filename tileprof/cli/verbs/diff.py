@@ -90,10 +90,10 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
     program = table("", "A", "B", "change")
     for name, (before, after) in comparison.facts.items():
         if UNITS[name] == "share" and before is not None and after is not None:
-            moved = f"{100 * (after - before):+.1f} points" if after != before else ""
+            difference = f"{100 * (after - before):+.1f} points" if after != before else ""
         else:
-            moved = change(before, after)
-        program.add_row(name, fact_text(name, before), fact_text(name, after), moved)
+            difference = change(before, after)
+        program.add_row(name, fact_text(name, before), fact_text(name, after), difference)
     for name, (was, is_) in comparison.patterns.items():
         if was != is_:
             program.add_row(f"pairs: {name}", f"{was:,}", f"{is_:,}", change(was, is_))
@@ -103,13 +103,13 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
         console.print(Text("\nEvery module and operator takes the same number of launches and the same time."))
         return
     console.print()
-    changed = table("module and operator", "launches A", "B", "time A", "B", "change")
+    change_table = table("module and operator", "launches A", "B", "time A", "B", "change")
     room = max(console.width - 52, 24)
     for row in rows[: options.top] if options.top else rows:
         name = plain(f"{row.module} {row.operator}".strip(), room)
         times = (*map(duration, row.time_ns), change(*row.time_ns))
-        changed.add_row(*map(Text, (name, f"{row.launches[0]:,}", f"{row.launches[1]:,}", *times)))
-    console.print(changed)
+        change_table.add_row(*map(Text, (name, f"{row.launches[0]:,}", f"{row.launches[1]:,}", *times)))
+    console.print(change_table)
     if options.top and len(rows) > options.top:
         console.print(Text(f"{len(rows) - options.top} more changed; --top 0 shows all.", style="dim"))
 

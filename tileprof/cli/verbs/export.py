@@ -141,7 +141,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
             policy = _sound(options, graph, launches)
         else:
             graph, launches, fit = _stages(options, graph, launches)
-            policy = _synthesised(options, graph, launches)
+            policy = _synthesised_policy(options, graph, launches)
             if fit is not None:
                 policy = recut_operators.with_kernel_prediction(policy, fit, graph.device.sms)
     _say_prediction(policy)
@@ -165,7 +165,7 @@ def _stages(
     recut = None if options.by_filters else recut_operators.in_tiles_of_stages(graph)  # filters are of recorded tiles
     cut = recut or recut_operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
     fit = None
-    suited = _suited(options, recut, launches) if recut is not None else None
+    suited = _recut_recording(options, recut, launches) if recut is not None else None
     if suited is not None:
         cut, stages, fit = suited
     elif launches is None:
@@ -190,7 +190,7 @@ def _stages(
     return cut.graph, stages, fit
 
 
-def _suited(
+def _recut_recording(
     options: Namespace, cut: recut_operators.Cut, launches: list[int] | None
 ) -> tuple[recut_operators.Cut, list[int], Suited] | None:
     """Return the recording cut into the tiles that suit the persistent kernel, the stages that it runs, and how it
@@ -265,7 +265,7 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
     return with_prediction(rebound(policy, graph, numbers), graph, numbers)
 
 
-def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
+def _synthesised_policy(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
     from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - as above
     from tileprof.policy.synthesis.stage_choice import epilogues_between  # noqa: PLC0415 - as above
@@ -276,18 +276,18 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> P
     if folded:
         graph = fuse(graph, launches)
         if not options.fuse:
-            say(f"{_numbered(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).")
+            say(f"{_subject_with_verb(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).")
     elif more:
         say(
-            f"{_numbered(more, 'becomes')} a stage too: the stages depend on each other through it (--fuse: part of "
-            "the stage before it)."
+            f"{_subject_with_verb(more, 'becomes')} a stage too: the stages depend on each other through it "
+            "(--fuse: part of the stage before it)."
         )
         launches = sorted({*launches, *more})
     policy = synthesise(graph, launches, folded=folded)
     return recut_operators.with_best_waits(policy, graph, launches) if options.format == "json" else policy
 
 
-def _numbered(launches: list[int], verb: str) -> str:
+def _subject_with_verb(launches: list[int], verb: str) -> str:
     """Return the subject of a sentence about launches, with its verb: ``Launch 3 is``."""
     numbers = ", ".join(map(str, launches))
     return f"Launch {numbers} {verb}" if len(launches) == 1 else f"Launches {numbers} each {verb}"

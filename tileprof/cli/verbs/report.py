@@ -84,7 +84,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     from tileprof.cli.text.report_text import print_report  # noqa: PLC0415 - as above
     from tileprof.devices import get  # noqa: PLC0415 - as above
     from tileprof.trace import manifest  # noqa: PLC0415 - as above
-    from tileprof.viz.report_curves import Curves  # noqa: PLC0415 - as above
+    from tileprof.viz.figures.report_curves import Curves  # noqa: PLC0415 - as above
 
     gc.set_threshold(50_000)  # a report makes many small arrays and hardly a cycle: a tenth of its time
     conditions = [condition(text, changes=False) for text in options.fail_if]
@@ -101,7 +101,7 @@ def _print(trace: Trace, options: Namespace) -> int:
             guidance = guide(report, simulator, times.result())
         curves = Curves(graph)
         step("asking filters that blocks filled")
-        inserted = _inserted(trace)
+        inserted = _filter_answers(trace)
     if options.json:
         parts: dict[str, object] = {"guidance": guidance.to_json()}
         parts |= {"filters": inserted.to_json()} if inserted is not None else {}
@@ -121,7 +121,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     return 1 if failures else 0
 
 
-def _inserted(trace: Trace) -> InsertedReport | None:
+def _filter_answers(trace: Trace) -> InsertedReport | None:
     """Return what filters answer that blocks filled; None where there are none or too many pairs of blocks."""
     from tileprof.analysis.simulate.inserted import inserted_report  # noqa: PLC0415 - as above
 

@@ -33,7 +33,7 @@ def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
     try:
         while True:
             recording = manifest.live_writer(partial) is not None
-            trace = _loaded(partial, whole, recording=recording)
+            trace = _newest_trace(partial, whole, recording=recording)
             if trace is not None:
                 state = (recording, trace.count("launches"), trace.count("times"))
                 clear = sys.stdout.isatty() and not plain and (recording or last_state is not None)
@@ -53,7 +53,7 @@ def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
         return 0
 
 
-def _loaded(partial: Path, whole: Path, *, recording: bool) -> Trace | None:
+def _newest_trace(partial: Path, whole: Path, *, recording: bool) -> Trace | None:
     """Return what there is; None while the recording's end moves it from one name to the other."""
     if recording:
         with suppress(TraceError):

@@ -121,7 +121,7 @@ def _check_export(options: Namespace) -> None:
         return
     if options.sweep is not None or len(options.trace) > 1:
         raise UserError("--export shows one trace at one setting, without --sweep")
-    check_file(_exported(options, options.trace[0]), force=options.force)
+    check_file(_export_path(options, options.trace[0]), force=options.force)
 
 
 def _check_workload(options: Namespace) -> None:
@@ -185,11 +185,11 @@ def _one(options: Namespace, path: str) -> int:
     else:
         _print_json(path, machine, simulator, schedules, bounds, agrees, pairs, advice)
     if options.export:
-        _export(_exported(options, path), graph, schedules)
+        _export(_export_path(options, path), graph, schedules)
     return 1 if any(s.deadlock for s in schedules) else 0
 
 
-def _exported(options: Namespace, path: str) -> Path:
+def _export_path(options: Namespace, path: str) -> Path:
     """Return where --export writes: what -o says, or beside the caller under the trace's name."""
     return options.output or Path(Path(path).resolve().name).with_suffix(".perfetto.json")
 

@@ -76,7 +76,7 @@ def _run(options: Namespace) -> int:
         graph = recut_operators.fitting(policy, graph)
     launches = launches_of(options, graph)
     if policy is None:
-        launches, graph, policy = _shipped(name, options, graph, launches)
+        launches, graph, policy = _cusync_policy(name, options, graph, launches)
     elif options.fuse:
         graph = fuse(graph, launches if launches is not None else _named_launches(policy))
     elif launches is None:
@@ -99,7 +99,7 @@ def _load(name: str, size: int | None) -> Policy | None:
     return None if name.startswith(PREFIX) else policies.load(name, size)
 
 
-def _shipped(
+def _cusync_policy(
     name: str, options: Namespace, graph: TileGraph, launches: list[int] | None
 ) -> tuple[list[int], TileGraph, Policy]:
     from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy  # noqa: PLC0415 - as above
@@ -149,14 +149,14 @@ def _print_missing(assessment: Assessment, first: int) -> None:
     from tileprof.cli.text.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     missing = assessment.missing()
-    shown = missing.head(first) if first else missing
-    for row in shown.to_dict("records"):
+    first_missing = missing.head(first) if first else missing
+    for row in first_missing.to_dict("records"):
         print(
             f"  {plain(row['consumer'])} {_at(row['consumer_tile'])} needs {row['bytes']:,} bytes of "
             f"{plain(row['producer'])} {_at(row['producer_tile'])} ({row['hazard']})"
         )
-    if len(shown) < len(missing):
-        print(f"  … and {len(missing) - len(shown):,} more (--first 0 names all)")
+    if len(first_missing) < len(missing):
+        print(f"  … and {len(missing) - len(first_missing):,} more (--first 0 names all)")
 
 
 def _at(tile: list[int]) -> str:

@@ -68,14 +68,14 @@ def _run(options: Namespace) -> int:
         guidance = None if options.quick else guide(report, Simulator(graph))
         step(f"simulating schedulers and other GPU sizes{first_time()}; --quick leaves this out")
         simulated = (None, ()) if options.quick else (study(graph), variants(graph))
-        shown = graph, report, simulated[0], policy, simulated[1]
+        contents = graph, report, simulated[0], policy, simulated[1]
         if not options.serve:
             step("writing the page")
-            text = page(*shown, guidance=guidance)
+            text = page(*contents, guidance=guidance)
     if options.serve:
         from tileprof.viz.serve import Answers  # noqa: PLC0415 - not needed for pages in files
 
-        return _serve(options, Answers(*shown, guidance))
+        return _serve(options, Answers(*contents, guidance))
     _write(target, text)
     if options.json:
         print(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.harvest.operators import elementwise, indexing, layers, norms, reductions, registry
-from tileprof.harvest.product_cases import Dtype
+from tileprof.harvest.products.product_cases import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,7 +19,7 @@ from tileprof.harvest.operators.registry import (
     random_tensor,
     sizes_of,
 )
-from tileprof.harvest.product_cases import Dtype
+from tileprof.harvest.products.product_cases import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable

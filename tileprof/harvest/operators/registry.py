@@ -6,7 +6,7 @@ import math
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tileprof.harvest.product_cases import Dtype
+from tileprof.harvest.products.product_cases import Dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

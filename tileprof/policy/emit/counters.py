@@ -78,8 +78,8 @@ def _groups(stage: int, tiles: int, parts: list[tuple[I64, I64, I64]]) -> list[d
     group, first = equal_lists(indptr, (counter, value))
     counters = []
     for number, tile in enumerate(first.tolist()):
-        awaited = slice(int(indptr[tile]), int(indptr[tile + 1]))
-        waits = np.stack([counter[awaited], value[awaited]], axis=1).tolist()
+        wait_range = slice(int(indptr[tile]), int(indptr[tile + 1]))
+        waits = np.stack([counter[wait_range], value[wait_range]], axis=1).tolist()
         counters.append({"stage": stage, "tiles": _ranges(np.flatnonzero(group == number)), "waits": waits})
     return counters
 

@@ -257,9 +257,9 @@ def _comment(expressed: Expressed, names: list[str], lowered: Mapping[tuple[int,
         lines.append(f"  {consumer} on {producer}: {comment(edge.reason) or edge.kind}")
         lines += _shown_waits(policy.stages[edge.consumer], lowered[edge.producer, edge.consumer])
     lines += ["", "Optimisations"]
-    lines += [f"  {comment(part)}" for reason in _optimisations(policy) for part in _folded(reason)]
+    lines += [f"  {comment(part)}" for reason in _optimisations(policy) for part in _wrapped_lines(reason)]
     lines += ["", "What cuSync cannot express and this header over-synchronises"]
-    lines += [f"  {comment(part)}" for reason in expressed.reasons for part in _folded(reason)] or ["  nothing"]
+    lines += [f"  {comment(part)}" for reason in expressed.reasons for part in _wrapped_lines(reason)] or ["  nothing"]
     lines += [
         "",
         "How to use it",
@@ -280,10 +280,12 @@ def _shown_waits(stage: Stage, waits: Waits) -> list[str]:
     waiting = np.flatnonzero(np.diff(waits.indptr))
     for tile in waiting[:_SHOWN].tolist():
         rows = range(int(waits.indptr[tile]), int(waits.indptr[tile + 1]))
-        awaited = [f"{waits.semaphore[w]} at {waits.value[w]} of {waits.posts[waits.semaphore[w]]} posts" for w in rows]
-        more = f", and {len(awaited) - _SHOWN} more" if len(awaited) > _SHOWN else ""
+        wait_texts = [
+            f"{waits.semaphore[w]} at {waits.value[w]} of {waits.posts[waits.semaphore[w]]} posts" for w in rows
+        ]
+        more = f", and {len(wait_texts) - _SHOWN} more" if len(wait_texts) > _SHOWN else ""
         place = f"({tile % gx}, {tile // gx % gy}, {tile // (gx * gy)})"
-        lines.append(f"    tile {place} awaits semaphore {', '.join(awaited[:_SHOWN])}{more}")
+        lines.append(f"    tile {place} awaits semaphore {', '.join(wait_texts[:_SHOWN])}{more}")
     if len(waiting) > _SHOWN:
         lines.append(f"    and so on, {len(waiting) - _SHOWN} more tiles")
     if len(waiting) < stage.tiles:
@@ -291,7 +293,7 @@ def _shown_waits(stage: Stage, waits: Waits) -> list[str]:
     return lines
 
 
-def _folded(text: str) -> list[str]:
+def _wrapped_lines(text: str) -> list[str]:
     words, lines = text.split(), [""]
     for word in words:
         if len(lines[-1]) + len(word) > 100:

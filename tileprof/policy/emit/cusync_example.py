@@ -116,7 +116,7 @@ def _launch(expressed: Expressed, number: int, name: str, *, event: bool) -> str
     events = "".join(f", ends[{p}]" for p, c in expressed.events if c == number)
     grid = f"dim3({', '.join(map(str, expressed.policy.stages[number].grid))})"
     before = f"done[{into.producer}]" if into else "nullptr"
-    ended = f"    check(cudaEventRecord(ends[{number}], streams[{number}]));\n" if event else ""
+    record_end = f"    check(cudaEventRecord(ends[{number}], streams[{number}]));\n" if event else ""
     arguments = [f"made.stage_{number}"]
     arguments += [f"made.waits_{number}"] if into else []
     arguments += [f"made.posts_{number}"] if out else []
@@ -124,5 +124,5 @@ def _launch(expressed: Expressed, number: int, name: str, *, event: bool) -> str
         f"    before_{name}(made, streams[{number}]{events});\n"
         f"    run_{name}<<<{grid}, 32, 0, streams[{number}]>>>({', '.join(arguments)}, {grid},\n"
         f"        Round{{{before}, done[{number}], early, round}});\n"
-        f"    check(cudaGetLastError());\n{ended}"
+        f"    check(cudaGetLastError());\n{record_end}"
     )

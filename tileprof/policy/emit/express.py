@@ -75,7 +75,7 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
     }
     pairs, events = _one_producer(sorted(blocks))
     reasons = [_event_reason(policy, pairs, pair) for pair in events]
-    changed = set(events)
+    replaced_pairs = set(events)
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
     for producer in sorted({p for p, _ in pairs}):
@@ -83,7 +83,7 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
         own = _as_it_is(policy, producer, consumers, several=several)
         if own is None:
             own = _merged(policy, producer, [(c, blocks[producer, c]) for c in consumers])
-            changed |= {(producer, c) for c in consumers}
+            replaced_pairs |= {(producer, c) for c in consumers}
             reasons.append(_merge_reason(policy, producer, consumers, own[0].count))
         edges += [replace(edge, semaphores=len(semaphores)) for edge in own[1]]
         semaphores.append(own[0])
@@ -92,7 +92,7 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
         edges.append(replace(edge, semaphores=len(semaphores)))
         semaphores.append(array)
     expressed = replace(policy, semaphores=tuple(semaphores), edges=tuple(edges), prediction={})
-    _check(expressed, replace(needs, links=needs.links[np.array([pair in changed for pair in blocks], bool)]))
+    _check(expressed, replace(needs, links=needs.links[np.array([pair in replaced_pairs for pair in blocks], bool)]))
     return Expressed(expressed, tuple(events), tuple(reasons))
 
 

@@ -315,13 +315,13 @@ def _edge(value: dict[str, Any]) -> Edge:
         x, y, z = (Range.parse(text) for text in value["waits"])
         waits = (x, y, z)
     text = value["value"]
-    reached = parse(text, _TILE + _SEMAPHORE) if isinstance(text, str) else tuple(text)
+    wait_value = parse(text, _TILE + _SEMAPHORE) if isinstance(text, str) else tuple(text)
     fields = {name: value[name] for name in ("producer", "consumer", "kind", "semaphores")}
     return Edge(
         **fields,
         hazards=tuple(value["hazards"]),
         waits=waits,
-        value=reached,
+        value=wait_value,
         reason=value.get("reason", ""),
     )
 

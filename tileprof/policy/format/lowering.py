@@ -45,12 +45,12 @@ def lower_edge(policy: Policy, number: int) -> Waits:
     """Return the `Waits` of one edge; see `lower`."""
     edge = policy.edges[number]
     array = policy.semaphores[edge.semaphores]
-    of = _posted(policy, edge.semaphores, array)
+    of = _posted_semaphores(policy, edge.semaphores, array)
     indptr, semaphore, value = _waits(policy, number, edge, array)
     return Waits(edge, indptr, semaphore, value, of, np.bincount(of, minlength=array.count).astype(np.int64))
 
 
-def _posted(policy: Policy, number: int, array: Semaphores) -> I64:
+def _posted_semaphores(policy: Policy, number: int, array: Semaphores) -> I64:
     stage = policy.stages[array.producer]
     place = f"semaphores {number}, posted by stage {array.producer} ({stage.name})"
     if not isinstance(array.of[0], Expression):

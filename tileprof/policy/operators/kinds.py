@@ -50,7 +50,7 @@ def _by(grid: tuple[int, ...]) -> str:
     return " x ".join(map(str, grid))
 
 
-def _tiled(
+def _tile_parameters(
     call: RecordedCall, sizes: tuple[int, int], tile: tuple[int, int], z: int = 1
 ) -> tuple[dict[str, Any], tuple[int, int, int]]:
     """Return parameters and grid of ``sizes`` in tiles: rows run along whichever axis gives the launch's grid, x where
@@ -79,7 +79,7 @@ def gemm(call: RecordedCall) -> Draft:
     *_, rows, columns = call.tile(operands["out"])
     sizes = operands["out"].shape
     z = sizes[0] if len(sizes) == 3 else 1
-    return Draft("gemm", operands, *_tiled(call, (sizes[-2], sizes[-1]), (rows, columns), z))
+    return Draft("gemm", operands, *_tile_parameters(call, (sizes[-2], sizes[-1]), (rows, columns), z))
 
 
 def _split(call: RecordedCall, a: Slot, b: Slot) -> Draft:
@@ -95,7 +95,7 @@ def _split(call: RecordedCall, a: Slot, b: Slot) -> Draft:
     step = starts[1]
     if starts != [z * step for z in range(split)] or split * step < a.shape[1]:
         raise UnknownStageError(f"split-k slices of unequal depth, beginning at {starts[:8]}")
-    parameters, grid = _tiled(call, (m, n), (rows, columns), split)
+    parameters, grid = _tile_parameters(call, (m, n), (rows, columns), split)
     parameters |= {"split_k": split, "split_multiple": step}
     return Draft("gemm", {"a": a, "b": b, "out": part}, parameters, grid)
 
@@ -114,7 +114,7 @@ def reduce(call: RecordedCall) -> Draft:
     if call.arguments.get("beta", 0) != 0:
         operands |= _addend(call, call.need("self", "out"), out, whole)
     rows, columns = call.tile(out)
-    parameters, grid = _tiled(call, (m, n), (rows, columns))
+    parameters, grid = _tile_parameters(call, (m, n), (rows, columns))
     if grid == call.grid or "bias" in operands:
         return Draft("reduce", operands, parameters, grid)
     _, run = call.tile(out.flat())
@@ -157,7 +157,7 @@ def convolution(call: RecordedCall) -> Draft:
         operands["bias"] = bias
     n, p, q, k = operands["out"].shape
     image, row, column, channels = (size - 1 for size in call.tile(operands["out"]))
-    parameters, grid = _tiled(call, (n * p * q, k), ((image * p + row) * q + column + 1, channels + 1))
+    parameters, grid = _tile_parameters(call, (n * p * q, k), ((image * p + row) * q + column + 1, channels + 1))
     parameters |= {"stride": settings["stride"].pop(), "padding": settings["padding"].pop()}
     return Draft("conv2d", operands, parameters, grid)
 
@@ -206,8 +206,10 @@ def _runs(call: RecordedCall, inputs: list[Slot], out: Slot, function: str, numb
     operands = {role: slot.permuted(*order) for role, slot in zip("xy", spread, strict=False)} | {
         "out": out.permuted(*order)
     }
-    reached = call.tile(operands["out"])
-    run = prod(reached) if call.grid[0] == 1 else _number(tuple(n - 1 for n in reached), operands["out"].shape) + 1
+    tile_shape = call.tile(operands["out"])
+    run = (
+        prod(tile_shape) if call.grid[0] == 1 else _number(tuple(n - 1 for n in tile_shape), operands["out"].shape) + 1
+    )
     parameters: dict[str, Any] = {"run": run, "function": function} | ({} if number == 1.0 else {"number": number})
     return Draft("elementwise", operands, parameters, (-(-prod(operands["out"].shape) // run), 1, 1))
 

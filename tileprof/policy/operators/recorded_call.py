@@ -118,7 +118,7 @@ class RecordedCall:
             raise UnknownStageError(f"the trace does not say how {name} was called{how}")
         if str(row.get("coverage", "exact")) != "exact":
             raise UnknownStageError(f"{row['op']} was not recorded exactly")
-        call = _parsed(text)
+        call = _call_of(text)
         operator = str(row["op"]).removeprefix("aten::").split(".")[0]
         if operator.rstrip("_") in _RANDOM or call["arguments"].get("dropout_p", 0):
             raise UnknownStageError(
@@ -200,7 +200,7 @@ class RecordedCall:
         return place(self.span(slot, READ, tile, ITEM_BYTES[slot.dtype])[0], slot)
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _call_of(text: str) -> dict[str, Any]:
     """Return the JSON of a launch's ``call``; raises `UnknownStageError` where it is none, or of another form."""
     try:
         call = parse_json(text)

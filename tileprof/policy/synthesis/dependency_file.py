@@ -207,7 +207,7 @@ def _with(policy: Policy, pair: tuple[int, int], block: EdgeBlock) -> Policy:
         if best is not None and grouping.count >= best[0].count:
             continue
         array, edge = edge_for(block, grouping, producer, consumer, pair, ("RAW",))
-        if _awaited(Policy(policy.stages, (array,), (replace(edge, semaphores=0),))) == block.count:
+        if _awaited_posts(Policy(policy.stages, (array,), (replace(edge, semaphores=0),))) == block.count:
             best = array, edge
     assert best is not None, "one semaphore per tile is always exact"
     array, edge = best
@@ -216,6 +216,6 @@ def _with(policy: Policy, pair: tuple[int, int], block: EdgeBlock) -> Policy:
     return replace(policy, semaphores=arrays, edges=(*policy.edges, placed))
 
 
-def _awaited(policy: Policy) -> int:
+def _awaited_posts(policy: Policy) -> int:
     waits = lower(policy)[0]
     return int(waits.posts[waits.semaphore].sum())

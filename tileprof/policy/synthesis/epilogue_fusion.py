@@ -39,17 +39,17 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
     """
     chosen, folded = sorted(set(launches)), overtaken_launches(graph, launches)
     parents = _true_blocks(graph, {*chosen, *folded})
-    reached: dict[int, _Reached] = {}
+    sources_of: dict[int, _Reached] = {}
     needs: dict[int, _Reached] = {launch: {} for launch in chosen}
     hosts = {launch: launch for launch in chosen}
     for launch in sorted({*chosen, *folded}):
         tiles = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
-        sources = needs[launch] if launch in chosen else reached.setdefault(launch, {})
+        sources = needs[launch] if launch in chosen else sources_of.setdefault(launch, {})
         for producer, block in parents.get(launch, {}).items():
             if producer in chosen:
                 _add(sources, producer, _dense(block, int(graph.tile_base[producer + 1] - graph.tile_base[producer])))
             else:
-                for stage, through in reached[producer].items():
+                for stage, through in sources_of[producer].items():
                     _add(sources, stage, _compose(block, through, tiles))
         if launch not in chosen:
             hosts[launch] = _host(graph, launch, hosts, sources)

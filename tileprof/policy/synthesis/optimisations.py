@@ -39,12 +39,12 @@ NO_REORDERED_ROWS: Final = "sm_80"
 def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Options:
     """Return the optimisations of a policy whose stages are ``launches``, each with its reason."""
     sms = graph.device.sms
-    stuck = blocked_producers(policy, graph, launches)
+    blockers = blocked_producers(policy, graph, launches)
     ordered, why_order = _custom_order(policy, sms)
     reordered, why_loads = _reordered_loads(policy, graph, launches)
-    why_kernel = stuck[0] if stuck else "waiting blocks leave room on some SM for every block that they wait for"
+    why_kernel = blockers[0] if blockers else "waiting blocks leave room on some SM for every block that they wait for"
     reasons = {"wait_kernel": why_kernel, "custom_order": why_order, "reordered_loads": why_loads}
-    return Options(bool(stuck), ordered, reordered, reasons)
+    return Options(bool(blockers), ordered, reordered, reasons)
 
 
 def rows_on_sm_80(policy: Policy, architecture: str) -> bool:

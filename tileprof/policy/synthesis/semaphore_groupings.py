@@ -57,11 +57,14 @@ def groupings(grid: Grid, parents: I64, sets: I64) -> Iterator[Grouping]:
             u, v, w = (grid[n] if n in axes else 1 for n in range(3))
             yield Grouping(_name(axes, wide), (u, v, w), (x, y, z))
     for axis in wide:
-        for divisor in _divisors(grid[axis], parents[:, axis], sets):
-            yield _one_axis("interval", grid, axis, f"{_AXES[axis]} // {divisor}", -(-grid[axis] // divisor))
+        parts = [("interval", f"{_AXES[axis]} // {divisor}", -(-grid[axis] // divisor))
+                 for divisor in _divisors(grid[axis], parents[:, axis], sets)]  # fmt: skip
         stride = _stride(parents[:, axis], sets)
         if stride > 1:
-            yield _one_axis("strided", grid, axis, f"{_AXES[axis]} % {stride}", stride)
+            parts.append(("strided", f"{_AXES[axis]} % {stride}", stride))
+        others = [n for n in wide if parts and n != axis and not _taken_whole(grid, n, parents, sets)]
+        for name, text, size in parts:
+            yield _one_axis(name, grid, axis, text, size, others)
 
 
 def _name(axes: tuple[int, ...], wide: list[int]) -> str:
@@ -70,11 +73,24 @@ def _name(axes: tuple[int, ...], wide: list[int]) -> str:
     return "tile" if len(axes) == len(wide) else "row"
 
 
-def _one_axis(name: str, grid: Grid, axis: int, text: str, size: int) -> Grouping:
-    texts = [_AXES[n] if grid[n] > 1 else "0" for n in range(3)]
-    sizes = list(grid)
+def _one_axis(name: str, grid: Grid, axis: int, text: str, size: int, others: list[int]) -> Grouping:
+    """Return a grouping by ``text`` along an axis and by each tile of the axes ``others``."""
+    texts = [_AXES[n] if n in others else "0" for n in range(3)]
+    sizes = [grid[n] if n in others else 1 for n in range(3)]
     texts[axis], sizes[axis] = text, size
     return Grouping(name, (sizes[0], sizes[1], sizes[2]), (texts[0], texts[1], texts[2]))
+
+
+def _taken_whole(grid: Grid, axis: int, parents: I64, sets: I64) -> bool:
+    """Return whether every parent set has all tiles along an axis or none, so that telling them apart gains nothing."""
+    if len(parents) % grid[axis]:
+        return False
+    rest = sets.astype(np.int64)
+    for n in range(3):
+        if n != axis:
+            rest = rest * grid[n] + parents[:, n]
+    _, tiles = np.unique(rest, return_counts=True)
+    return bool((tiles == grid[axis]).all())
 
 
 def _divisors(size: int, at: I64, sets: I64) -> list[int]:
@@ -126,8 +142,8 @@ class _Awaited:
 
 def waits_of(block: EdgeBlock, grouping: Grouping, producer: I64) -> int:
     """Return how many waits a grouping makes of all dependencies, one for each tile and semaphore."""
-    awaited = _Awaited.of(block, grouping, producer)
-    return int(np.diff(awaited.indptr)[block.set_of[block.set_of >= 0]].sum())
+    waits = _Awaited.of(block, grouping, producer)
+    return int(np.diff(waits.indptr)[block.set_of[block.set_of >= 0]].sum())
 
 
 def edge_for(
@@ -144,15 +160,15 @@ def edge_for(
     ``producer`` and ``consumer`` ``[tiles, 3]`` are grid coordinates by trace tile. Waits are boxes of semaphores where
     these fit exactly, else a table.
     """
-    awaited = _Awaited.of(block, grouping, producer)
+    waits = _Awaited.of(block, grouping, producer)
     semaphores = _semaphores(grouping, stages[0])
-    ranges = _boxes(block, awaited, consumer)
-    value = _value(awaited.posts, grouping.grid)
+    ranges = _boxes(block, waits, consumer)
+    value = _value(waits.posts, grouping.grid)
     if ranges is not None and value is not None:
         points = all(r.low == r.high for r in ranges)
         kind = grouping.name if points or grouping.name in {"grid", "row"} else "interval"
         return semaphores, Edge(*stages, hazards, kind, 0, ranges, parse(value, _VALUE))
-    table, values = _table(block, awaited, consumer)
+    table, values = _table(block, waits, consumer)
     return semaphores, Edge(*stages, hazards, "table", 0, table, values)
 
 
@@ -171,12 +187,12 @@ def hull_for(
     image, or in a ragged last tile, keep the slope of the others. None where not even the posts fit an expression, or
     for more than `MOST_WAITS`.
     """
-    awaited = _Awaited.of(block, grouping, producer)
-    value = _value(awaited.posts, grouping.grid)
+    waits = _Awaited.of(block, grouping, producer)
+    value = _value(waits.posts, grouping.grid)
     if value is None:
         return None
     waiting = np.flatnonzero(block.set_of >= 0)
-    low, high = (bound[block.set_of[waiting]] for bound in awaited.bounds())
+    low, high = (bound[block.set_of[waiting]] for bound in waits.bounds())
     spans = [envelope(low[:, axis], high[:, axis], waiting, consumer, grouping.grid[axis] - 1) for axis in range(3)]
     ranges = tuple(Range(parse(first, _AXES), parse(last, _AXES)) for first, last in spans)
     scope = {axis: consumer[:, n] for n, axis in enumerate(_AXES)}

@@ -43,25 +43,27 @@ def pair_waits(
     """
     bound = [int(s.launch or 0) for s in policy.stages] if launches is None else list(launches)
     numbers = [tile_numbers(graph, launch) for launch in bound]
-    awaited: dict[tuple[int, int], list[EdgeBlock]] = {}
+    wait_blocks: dict[tuple[int, int], list[EdgeBlock]] = {}
     for waits in lower(policy):
         key = waits.edge.producer, waits.edge.consumer
         block = wait_block(waits, numbers[key[0]], numbers[key[1]])
         if block is not None:
-            awaited.setdefault(key, []).append(block)
+            wait_blocks.setdefault(key, []).append(block)
     missing = _missing(verdict, numbers)
     renamed = bool(policy.guard.get("renamed", False))
     rows = []
-    for i, j in sorted({*awaited, *missing}):
-        block = merge_blocks(awaited[i, j]) if (i, j) in awaited else None
+    for i, j in sorted({*wait_blocks, *missing}):
+        block = merge_blocks(wait_blocks[i, j]) if (i, j) in wait_blocks else None
         excess = (
-            0 if block is None else block.count - _useful(block, _needed(graph, bound[i], bound[j], renamed=renamed))
+            0
+            if block is None
+            else block.count - _useful(block, _needed_blocks(graph, bound[i], bound[j], renamed=renamed))
         )
         rows.append(PairWaits(bound[i], bound[j], block, missing.get((i, j)), excess))
     return rows
 
 
-def _needed(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) -> list[EdgeBlock]:
+def _needed_blocks(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) -> list[EdgeBlock]:
     links = graph.links
     rows = links[(links["producer"] == producer) & (links["consumer"] == consumer)]
     rows = rows[~rows["reuse"].astype(bool)] if renamed else rows

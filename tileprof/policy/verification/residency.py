@@ -199,8 +199,8 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
     for stage in range(len(policy.stages)):
         for waits in edges:
             if waits.edge.consumer == stage:
-                ended = completed[waits.edge.producer] & (waits.edge.producer not in absent)
-                post_counts = np.bincount(waits.of[ended], minlength=len(waits.posts))
+                can_post = completed[waits.edge.producer] & (waits.edge.producer not in absent)
+                post_counts = np.bincount(waits.of[can_post], minlength=len(waits.posts))
                 completed[stage][owners(waits.indptr)[post_counts[waits.semaphore] < waits.value]] = False
         count[stage] = int((~completed[stage]).sum())
     return count
@@ -263,8 +263,8 @@ def _weights(mixtures: I64, count: I64) -> F64:
     chosen = np.array(list(combinations(range(len(constraints)), kinds)))
     chosen = chosen[np.abs(np.linalg.det(constraints[chosen])) > _NEGLIGIBLE]
     weights = np.linalg.solve(constraints[chosen], sides[chosen][:, :, None])[:, :, 0]
-    allowed = weights[(weights @ constraints.T >= sides - _NEGLIGIBLE).all(axis=1)]
-    best: F64 = allowed[np.argmin(allowed @ count)]
+    feasible_weights = weights[(weights @ constraints.T >= sides - _NEGLIGIBLE).all(axis=1)]
+    best: F64 = feasible_weights[np.argmin(feasible_weights @ count)]
     return best
 
 

@@ -220,12 +220,12 @@ def _excess(lowered: list[Waits], needs: _Needs) -> pd.DataFrame:
         key = waits.edge.producer, waits.edge.consumer
         semaphores = len(waits.posts)
         owner, _ = ragged(np.diff(waits.indptr))
-        awaited = np.unique(owner * semaphores + waits.semaphore)
+        wait_keys = np.unique(owner * semaphores + waits.semaphore)
         parent, child = _pairs(needs.get(key, []), len(waits.of))
         through = child * semaphores + waits.of[parent]
-        place = np.minimum(np.searchsorted(awaited, through), max(0, len(awaited) - 1))
-        is_awaited = awaited[place] == through if len(awaited) else np.zeros(len(through), bool)
-        serving = np.zeros(len(awaited), bool)
+        place = np.minimum(np.searchsorted(wait_keys, through), max(0, len(wait_keys) - 1))
+        is_awaited = wait_keys[place] == through if len(wait_keys) else np.zeros(len(through), bool)
+        serving = np.zeros(len(wait_keys), bool)
         serving[place[is_awaited]] = True
         tiles = int(waits.posts[waits.semaphore].sum())
         rows.append((number, *key, len(owner), int((~serving).sum()), tiles, tiles - int(is_awaited.sum())))

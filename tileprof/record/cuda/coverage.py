@@ -118,12 +118,12 @@ def examine(records: Records, launch: Examined, reason: str) -> Examined:
         launch.lower("conservative", f"{reason}: every tile stands for all memory")
         return launch
     _spinning(records, launch)
-    _overlapped(launch)
+    _cover_overlapping_launches(launch)
     launch.parts += accesses.plain(launch.entries, launch.geometry, records.process.granule, records.lifetimes)
     _textures(records, launch)
     _constants(records, launch)
     _tensor_maps(records, launch)
-    _spilled(records, launch)
+    _cover_spilled_accesses(records, launch)
     return launch
 
 
@@ -143,7 +143,7 @@ def _spinning(records: Records, launch: Examined) -> None:
         )
 
 
-def _overlapped(launch: Examined) -> None:
+def _cover_overlapping_launches(launch: Examined) -> None:
     if launch.attribution is Attribution.AMBIGUOUS:
         launch.lower("conservative", "nodes of this graph overlapped; this one stands for all that it may have been")
 
@@ -240,7 +240,7 @@ def _by_its_code(
     return unreported_stores.WrittenBoxes(written.boxes, written.coverage, note, written.by_item)
 
 
-def _spilled(records: Records, launch: Examined) -> None:
+def _cover_spilled_accesses(records: Records, launch: Examined) -> None:
     """Accesses without room in the arena count as all tiles and whole pages; loads through maps leave no page."""
     spill = records.spilled.get(launch.event["launch"])
     if spill is None:

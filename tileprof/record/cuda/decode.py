@@ -314,14 +314,20 @@ class Decoder:
             if event["graph"] >= 0:
                 self._on_opaque({**event, "node": 1})
             return
-        touched = []
+        accesses_of_copy = []
         for mode, side, on_device in ((READ, "from", (3, 4)), (WRITE, "to", (2, 4))):
             # Kernels reach pinned and managed memory, too, and it is among what is live.
             if direction in on_device or direction not in DIRECTIONS or self._is_live(event[side]):
-                touched.append((mode, accesses.rectangle(event[side], event, f"{side}_pitch", size)))
+                accesses_of_copy.append((mode, accesses.rectangle(event[side], event, f"{side}_pitch", size)))
         defined = direction in DIRECTIONS
         name = f"memcpy {DIRECTIONS[direction] if defined else 'of unknown direction'}"
-        self._single(event, name, touched, size * len(touched), "" if defined else "both sides stand as touched")
+        self._single(
+            event,
+            name,
+            accesses_of_copy,
+            size * len(accesses_of_copy),
+            "" if defined else "both sides stand as touched",
+        )
 
     def _on_set(self, event: dict[str, Any]) -> None:
         event = {**event, "width": event["width"] * event["element"], "depth": 1}
@@ -334,21 +340,21 @@ class Decoder:
 
         Kernels reach arrays through textures and surfaces, and then count as touching all memory, this among it.
         """
-        touched, moved = [], event["width"] * event["height"] * event["depth"]
+        accesses_of_copy, byte_count = [], event["width"] * event["height"] * event["depth"]
         for mode, side in ((READ, "from"), (WRITE, "to")):
             place = event[side]
             if event[f"{side}_array"]:
                 if not self._is_live(place):
                     self.lifetimes.allocate(place, ARRAY_BYTES)
-                touched.append((mode, unreported_stores.whole([(place, place + ARRAY_BYTES)], 1)))
+                accesses_of_copy.append((mode, unreported_stores.whole([(place, place + ARRAY_BYTES)], 1)))
             elif event[f"{side}_device"] or self._is_live(place):
                 flat = event["depth"] == 1
-                box = accesses.rectangle(place, event, f"{side}_pitch", moved)
-                touched.append(
+                box = accesses.rectangle(place, event, f"{side}_pitch", byte_count)
+                accesses_of_copy.append(
                     (mode, box if flat else unreported_stores.whole([(place, place + event[f"{side}_bytes"])], 1))
                 )
         doubt = "" if event["depth"] == 1 else "what lies between its rows stands as touched"
-        self._single(event, "memcpy of an array", touched, moved, doubt)
+        self._single(event, "memcpy of an array", accesses_of_copy, byte_count, doubt)
 
     def _on_value(self, event: dict[str, Any]) -> None:
         mode, name = (WRITE, "stream write value") if event["writes"] else (READ, "stream wait value")
@@ -358,8 +364,8 @@ class Decoder:
     def _on_opaque(self, event: dict[str, Any]) -> None:
         """A node that runs other nodes, or writes memory by itself, or a copy, without a word on where."""
         name = OPAQUE[event["node"]]
-        everything = unreported_stores.whole(self.lifetimes.live(), 1)
-        self._single(event, name, [(READ, everything), (WRITE, everything)], 0, "it stands for all memory")
+        all_memory = unreported_stores.whole(self.lifetimes.live(), 1)
+        self._single(event, name, [(READ, all_memory), (WRITE, all_memory)], 0, "it stands for all memory")
 
     # ---- parts
 
@@ -367,14 +373,16 @@ class Decoder:
         return any(base <= address < end for base, end in self.lifetimes.live())
 
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
-        changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
-        start = self.lifetimes.in_trace(changed[:, 0])
-        changed_runs = accesses.united(np.zeros_like(start), start, start + changed[:, 1] - changed[:, 0], start)
-        changed = np.column_stack([changed_runs.start, changed_runs.end])
+        changed_ranges = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
+        start = self.lifetimes.in_trace(changed_ranges[:, 0])
+        changed_runs = accesses.united(
+            np.zeros_like(start), start, start + changed_ranges[:, 1] - changed_ranges[:, 0], start
+        )
+        changed_ranges = np.column_stack([changed_runs.start, changed_runs.end])
         writing = [boxes for mode, boxes in parts if mode != READ]
         whole = accesses.union([replace(boxes, address=self.lifetimes.in_trace(boxes.address)) for boxes in writing])
-        missed_bytes = accesses.outside(changed, whole)
-        self.checked += int((changed[:, 1] - changed[:, 0]).sum())
+        missed_bytes = accesses.outside(changed_ranges, whole)
+        self.checked += int((changed_ranges[:, 1] - changed_ranges[:, 0]).sum())
         if missed_bytes:
             self.unrecorded[event["ordinal"]] = missed_bytes
             self.writer.note(

@@ -108,7 +108,7 @@ def reached(code: list[Instruction], constants: Constants) -> Reached | None:
             if n >= len(code):
                 return None
             instruction = code[n]
-            if instruction.name in STORES and _guarded(instruction, state) is not False:
+            if instruction.name in STORES and _is_executed(instruction, state) is not False:
                 maps[n] = _map_of(instruction, state)
             following = _step(instruction, state, constants, place, joins, n)
             if following is None:
@@ -154,7 +154,7 @@ def _enter(states: dict[int, State], n: int, state: State) -> bool:
     return True
 
 
-def _guarded(instruction: Instruction, state: State) -> bool | None:
+def _is_executed(instruction: Instruction, state: State) -> bool | None:
     """Return whether an instruction is executed; None where that is not known."""
     if instruction.guard is None:
         return True
@@ -184,7 +184,7 @@ def _step(
     n: int,
 ) -> list[tuple[int, State]] | None:
     """Return where execution continues, and with what; None where that is unknown. ``state`` is changed."""
-    runs, name = _guarded(instruction, state), instruction.name
+    runs, name = _is_executed(instruction, state), instruction.name
     if name.startswith(_LOST) and runs is not False:
         return None
     if name in _ENDS:
@@ -246,8 +246,10 @@ _MANY_REGISTERS: Final = frozenset(
 
 def _written_registers(instruction: Instruction) -> list[str]:
     """Return all registers and predicates that an instruction may write, or more."""
-    named = [(kind, number) for o in instruction.operands for kind, number in _REGISTER.findall(o.partition("[")[0])]
-    out = [f"{kind}{number}" for kind, number in named if kind in {"P", "UP"}]
+    registers = [
+        (kind, number) for o in instruction.operands for kind, number in _REGISTER.findall(o.partition("[")[0])
+    ]
+    out = [f"{kind}{number}" for kind, number in registers if kind in {"P", "UP"}]
     if instruction.name in _NO_RESULT:
         return out
     if instruction.name == "R2P":
@@ -259,7 +261,7 @@ def _written_registers(instruction: Instruction) -> list[str]:
     wide = 4 if ".128" in instruction.operation else 2 if re.search(two, instruction.operation) else 1
     if instruction.name in {"CS2R", "LEPC", "F2I", "I2F", "LDS", "LDG", "LD", "LDL", "SYNCS", "SHFL", "ELECT"}:
         wide = max(wide, 4)
-    kind, number = next(((k, n) for k, n in named if k in {"R", "UR"}), ("R", "Z"))
+    kind, number = next(((k, n) for k, n in registers if k in {"R", "UR"}), ("R", "Z"))
     return out + [f"{kind}{int(number) + i}" for i in range(wide) if number.isdigit()]
 
 

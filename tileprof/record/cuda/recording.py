@@ -70,7 +70,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
     if shared:
         _say(shared)
     sanitizer = locate.sanitizer()
-    built = build.build(device_info.architecture)
+    recorder_files = build.build(device_info.architecture)
     layouts = (
         _layouts()
         if "accesses" in settings.passes and int(device_info.architecture[3:-1]) >= tensormap.FIRST_MAJOR
@@ -84,7 +84,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
             place = folder / pass_
             place.mkdir()
             variables = recorded_run.environment(
-                pass_, place, built, sanitizer, settings, skip=options.skip, count=options.count
+                pass_, place, recorder_files, sanitizer, settings, skip=options.skip, count=options.count
             )
             code = recorded_run.run(command, variables, visible=number == 0, log=place / "output.txt")
             if number == 0:
@@ -102,16 +102,16 @@ def record(options: Options, settings: Settings | None = None) -> int:
                     f"the program died by signal {-code} in its {pass_} pass; it is not run again for the other passes"
                 )
                 break
-        shown = exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
+        shell_code = exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
         try:
             convert(
                 folder, passes[: number + 1], options, device, exit_code, layouts, shared, settings.filters,
                 check_writes=settings.verify,
             )  # fmt: skip
         except UserError as error:
-            error.exit_code = shown or error.exit_code  # that of a program that failed stays its own
+            error.exit_code = shell_code or error.exit_code  # that of a program that failed stays its own
             raise
-    return shown
+    return shell_code
 
 
 def _layouts() -> str:
@@ -276,9 +276,11 @@ def write_check(events: list[dict[str, Any]], checked: int, missed: int) -> str:
     others = sum(e["graph"] < 0 and e["launch"] not in compared for e in launches)
     words = f"write check: {checked:,} bytes changed, {missed:,} of them outside every recorded write"
     if in_graphs:
-        words += f"; not checked: {_counted(in_graphs)} in CUDA graphs (run the program without graphs to check them)"
+        words += (
+            f"; not checked: {_launch_count(in_graphs)} in CUDA graphs (run the program without graphs to check them)"
+        )
     if others:
-        words += f"; {_counted(others, 'other ')} {'was' if others == 1 else 'were'} not compared"
+        words += f"; {_launch_count(others, 'other ')} {'was' if others == 1 else 'were'} not compared"
     return words
 
 
@@ -303,7 +305,7 @@ def _summary(path: Path, decoder: Decoder, extra: Extra, *, check_writes: bool) 
     _say(f"next: tileprof report {shell_word(path)}")
 
 
-def _counted(launches: int, kind: str = "") -> str:
+def _launch_count(launches: int, kind: str = "") -> str:
     return f"{launches:,} {kind}launch{'' if launches == 1 else 'es'}"
 
 

@@ -91,9 +91,9 @@ def model(kernel: Kernel, device: Device) -> Duration:
     waves = max(-(-tiles // slots), 1)
     running = tiles / waves
     resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
-    touched, distinct_bytes = traffic(kernel)
+    tile_bytes, distinct_bytes = traffic(kernel)
     measured = (kernel.launch_ns, kernel.time_source) if kernel.launch_ns > 0 else operator_times.time_ns(
-        device, kernel.name, operator_times.features(kernel, float(touched.sum()), distinct_bytes)
+        device, kernel.name, operator_times.features(kernel, float(tile_bytes.sum()), distinct_bytes)
     )  # fmt: skip
     if measured is not None:
         measured = (measured[0] * AMONG_OTHERS, measured[1])
@@ -104,12 +104,12 @@ def model(kernel: Kernel, device: Device) -> Duration:
         return Duration(np.full(tiles, ns), max(round(ns), 1), fits.blocks_per_sm)
     flops = kernel.tile_flops if kernel.tile_flops is not None else np.full(tiles, kernel.flops / max(tiles, 1))
     arithmetic_s = flops / cluster * resident * device.sms / device.sustained_flops(kernel.rate)
-    port_s = touched / cluster * resident / (L2_BYTES_PER_CLOCK_PER_SM * device.clock_mhz * 1e6)
-    part = touched / max(touched.sum(), 1.0) * distinct_bytes
+    port_s = tile_bytes / cluster * resident / (L2_BYTES_PER_CLOCK_PER_SM * device.clock_mhz * 1e6)
+    part = tile_bytes / max(tile_bytes.sum(), 1.0) * distinct_bytes
     dram_s = part * running / device.sustained_bytes_per_s
     tile_ns = np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9 + BLOCK_NS
-    if touched.any():
-        tile_ns[touched == 0.0] = IDLE_NS
+    if tile_bytes.any():
+        tile_ns[tile_bytes == 0.0] = IDLE_NS
     launch_ns = _makespan(tile_ns, slots)
     if measured is not None:  # tiles share what was measured as the roofline shares what it says
         tile_ns = tile_ns * (measured[0] / max(launch_ns, 1.0))
@@ -131,8 +131,8 @@ def traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
     distinct = np.minimum(by_slot[: len(sizes)], sizes)
     if kernel.coverage == "conservative":
         volume *= (distinct / np.maximum(by_slot[: len(sizes)], 1.0))[slot]
-    touched = np.bincount(boxes.tile, weights=volume, minlength=kernel.footprint.tiles)
-    return touched.astype(np.float64), float(distinct.sum())
+    tile_bytes = np.bincount(boxes.tile, weights=volume, minlength=kernel.footprint.tiles)
+    return tile_bytes.astype(np.float64), float(distinct.sum())
 
 
 def _bytes(operand: Operand) -> int:

@@ -5,7 +5,7 @@ models with those that the GPU launched. An entry says what a modelled kernel do
 took. A launch gets the time of the four entries that are most like it, of a kernel of the same name, or else of the
 same kind (`vectorized_elementwise<exp>` and `vectorized_elementwise<mul>`): in units of a roofline, weighed by
 1 / distance squared. What has no entry of its kind keeps the time of the roofline, and so has what lies far from all
-entries. `tests/benchmarks/bench_operator_times.py` tests this with each entry left out.
+entries. `tests/benchmarks/model_recorder/bench_operator_times.py` tests this with each entry left out.
 """
 
 from __future__ import annotations

@@ -142,12 +142,12 @@ class Recording:
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _tell(self, path: Path, reason: str, notes: list[str]) -> None:
-        shown = path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
+        shown_path = path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
         if self.session.options.json:
             with suppress(OSError, ValueError):
-                print(ended_json(path, shown=shown), file=sys.__stderr__)
+                print(ended_json(path, shown=shown_path), file=sys.__stderr__)
             return
-        path = shown
+        path = shown_path
         for line in _summary(self.session, path, reason, notes):
             _say(line)
 

@@ -499,7 +499,7 @@ class Session:
         """Write the launches of an operator; ``texts``: how it was called, where that differs from when it was
         planned; ``call``: the call itself, where its launches are to be described together.
         """
-        touched: dict[int, tuple[int, int]] = {}
+        buffer_uses: dict[int, tuple[int, int]] = {}
         self._calls += call is not None
         sizes: dict[int, int] = {}
         libraries: dict[int, str] = {}
@@ -514,8 +514,8 @@ class Session:
                 bound = self._bindings(one, tensors, places, inputs, scratch)
                 if call is not None:
                     slots = zip(one.slots, bound, strict=True)
-                    touched |= {slot: place for slot, place in slots if not isinstance(slot, Scratch)}
-                    text = numbered(text, self._calls, call if number == len(kernel_plans) - 1 else None, touched)
+                    buffer_uses |= {slot: place for slot, place in slots if not isinstance(slot, Scratch)}
+                    text = numbered(text, self._calls, call if number == len(kernel_plans) - 1 else None, buffer_uses)
                 self._add(op, one, bound, path, text)
         for buffer in scratch.values():
             self.buffers.release(buffer)

@@ -39,9 +39,9 @@ def of(value: Any) -> Array | None:
     if hasattr(value, "untyped_storage"):
         return _tensor(value)
     if hasattr(value, "__cuda_array_interface__"):
-        return _described(value, value.__cuda_array_interface__, on_gpu=True)
+        return _array_of(value, value.__cuda_array_interface__, on_gpu=True)
     if isinstance(value, np.ndarray):
-        return _described(value, value.__array_interface__, on_gpu=False)
+        return _array_of(value, value.__array_interface__, on_gpu=False)
     if hasattr(value, "__dlpack__"):
         return _dlpack(value)
     return None
@@ -63,7 +63,7 @@ def _tensor(tensor: Any) -> Array:
     )
 
 
-def _described(value: Any, interface: dict[str, Any], *, on_gpu: bool) -> Array:
+def _array_of(value: Any, interface: dict[str, Any], *, on_gpu: bool) -> Array:
     """Describe a value by NumPy's array interface, or CUDA's, which is the same; the allocation is the array's
     own where it tells.
     """

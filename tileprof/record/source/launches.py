@@ -63,7 +63,9 @@ class Launches:
                 "recording.buffer(array)."
             )
         unknown = self._unknown(captured, arguments, about)
-        boxes = _everything(place.blocks, bound) if unknown else decode.boxes(captured.entries, captured.blocks, spans)
+        boxes = (
+            _whole_buffers(place.blocks, bound) if unknown else decode.boxes(captured.entries, captured.blocks, spans)
+        )
         # Arguments keep their slots; of the other buffers, the last that is touched ends the list.
         bound = bound[: max(len(arguments), int(boxes.operand.max(initial=-1)) + 1)]
         for slot, buffer in enumerate(bound):
@@ -102,7 +104,7 @@ class Launches:
             if captured.duration_ns is None:
                 notes.append("its duration was taken with the recording header compiled in")
         else:
-            modelled = duration.model(_modelled(about, place, bound, footprint, coverage), self._device)
+            modelled = duration.model(_kernel_of(about, place, bound, footprint, coverage), self._device)
             footprint.duration_ns, lived = modelled.tile_ns, modelled.launch_ns
         threads = place.block[0] * place.block[1] * place.block[2]
         fits = occupancy(self._device, threads, about.registers, about.shared_bytes)
@@ -160,7 +162,7 @@ def _lived_ns(blocks: Blocks) -> float:
     return float(lived["end_ns"].max() - lived["begin_ns"].min()) if len(lived) else 1.0
 
 
-def _everything(tiles: int, bound: list[Buffer]) -> Boxes:
+def _whole_buffers(tiles: int, bound: list[Buffer]) -> Boxes:
     """Return boxes with which every tile reads and writes every buffer whole."""
     modes = np.tile(np.repeat([READ, WRITE], len(bound)), tiles)
     slot = np.tile(np.arange(len(bound)), 2 * tiles)
@@ -170,7 +172,7 @@ def _everything(tiles: int, bound: list[Buffer]) -> Boxes:
     return Boxes.of(tile=tile, operand=slot, mode=modes, offset=low[slot], length=size[slot])
 
 
-def _modelled(about: About, place: Place, bound: list[Buffer], footprint: Footprint, coverage: str) -> Kernel:
+def _kernel_of(about: About, place: Place, bound: list[Buffer], footprint: Footprint, coverage: str) -> Kernel:
     operands = tuple(Operand((b.bytes,), (1,), "uint8", 1, ref=slot) for slot, b in enumerate(bound))
     return Kernel(
         about.kernel, footprint, operands, place.grid, place.block, _NO_CLUSTER, registers=about.registers,

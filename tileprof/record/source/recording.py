@@ -98,7 +98,7 @@ class Recording:
     ) -> None:
         settings = settings or Settings()
         self.machine = _machine(machine, device)
-        self.device = _described(str(device or self.machine.name))
+        self.device = _device_of_name(str(device or self.machine.name))
         self._writer = TraceWriter(output, recorder="source", command=sys.argv, device=self.device, force=force)
         self.path = self._writer.path
         self._buffers = Buffers(self._writer)
@@ -122,7 +122,7 @@ class Recording:
         if error is None:
             self._capture.close()
             if self._filters is not None and self.filtered:
-                filters.write(self._writer.partial_path, _stored(self._filters, self.filtered))
+                filters.write(self._writer.partial_path, _stored_filters(self._filters, self.filtered))
             self._writer.close()
         else:
             self._writer.abandon(f"{type(error).__name__}: {error}")
@@ -259,14 +259,14 @@ class Recording:
         return launch
 
 
-def _stored(how: FilterSettings, filtered: list[Filtered]) -> filters.StoredFilters:
+def _stored_filters(how: FilterSettings, filtered: list[Filtered]) -> filters.StoredFilters:
     """Return what the trace keeps."""
     launches = []
     for f in filtered:
         lives = np.full(len(f.words), -1, np.int64)
         if f.filtered_times is not None:
-            ended = f.filtered_times["end_ns"] > 0  # a block without BlockLife does not say
-            lives[ended] = (f.filtered_times["end_ns"] - f.filtered_times["begin_ns"])[ended].astype(np.int64)
+            has_end = f.filtered_times["end_ns"] > 0  # a block without BlockLife does not say
+            lives[has_end] = (f.filtered_times["end_ns"] - f.filtered_times["begin_ns"])[has_end].astype(np.int64)
         launches.append(filters.LaunchFilters(f.launch, f.words, lives))
     return filters.StoredFilters(how.bits, how.hashes, how.granule, launches)
 
@@ -281,7 +281,7 @@ def _machine(machine: str | Machine, device: str | Path | None) -> Machine:
     return machine
 
 
-def _described(name: str) -> Device:
+def _device_of_name(name: str) -> Device:
     """Return the device of a driver's name ("Tesla V100-SXM2-16GB"): as a whole, else by the first of its words that is
     one.
     """

@@ -13,13 +13,13 @@ from tileprof.trace.footprint import READ
 
 def unrecorded(before: NDArray[np.uint8], after: NDArray[np.uint8], base: int, entries: Entries) -> int:
     """Return bytes of the memory at ``base`` that changed outside all recorded writes and updates."""
-    changed = np.flatnonzero(before != after) + base
-    if not len(changed):
+    changed_bytes = np.flatnonzero(before != after) + base
+    if not len(changed_bytes):
         return 0
     _, low, high = runs(entries[entries["mode"] != READ])
     order = np.argsort(low)
     low, high = union(low[order], high[order])
     if not len(low):
-        return len(changed)
-    at = np.searchsorted(low, changed, side="right") - 1
-    return int(((at < 0) | (changed >= high[at])).sum())
+        return len(changed_bytes)
+    at = np.searchsorted(low, changed_bytes, side="right") - 1
+    return int(((at < 0) | (changed_bytes >= high[at])).sum())

@@ -71,7 +71,7 @@ def matched_kernels(launches: Sequence[tuple[str, str]], kernels: Sequence[tuple
         return np.array([codes.setdefault(key, len(codes)) if key[1] else -1 for key in keys], np.int64)
 
     launch_keys, kernel_keys = (_Keys(*map(coded, _keys(side))) for side in (launches, kernels))
-    return _repetitions(launch_keys, kernel_keys) or [_aligned(launch_keys, kernel_keys)]
+    return _repetitions(launch_keys, kernel_keys) or [_best_matches(launch_keys, kernel_keys)]
 
 
 class _Keys:
@@ -119,7 +119,7 @@ def _repetitions(launch_keys: _Keys, kernel_keys: _Keys) -> list[NDArray[np.int6
     return places
 
 
-def _aligned(launch_keys: _Keys, kernel_keys: _Keys) -> NDArray[np.int64]:
+def _best_matches(launch_keys: _Keys, kernel_keys: _Keys) -> NDArray[np.int64]:
     rows, columns = len(launch_keys), len(kernel_keys)
     if (rows + 1) * (columns + 1) > _MOST_CELLS:
         raise UserError(

@@ -112,7 +112,7 @@ class AddressRun:
         scope = self._module._patch_lang(self._executor.fn)  # noqa: SLF001 (as above)
         try:
             if hasattr(self._module, "ReduceScanOpInterface"):
-                scope.set_attr(self._module.ReduceScanOpInterface, "to_tensor", _reduced(self._module))
+                scope.set_attr(self._module.ReduceScanOpInterface, "to_tensor", _reduction_result(self._module))
             with watching(builder) as watch, np.errstate(all="ignore"):
                 _blind(self._module, builder, watch, fill)
                 builder.set_grid_dim(*self.grid)
@@ -169,10 +169,10 @@ class AddressRun:
         base, flops = logs[origin].boxes(0, spans), logs[origin].flops
         shifts = np.zeros((3, len(base)), np.int64)
         for step in steps:
-            moved = logs[step].boxes(0, spans)
-            if not _same(base, moved, but_offset=True):
+            shifted_boxes = logs[step].boxes(0, spans)
+            if not _same(base, shifted_boxes, but_offset=True):
                 return None
-            shifts[step.index(1)] = moved.offset - base.offset
+            shifts[step.index(1)] = shifted_boxes.offset - base.offset
         guess = {p: (replace(base, offset=base.offset + np.asarray(p, np.int64) @ shifts), flops) for p in places}
         return guess if all(_same(guess[p][0], logs[p].boxes(0, spans)) for p in checks) else None
 
@@ -228,7 +228,7 @@ def _blind(module: Any, builder: Any, watch: Watch, fill: int) -> None:
         setattr(builder, name, method)
 
 
-def _reduced(module: Any) -> Callable[..., Any]:
+def _reduction_result(module: Any) -> Callable[..., Any]:
     """Return what makes a tensor of a reduction's result: of stand-ins it is one, too."""
     original = module.ReduceScanOpInterface.to_tensor
 

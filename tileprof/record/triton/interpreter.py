@@ -51,9 +51,9 @@ def watching(builder: Any) -> Iterator[Watch]:
 
     builder.set_grid_idx, builder.set_grid_dim = begin, dimensions
     for name, (mode, pointer, mask) in _MEMORY.items():
-        setattr(builder, name, _logged(watch, originals[name], mode, pointer, mask))
+        setattr(builder, name, _log_access(watch, originals[name], mode, pointer, mask))
     for name in _DOTS:
-        setattr(builder, name, _counted(watch, originals[name]))
+        setattr(builder, name, _with_counter(watch, originals[name]))
     try:
         yield watch
     finally:
@@ -74,7 +74,7 @@ _MEMORY: dict[str, tuple[int, int, int | None]] = {
 _DOTS = ("create_dot", "create_dot_scaled")
 
 
-def _counted(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_counter(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
     def method(left: Any, *arguments: Any, **options: Any) -> Any:
         result = original(left, *arguments, **options)
         watch.programs[-1].flops += 2 * result.data.size * left.data.shape[-1]
@@ -83,7 +83,7 @@ def _counted(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _logged(
+def _log_access(
     watch: Watch, original: Callable[..., Any], mode: int, pointer: int, mask: int | None
 ) -> Callable[..., Any]:
     def method(*arguments: Any, **options: Any) -> Any:

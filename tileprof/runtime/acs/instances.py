@@ -103,7 +103,7 @@ def instances(
     """
     others = others or {}
     place_of = {id(call): place for place, call in enumerate(logged)}
-    seen: set[int] = set()
+    places: set[int] = set()
     without: dict[str, int] = {}
     out: list[Instance] = []
     columns = trace.columns("launches")
@@ -117,7 +117,7 @@ def instances(
         if not why and str(columns["coverage"][row]) == "conservative":
             why = "the recorder does not know what it touches"
         place = place_of[id(call)] if call is not None else -1
-        seen.add(place)
+        places.add(place)
         runs = others.get(place, ())
         instance = reader.instance(row, call, runs) if not why and call is not None else None
         if instance is None:
@@ -132,7 +132,7 @@ def instances(
     missing = [
         (call, varying_words(call.parameters, others.get(place, ())))
         for place, call in enumerate(logged)
-        if place not in seen and call.whole
+        if place not in places and call.whole
     ]
     return Joined(out, without, list(_like(missing, out)))
 
@@ -274,7 +274,7 @@ class _Footprints:
                     begin, stop = (base, end) if by_data else (low, high)
                     writes.append((slot, begin - address[slot], stop - address[slot]))
         read, written = united(reads, fine=self._fine), united(writes, fine=self._fine)
-        gone = [offset // 4 + half for offset in pointers if offset not in (*slots, *unused) for half in (0, 1)]
+        lost_words = [offset // 4 + half for offset in pointers if offset not in (*slots, *unused) for half in (0, 1)]
         return Instance(
             call.symbol,
             call.shape,
@@ -284,7 +284,7 @@ class _Footprints:
             written,
             tuple(entry for entry in apart if entry[1] not in loose),
             unused,
-            tuple(sorted({*varying_words(call.parameters, runs), *gone})),
+            tuple(sorted({*varying_words(call.parameters, runs), *lost_words})),
             tuple(sorted(loose)),
         )
 

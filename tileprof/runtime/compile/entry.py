@@ -79,7 +79,7 @@ def _regions(
     """Return what kernels of this package compute of a graph; the report says what, and what they do not."""
     assert graph.module is not None
     nodes = graph.module.graph
-    reason = _unraced(nodes)
+    reason = _why_not_comparable(nodes)
     if reason is not None:
         report.reason = reason
     regions = [] if reason else proposed(nodes, [policy_files.finder(policies, options.scheduler), *FINDERS])
@@ -186,7 +186,7 @@ def _device(inputs: Sequence[Any]) -> torch.device:
     )
 
 
-def _unraced(graph: fx.Graph) -> str | None:
+def _why_not_comparable(graph: fx.Graph) -> str | None:
     """Return why two runs of a graph cannot be compared; None where they can."""
     for node in graph.nodes:
         random = node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

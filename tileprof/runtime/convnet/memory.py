@@ -108,10 +108,10 @@ class Memory:
         offset = 0 if last else self._place(number, tiles, implied)
         self.offsets.append(offset)
         self._users.append([0] * (layer.shape[0] * layer.shape[1]))
-        awaited: dict[tuple[int, int], frozenset[int]] = {}
+        semaphores: dict[tuple[int, int], frozenset[int]] = {}
         for n, rows in enumerate(tiles):
             more = set() if last else self._missing(layer, offset, rows, implied[n])
-            awaited[rows.image, rows.row] = rows.awaited | more
+            semaphores[rows.image, rows.row] = rows.awaited | more
             self._earlier[bands.of(rows.image, rows.row)] = implied[n] | self._implied(more)
         for rows in tiles:
             own = 1 << bands.of(rows.image, rows.row)
@@ -120,7 +120,7 @@ class Memory:
                 self._use(read.layer, read.images, read.rows, own)
         if not last:
             self._own(offset, offset + layer_bytes(layer), number)
-        return awaited
+        return semaphores
 
     def _use(self, number: int, images: tuple[int, int], rows: tuple[int, int], own: int) -> None:
         users, height = self._users[number], self._layers[number].shape[1]

@@ -100,13 +100,13 @@ def find(graph: fx.Graph) -> Iterator[Region]:
         if size is None or size[1] > _MOST_INPUT_CHANNELS or dtype(node) not in _DTYPES or size[0] > MOST_IMAGES:
             return
         try:
-            yield _region(_grown(graph, node))
+            yield _region(_layers_from(graph, node))
         except (Unmatched, UserError) as reason:
             LOG.info("a convolutional network is left to Inductor: %s", reason)
         return
 
 
-def _grown(graph: fx.Graph, first: fx.Node) -> _Growing:
+def _layers_from(graph: fx.Graph, first: fx.Node) -> _Growing:
     net = _Growing(first.args[0])
     nodes = list(graph.nodes)
     for node in nodes[nodes.index(first) :]:
@@ -390,8 +390,8 @@ def _ordered(net: _Growing) -> Network:
 
     order = sorted(range(len(layers)), key=deep)
     place = {number: at for at, number in enumerate(order)} | {INPUT: INPUT}
-    moved = tuple(_renumbered(layers[number], place) for number in order)
-    return Network(moved, _DTYPES[dtype(net.image)], tuple(names[number] for number in order))
+    ordered_layers = tuple(_renumbered(layers[number], place) for number in order)
+    return Network(ordered_layers, _DTYPES[dtype(net.image)], tuple(names[number] for number in order))
 
 
 def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:

@@ -200,7 +200,7 @@ def plan_network(
         sources = [source for source in (layer.source, residual) if source is not None and source != INPUT]
         ready = max((ends[source] + _GAP_US for source in sources), default=0.0)
         duration, end = microseconds(network, layer, tiling), ready
-        awaited = {
+        awaited_by_row = {
             start: tuple(sorted(semaphores))
             for start, semaphores in memory.add(
                 number, bands[number], list(_rows_of(network, number, tilings, bands))
@@ -211,7 +211,7 @@ def plan_network(
             at = max(at, ready) + duration
             heapq.heappush(free, (at, block))
             end = max(end, at)
-            tasks_by_block[block].append((tile, awaited[tile.image, tile.y]))
+            tasks_by_block[block].append((tile, awaited_by_row[tile.image, tile.y]))
         ends.append(end)
     cut = [
         tiles(layer, tiling) if tiling.parts > 1 else 0 for layer, tiling in zip(network.layers, tilings, strict=True)
@@ -227,13 +227,13 @@ def _rows_of(network: Network, number: int, tilings: tuple[Tiling, ...], bands: 
     images, rows, *_ = layer.shape
     for image, y in product(range(0, images, tiling.images), range(0, rows, tiling.rows)):
         theirs = tuple(reads(network, tiling, Tile(number, image, y, 0, 0)))
-        awaited = frozenset(
+        semaphores = frozenset(
             bands[read.layer].of(one, row)
             for read in theirs
             for one in range(*read.images)
             for row in range(*read.rows)
         )
-        yield Rows(image, min(images, image + tiling.images), y, min(rows, y + tiling.rows), theirs, awaited)
+        yield Rows(image, min(images, image + tiling.images), y, min(rows, y + tiling.rows), theirs, semaphores)
 
 
 def _tables(
@@ -245,14 +245,14 @@ def _tables(
     waits: list[tuple[int, int]] = []
     for own in tasks_by_block:
         heads.append((len(tasks), len(tasks) + len(own)))
-        for tile, awaited in own:
+        for tile, semaphores in own:
             post = bands[tile.layer].of(tile.image, tile.y)
             counter = counters[tile.layer] + tile.place
             tasks.append((
-                tile.layer, tile.image, tile.y, tile.x, tile.column, len(waits), len(waits) + len(awaited), post,
+                tile.layer, tile.image, tile.y, tile.x, tile.column, len(waits), len(waits) + len(semaphores), post,
                 tile.part, counter, tile.place, 0,
             ))  # fmt: skip
-            waits.extend((semaphore, int(posts[semaphore])) for semaphore in awaited)
+            waits.extend((semaphore, int(posts[semaphore])) for semaphore in semaphores)
     return (
         np.array(heads, np.int32),
         np.array(tasks, np.int32).reshape(-1, TASK_WORDS),
@@ -293,19 +293,19 @@ def verify(plan: Plan) -> None:
         if (np.diff(plan.tasks[head:end, 0]) < 0).any():
             raise UserError("a block has tasks that are not in order of layers")
     for number, image, y, x, column, begin, end, *_ in plan.tasks.tolist():
-        awaited = dict(plan.waits[begin:end].tolist())
-        if any(post_counts[semaphore] != value for semaphore, value in awaited.items()):
+        wait_values = dict(plan.waits[begin:end].tolist())
+        if any(post_counts[semaphore] != value for semaphore, value in wait_values.items()):
             raise UserError(
                 f"{plan.network.name(number)}: a tile waits for a count that a semaphore does not reach, or passes"
             )
-        if any(semaphore >= plan.bands[number].first for semaphore in awaited):
+        if any(semaphore >= plan.bands[number].first for semaphore in wait_values):
             raise UserError(f"{plan.network.name(number)}: a tile waits for its own layer, or a later one")
         for read in reads(plan.network, plan.tilings[number], Tile(number, image, y, x, column)):
             if read.layer >= number:
                 raise UserError(f"{plan.network.name(number)} reads a layer that comes later")
             for one in range(*read.images):
                 for row in range(*read.rows):
-                    if not posters[read.layer][one, row] <= awaited.keys():
+                    if not posters[read.layer][one, row] <= wait_values.keys():
                         raise UserError(
                             f"{plan.network.name(number)}: the tile at image {image}, row {y}, column {x} reads row "
                             f"{row} of "

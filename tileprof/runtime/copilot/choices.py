@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from tileprof.errors import UserError
-from tileprof.runtime.persistent.cost import tile_us
+from tileprof.runtime.persistent.cost import task_us
 from tileprof.runtime.persistent.dealing import MOST_AHEAD
 from tileprof.runtime.persistent.plan import I32, Plan
 
@@ -122,7 +122,8 @@ def upward_us(plan: Plan) -> np.ndarray:
         longest = np.zeros(len(plan.tasks))
         posts = in_stage[poster]
         np.maximum.at(longest, poster[posts], behind[plan.posts[posts]])
-        ranks_us[in_stage] = tile_us(plan.stages[number], plan.split) + longest[in_stage]
+        life_us = task_us(plan.stages[number], plan.split)[plan.tasks[in_stage, 1]]
+        ranks_us[in_stage] = life_us + longest[in_stage]
         waits = in_stage[waiter]
         np.maximum.at(behind, plan.waits[waits, 2], ranks_us[waiter[waits]])
     return np.round(ranks_us, 6)

@@ -72,7 +72,7 @@ def region_of(decoder: Matched) -> Region:
         raise UserError(
             "the decoder has a mask besides its positions, with which the kernel has not been run on a device"
         )
-    nodes = _closed(decoder)
+    nodes = _nodes_without_other_readers(decoder)
     inputs = aten.inputs_of(nodes)
     place = {node: number for number, node in enumerate(inputs)}
     tensors = [node for layer in decoder.layers for node in layer.values()] + list(decoder.model.values())
@@ -94,7 +94,7 @@ def region_of(decoder: Matched) -> Region:
     )
 
 
-def _closed(decoder: Matched) -> tuple[fx.Node, ...]:
+def _nodes_without_other_readers(decoder: Matched) -> tuple[fx.Node, ...]:
     """Return the nodes whose results have no other reader: ranges and masks with another reader are left to the
     graph.
     """

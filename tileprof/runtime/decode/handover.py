@@ -165,8 +165,8 @@ class Handover:
         for consumer, (layer, kind) in enumerate(names):
             owners = [np.unique(writer[self.polled(layer, kind, tile)], axis=0) for tile in range(self.tiles(kind))]
             for producer in sorted({int(stage) for pairs in owners for stage in pairs[:, 0]}):
-                awaited = [pairs[pairs[:, 0] == producer, 1].tolist() for pairs in owners]
-                edges.append(_edge(producer, consumer, awaited))
+                consumers = [pairs[pairs[:, 0] == producer, 1].tolist() for pairs in owners]
+                edges.append(_edge(producer, consumer, consumers))
         return from_dict({"tileprof_policy": 1, "stages": stages, "semaphores": arrays, "edges": edges})
 
     @property

@@ -141,7 +141,7 @@ def _layer(decoder: Matched, x: fx.Node, layer: dict[str, fx.Node], *, prefill: 
     middle, down_out = _residual(decoder, x)
     activated, down = _plain_linear(decoder, down_out, "down")
     decoder.size("intermediate", _width(activated))
-    gate_out, up_out = _gated(decoder, activated)
+    gate_out, up_out = _gate_and_up(decoder, activated)
     (normed, gate), (again, up) = _plain_linear(decoder, gate_out, "gate"), _plain_linear(decoder, up_out, "up")
     _need(normed is again, "gate and up read different activations")
     inner, middle_norm = _norm(decoder, normed, "hidden")
@@ -195,8 +195,8 @@ def _attention(decoder: Matched, attended: fx.Node, layer: dict[str, fx.Node], *
             attention.query,
         ]
     head_dim, heads, kv_heads = (decoder.sizes[name] for name in ("head_dim", "heads", "kv_heads"))
-    key, key_norm = _turned(decoder, inputs[0], kv_heads)
-    query, query_norm = _turned(decoder, inputs[2], heads)
+    key, key_norm = _rotated_product(decoder, inputs[0], kv_heads)
+    query, query_norm = _rotated_product(decoder, inputs[2], heads)
     _need((key_norm is None) == (query_norm is None), "queries are normalised and keys are not, or the other way round")
     if key_norm is not None and query_norm is not None:
         decoder.tensor(layer, "query_norm", query_norm, (head_dim,))
@@ -361,7 +361,7 @@ def _index(decoder: Matched, index: fx.Node) -> fx.Node:
     return position.counter
 
 
-def _turned(decoder: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node | None]:
+def _rotated_product(decoder: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node | None]:
     """Follows a rotated head back: the product that it comes from, and the weight of its norm if it has one."""
     _need(aten.calls(node, ATEN.add.Tensor) and not node.kwargs, "heads are not rotated")
     plain, crossed = node.args
@@ -425,7 +425,7 @@ def _heads(decoder: Matched, node: Any, heads: int) -> Any:
     return node.args[0]
 
 
-def _gated(decoder: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
+def _gate_and_up(decoder: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
     node = _through(decoder, node, *aten.RESHAPES)
     _need(aten.calls(node, ATEN.mul.Tensor), "the MLP is not gated")
     silu, up = node.args

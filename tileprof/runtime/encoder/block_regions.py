@@ -61,15 +61,15 @@ def _stacks(graph: fx.Graph) -> Iterator[Region]:
 
 def _region(stack: Stack) -> Iterator[Region]:
     try:
-        yield _checked(stack)
+        yield _region_of(stack)
     except (Refused, UserError) as refusal:
         LOG.info("transformer blocks: %d blocks are not taken: %s", stack.blocks, refusal)
 
 
-def _checked(stack: Stack) -> Region:
+def _region_of(stack: Stack) -> Region:
     """Return the stack as a region. Raises `Refused` or `UserError` where it is none."""
     stack = with_last_norm(stack)
-    nodes = _closed(stack)
+    nodes = _nodes_without_shared_constants(stack)
     outputs, read = aten.outputs_of(nodes), aten.inputs_of(nodes)
     unread = tuple(node for node in read if node in stack.unread - stack.activations)
     inputs = tuple(node for node in read if node not in unread)
@@ -93,10 +93,10 @@ def _checked(stack: Stack) -> Region:
         inputs,
         outputs,
         (),
-        partial(_built, program, shapes),
+        partial(_runner_of, program, shapes),
         unread=unread,
         what=program,
-        timed=partial(_timed, program),
+        timed=partial(_timeline_of, program),
     )
 
 
@@ -109,7 +109,7 @@ def _rows_and_columns(node: fx.Node, stack: Stack) -> tuple[int, int]:
     return elements // columns, columns
 
 
-def _closed(stack: Stack) -> set[fx.Node]:
+def _nodes_without_shared_constants(stack: Stack) -> set[fx.Node]:
     """Return the stack's nodes less constants that others read too, which then come in from outside."""
     nodes = set(stack.nodes)
     for node in aten.outputs_of(nodes):
@@ -118,13 +118,13 @@ def _closed(stack: Stack) -> set[fx.Node]:
     return nodes
 
 
-def _built(program: Program, shapes: tuple[tuple[int, ...], ...], device: torch.device) -> Runner:
+def _runner_of(program: Program, shapes: tuple[tuple[int, ...], ...], device: torch.device) -> Runner:
     from tileprof.runtime.encoder.launch import Runner as Launched  # noqa: PLC0415 - talks to the driver
 
     return Launched(program, shapes, device)
 
 
-def _timed(program: Program, device: torch.device, inputs: Sequence[Any]) -> Timeline:
+def _timeline_of(program: Program, device: torch.device, inputs: Sequence[Any]) -> Timeline:
     from tileprof.runtime.encoder.launch import timed_run  # noqa: PLC0415 - talks to the driver
 
     return timed_run(program, device, inputs)

@@ -147,12 +147,12 @@ def _uses(plan: Plan, generations: tuple[int, ...]) -> dict[str, _Use]:
     written: dict[str, tuple[int, int]] = {}
     read: dict[str, int] = {}
     for task in plan.tasks:
-        touched, generation = touches(plan.stages[task.stage], task), generations[task.stage]
-        for name, *_ in touched.writes:
+        tile_touches, generation = touches(plan.stages[task.stage], task), generations[task.stage]
+        for name, *_ in tile_touches.writes:
             if name in plan.sizes:
                 first, last = written.get(name, (generation, generation))
                 written[name] = min(first, generation), max(last, generation)
-        for name, *_ in touched.reads:
+        for name, *_ in tile_touches.reads:
             read[name] = max(generation, read.get(name, 0))
     return {name: _Use(first, last, max(last, read.get(name, 0))) for name, (first, last) in written.items()}
 

@@ -187,7 +187,7 @@ class _Cut:
 def _plan_stages(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[StagePlan]:
     norms = _norms(program)
     plain = program.read_plain()
-    ended: set[str] = set()
+    complete_tensors: set[str] = set()
     for stage in program.stages:
         if isinstance(stage, Attention):
             yield stage
@@ -195,8 +195,8 @@ def _plan_stages(program: Program, width: int, cut: _Cut, blocks: int) -> Iterat
         source = stage.activations
         if stage.norm is not None:
             norm, normed = norms[source.tensor]
-            if source.tensor not in ended:
-                ended.add(source.tensor)
+            if source.tensor not in complete_tensors:
+                complete_tensors.add(source.tensor)
                 yield Finish(
                     f"norm of {source.tensor}",
                     stage.rows,
@@ -216,7 +216,7 @@ def _plan_stages(program: Program, width: int, cut: _Cut, blocks: int) -> Iterat
         splits = cut.splits(stage, width) if parts else 1
         yield Tiled(stage, source, width, splits, parts)
         if parts:
-            ended.add(stage.out.tensor)
+            complete_tensors.add(stage.out.tensor)
             out = stage.out if stage.out.tensor in plain else None
             yield Finish(
                 stage.name,

@@ -81,10 +81,10 @@ def attention_kernel(
         in_keys = first_key + n < key_end
         key = tl.load(keys + first_key * K_ROW, mask=in_keys[None, :] & (d < D)[:, None], other=0.0)
         scores = tl.dot(query, key) * (SCALE * 1.4426950408889634)  # in powers of 2
-        shown = in_keys[None, :]
+        visible = in_keys[None, :]
         if CAUSAL:
-            shown = shown & (first_key + n[None, :] <= m[:, None])
-        scores = tl.where(shown, scores, float("-inf"))
+            visible = visible & (first_key + n[None, :] <= m[:, None])
+        scores = tl.where(visible, scores, float("-inf"))
         higher = tl.maximum(largest, tl.max(scores, axis=1))
         fade = tl.exp2(largest - higher)
         share = tl.exp2(scores - higher[:, None])

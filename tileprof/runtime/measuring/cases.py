@@ -81,20 +81,29 @@ def gated_mlp(tokens: int, up: tuple[int, int], down: tuple[int, int], width: in
     return Chain(("gate and up", "down"), (first, second))
 
 
-def attention_block(tokens: int, width: int, heads: int) -> Chain:
-    """Return queries, keys and values in one product, causal attention over heads of 128, and the product behind it."""
-    inner = heads * _HEAD
-    x, qkv = View.contiguous("x", (tokens, width), "float16"), View.contiguous("qkv", (tokens, 3 * inner), "float16")
-    q, k, v = (View("qkv", (heads, tokens, _HEAD), (_HEAD, 3 * inner, 1), "float16", at * inner) for at in range(3))
-    middle = View("o", (heads, tokens, _HEAD), (_HEAD, inner, 1), "float16")
+def attention_block(
+    tokens: int, width: int, heads: int, groups: int | None = None, head: int = _HEAD, *, bias: bool = False
+) -> Chain:
+    """Return queries, keys and values in one product, causal attention over heads of ``head`` columns, and the product
+    behind it. ``groups``: heads of keys and values, as many as of queries where not given.
+    """
+    groups = groups or heads
+    inner, outer = heads * head, (heads + 2 * groups) * head
+    x, qkv = View.contiguous("x", (tokens, width), "float16"), View.contiguous("qkv", (tokens, outer), "float16")
+    q, k, v = (
+        View("qkv", (count, tokens, head), (head, outer, 1), "float16", first * head)
+        for count, first in ((heads, 0), (groups, heads), (groups, heads + groups))
+    )
+    middle = View("o", (heads, tokens, head), (head, inner, 1), "float16")
+    b1, b2 = (View.contiguous(n, (c,), "float16") if bias else None for n, c in (("b1", outer), ("b2", width)))
     o, y = View.contiguous("o", (tokens, inner), "float16"), View.contiguous("y", (tokens, width), "float16")
     tile = max(16, min(tokens, 128)), 128
     return Chain(
         ("qkv", "attention", "out"),
         (
-            Gemm(x, _weight("w1", width, 3 * inner), qkv, tile=tile),
+            Gemm(x, _weight("w1", width, outer), qkv, b1, tile=tile),
             Attention(q, k, v, middle, rows=max(16, min(tokens, 64)), causal=True),
-            Gemm(o, _weight("w2", inner, width), y, tile=tile),
+            Gemm(o, _weight("w2", inner, width), y, b2, tile=tile),
         ),
     )
 

@@ -339,7 +339,7 @@ def main(arguments: Sequence[str]) -> None:
                 sys.stderr.write(f"{options.budget:g} s are over; left: {remaining}\n")
                 pool.shutdown(wait=False, cancel_futures=True)
                 return
-            rows = _joined(rows, job, _rows(job, kernels, options.limit))
+            rows = _with_rows_of_job(rows, job, _rows(job, kernels, options.limit))
             _write(options.out, rows)
 
 
@@ -381,7 +381,7 @@ def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[di
     return job_rows
 
 
-def _joined(rows: list[dict[str, Any]], job: Job, job_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_rows_of_job(rows: list[dict[str, Any]], job: Job, job_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows with those of a job: in the place of rows of the same names, and with gains over what is there
     now.
     """

@@ -21,8 +21,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
+import numpy as np
+
 from tileprof.runtime.persistent.plan import K_BLOCK, StagePlan
 from tileprof.runtime.persistent.source import Options, k_blocks_under_way
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
@@ -80,6 +83,13 @@ GRAPH_GAP_US: Final = 0.8
 SIGNAL_US: Final = 0.7
 """Time from the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
 
+ATTENTION_US: Final = 2.0
+ATTENTION_BLOCK_US: Final = 0.4
+ATTENTION_FLOP_PER_US: Final = 2_700_000.0
+"""A tile of attention without its keys, the least time of a block of 64 keys, and the rate of its two products, by
+mma.sync with a softmax between.
+"""
+
 RING_BYTES: Final = 100 * 1024
 """Weights that a loader fetches ahead of its activations."""
 
@@ -112,6 +122,7 @@ tiles are narrow. Eleven times are within 6%.
 _TAPS: Final = _Pace(0.67, 0.25, 97_000.0, 6_200_000.0)
 """A convolution, which draws nothing from memory for most of its time."""
 
+_ATTENTION: Final = replace(_SHARED, lag_us=0.0)
 _HALO: Final = replace(_TAPS, block_us=BLOCK_US)
 
 MOST_STREAMED_ROWS: Final = 128
@@ -132,8 +143,20 @@ def clusters_on(sms: int) -> Callable[[int], int]:
     return lambda split: max(1, (sms if split <= 2 else sms - _LEFT_OVER) // split)
 
 
+def task_us(stage: StagePlan, split: int) -> np.ndarray:
+    """Return microseconds of a task by its row of tiles: in attention, later rows may have more keys."""
+    operator = stage.operator
+    if not isinstance(operator, Attention):
+        return np.full(stage.tasks, tile_us(stage, split))
+    block_flop = 4 * K_BLOCK * operator.tile[0] * operator.tile[1]
+    block_us = max(ATTENTION_BLOCK_US, block_flop / ATTENTION_FLOP_PER_US)
+    return np.array([ATTENTION_US + stage.key_blocks(row) * block_us for row in range(operator.grid[1])])
+
+
 def finish_us(stage: StagePlan, split: int) -> float:
     """Return microseconds from the last product of a tile to its post."""
+    if isinstance(stage.operator, Attention):
+        return 0.0  # part of the tile
     sums = _height(stage) * stage.columns
     if stage.pair:
         return HANDED_US + sums / HANDED_PER_US
@@ -150,6 +173,8 @@ def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
     """Return a task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split``
     blocks, among others. ``under_way``: k-blocks that the rings hold, 0 for enough.
     """
+    if isinstance(stage.operator, Attention):
+        return float(task_us(stage, split).mean())
     return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns, under_way)
 
 
@@ -178,6 +203,8 @@ def shared_us(stage: StagePlan) -> float:
 
 def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
     """Return a tile, if the stage has the device to itself: no faster than memory gives the weights."""
+    if isinstance(stage.operator, Attention):
+        return tile_us(stage, split)
     weight = stage.operator.b if isinstance(stage.operator, Gemm) else stage.operator.weight
     bytes_, pace = weight.item_bytes, _pace(stage, split)
     for size in weight.shape:
@@ -189,6 +216,11 @@ def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) ->
 
 def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
     """Return a stage alone, without what a launch costs."""
+    if isinstance(stage.operator, Attention):
+        free = [0.0] * clusters
+        for life in np.repeat(task_us(stage, split), stage.operator.grid[2]).tolist():
+            heapq.heapreplace(free, free[0] + life)
+        return max(free)
     rounds = -(-stage.tasks // clusters)
     return rounds * paced_us(stage, split, clusters, under_way) + _pace(stage, split).lag_us + finish_us(stage, split)
 
@@ -204,6 +236,8 @@ def waits_for_memory(stage: StagePlan, split: int, clusters: int) -> bool:
 
 
 def _pace(stage: StagePlan, split: int) -> _Pace:
+    if isinstance(stage.operator, Attention):
+        return _ATTENTION
     if isinstance(stage.operator, Conv2d):
         return _HALO if stage.halo(split) else _TAPS
     if _rows(stage) > MOST_STREAMED_ROWS:
@@ -215,6 +249,8 @@ def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> f
     """Return what is left of a tile's life when its activations are there, after its loader has waited for them with
     what the ring holds of the weights.
     """
+    if isinstance(stage.operator, Attention):
+        return life_us
     part_bytes = -(-stage.longest // stage.parts(split)) * stage.columns * K_BLOCK * 2
     fetched = min(waited_us, life_us * min(1.0, RING_BYTES / part_bytes))
     return max(life_us - fetched, min(life_us, _tile_us(stage, split, 0.0)))
@@ -236,11 +272,12 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
     for number, stage in enumerate(stages):
         height, matrix = stage.operator.tile[0], _rows(stage)
         life, finish = paced_us(stage, split, clusters, under_way[number]), finish_us(stage, split)
+        lives = task_us(stage, split).tolist() if isinstance(stage.operator, Attention) else None
         down = -(-matrix // height)
         across = stage.tasks // down
         ends: list[float] = []
         for row in range(down):
-            ready = 0.0
+            ready, life = 0.0, lives[row] if lives else life
             if read := row_ends.get(_activations(stage)):
                 ready = (
                     max(_overlapping(*read, *_read(stage, row * height, min(matrix, (row + 1) * height)))) + SIGNAL_US
@@ -258,7 +295,9 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
 
 def _activations(stage: StagePlan) -> str:
     """Return the tensor that a stage loads beside its weights."""
-    return stage.operator.a.tensor if isinstance(stage.operator, Gemm) else stage.operator.x.tensor
+    match stage.operator:
+        case Gemm(a=view) | Conv2d(x=view) | Attention(q=view):
+            return view.tensor
 
 
 def _overlapping(rows: Sequence[float], height: int, low: int, high: int) -> Sequence[float]:
@@ -272,6 +311,8 @@ def _overlapping(rows: Sequence[float], height: int, low: int, high: int) -> Seq
 def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
     """Return rows of the stage before that rows of the result are computed from."""
     operator = stage.operator
+    if isinstance(operator, Attention):
+        return 0, high
     if not isinstance(operator, Conv2d):
         return low, high
     _, height, width, _ = operator.x.shape
@@ -281,7 +322,9 @@ def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
 
 
 def _rows(stage: StagePlan) -> int:
-    """Return rows of the result as a matrix."""
+    """Return rows of the result as a matrix, those of a head in attention."""
+    if isinstance(stage.operator, Attention):
+        return stage.operator.q.shape[1]
     total = 1
     for size in stage.operator.out.shape[:-1]:
         total *= size

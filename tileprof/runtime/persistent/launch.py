@@ -16,6 +16,7 @@ from tileprof.runtime.persistent.dealing import Dealer, TaskGraph
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, Box, Halo, Plan, StagePlan
 from tileprof.runtime.persistent.source import Options, header, paired
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
@@ -28,8 +29,9 @@ MOST_POSTS: Final = 256
 _MOST_PREPARED: Final = 256
 """Sets of addresses whose arguments are kept: instances of a graph, inputs that an allocator hands out in turn."""
 
-_STAGE_WORDS: Final = 40  # StageTensors of kernel.cu
-_PARTIALS: Final = 2 * MAP_WORDS + 3  # behind out, bias and residual
+_POINTERS: Final = 3 * MAP_WORDS  # of StageTensors of common.cuh
+_STAGE_WORDS: Final = _POINTERS + 8
+_PARTIALS: Final = _POINTERS + 3  # behind out, bias and residual
 _NORM: Final = _PARTIALS + 1
 _TAIL_WORDS: Final = 16  # nine pointers behind the stages, and what makes the size one that 64 divides
 
@@ -114,7 +116,7 @@ def _heads(plan: Plan, tasks: I32) -> I32:
 
 
 def _put_stage(arguments: Arguments, at: int, stage: StagePlan, operands: Mapping[str, Any], plan: Plan) -> None:
-    """StageTensors of kernel.cu: two tensor maps, then pointers."""
+    """StageTensors of common.cuh: three tensor maps, then pointers."""
     operator = stage.operator
     for role, tensor in operands.items():
         if tensor.data_ptr() % 16:
@@ -124,8 +126,10 @@ def _put_stage(arguments: Arguments, at: int, stage: StagePlan, operands: Mappin
             _put_gemm(arguments, at, stage, operator, operands, paired(plan))
         case Conv2d():
             _put_conv(arguments, at, operator, operands, stage.halo(plan.split))
+        case Attention():
+            _put_attention(arguments, at, operator, operands)
     for offset, role in enumerate(("out", "bias", "residual")):
-        arguments.words[at + 2 * MAP_WORDS + offset] = operands[role].data_ptr() if role in operands else 0
+        arguments.words[at + _POINTERS + offset] = operands[role].data_ptr() if role in operands else 0
     for offset, role in enumerate(NORM_ROLES):
         arguments.words[at + _NORM + offset] = operands[role].data_ptr() if role in operands else 0
 
@@ -160,6 +164,21 @@ def _put_conv(arguments: Arguments, at: int, operator: Conv2d, operands: Mapping
     taps, weights = (2 * channels, 2 * channels * r * s), operands["weight"].data_ptr()
     box_of_weights = K_BLOCK, 1, operator.tile[1]
     arguments.put_map(at + MAP_WORDS, weights, dtype, (channels, r * s, out), taps, box_of_weights, (1, 1, 1))
+
+
+def _put_attention(arguments: Arguments, at: int, operator: Attention, operands: Mapping[str, Any]) -> None:
+    """Boxes of 64 rows of a head. Of keys, rows that no query sees are zeros: nothing says that they have been
+    computed.
+    """
+    for number, role in enumerate("kqv"):
+        view = operator.views()[role]
+        heads, rows, columns = view.shape
+        head, row = 2 * view.strides[0], 2 * view.strides[1]
+        sizes = columns, heads, rows if role == "q" else operator.key_rows, 1
+        arguments.put_map(
+            at + number * MAP_WORDS, operands[role].data_ptr(), view.dtype, sizes, (head, row, rows * row),
+            (K_BLOCK, 1, K_BLOCK, 1), (1, 1, 1, 1),
+        )  # fmt: skip
 
 
 def max_clusters(split: int) -> int:

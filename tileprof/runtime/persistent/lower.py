@@ -14,10 +14,11 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import Waits, lower
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.persistent.cost import chain_us, tile_us
+from tileprof.runtime.persistent.cost import chain_us, task_us
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan, arranged, arrangements, with_cuts
-from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.persistent.supported import attends, stage_plans
 from tileprof.runtime.persistent.tile_choice import preferred
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.gemm import Gemm
 
 Piece = tuple[int, int, int]
@@ -45,6 +46,8 @@ def plan_of(
     stages = stage_plans(chain)
     fitting = clusters if callable(clusters) else (lambda _: clusters)
     blocks_per_cluster, arrangement = _best_split(stages, fitting) if split is None else (split, None)
+    if blocks_per_cluster != 1 and attends(chain.operators):
+        raise UserError("tiles of attention are not shared by several blocks; take clusters of one")
     if stages[0].pair and blocks_per_cluster != 2:
         raise UserError(
             f"tiles of {stages[0].operator.tile[0]} rows take clusters of two blocks, not {blocks_per_cluster}"
@@ -85,11 +88,14 @@ def plan_of(
 
 
 def _order(stage: StagePlan) -> I64:
-    """Return tiles in order of their numbers; those of pairs by two rows of tiles at a time, column by column, so that
+    """Return tiles in order of their numbers; those of attention row by row, as what they read is computed; those of
+    pairs by two rows of tiles at a time, column by column, so that
     memory gives the weights half as often.
     """
     gx, gy, _ = stage.operator.grid
     tile = np.arange(stage.operator.tiles, dtype=np.int64)
+    if isinstance(stage.operator, Attention):
+        return np.lexsort((tile // gy, tile % gy))
     if not stage.pair or stage.operator.rows_along != "y":
         return tile
     x, y = tile % gx, tile // gx % gy
@@ -123,7 +129,7 @@ def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
 def _best_split(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> tuple[int, tuple[StagePlan, ...]]:
     """Return the blocks of a cluster, and how they share tiles."""
     most = min(stage.k_blocks for stage in stages)
-    splits = (2,) if stages[0].pair else SPLITS
+    splits = (1,) if attends(stage.operator for stage in stages) else (2,) if stages[0].pair else SPLITS
     fitting = [(s, clusters(s)) for s in splits if s <= most]
     priced = [
         (preferred(chain_us(arrangement, s, n), s), s, arrangement)
@@ -168,14 +174,15 @@ def _task_lists(
     post_ends = [0.0] * (links.semaphores if links else 0)
     node = 0
     for number, (stage, order) in enumerate(zip(stages, orders, strict=True)):
-        cost = tile_us(stage, split)
+        lives = task_us(stage, split).tolist()
+        rows = _rows(number, stage, np.arange(stage.operator.tiles))[:, 1].tolist()
         parts = (1, 0) if stage.cut else (0,)  # all early ones first: late ones wait for them
         for early, tile in ((early, tile) for early in parts for tile in order.tolist()):
             begin, cluster = free[0]
             at = node + tile
             if links:
                 begin = max([begin, *(post_ends[m] for m in links.waits[links.wait_ptr[at] : links.wait_ptr[at + 1]])])
-            end = round(begin + cost, 6)  # equal sums stay equal
+            end = round(begin + lives[rows[tile]], 6)  # equal sums stay equal
             if links and not early:
                 for semaphore in links.posts[links.post_ptr[at] : links.post_ptr[at + 1]]:
                     post_ends[semaphore] = max(post_ends[semaphore], end)
@@ -240,6 +247,8 @@ def _rows(number: int, stage: StagePlan, tile: I64) -> I64:
     operator = stage.operator
     gx, gy, _ = operator.grid
     x, y = tile % gx, tile // gx % gy
+    if isinstance(operator, Attention):
+        x = tile // (gx * gy)  # heads
     down, across = (y, x) if operator.rows_along == "y" else (x, y)
     return np.stack([np.full(len(tile), number), down, across, tile], axis=1)
 

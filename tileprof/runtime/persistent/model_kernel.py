@@ -164,10 +164,10 @@ class ModelLauncher(ABC, Generic[Shape]):
             return
         self._forget()
         self._state.zero_()
-        stage, layer, block, warp, awaited, launch = state[_RECORD : _RECORD + 6]
+        stage, layer, block, warp, word, launch = state[_RECORD : _RECORD + 6]
         raise RuntimeError(
             f"{self.kernel.what} gave up a wait: stage {self.stages[stage]} of layer {layer}, block {block}, "
-            f"warp {warp} waited for {self._awaited(awaited)} in launch {launch}"
+            f"warp {warp} waited for {self._awaited(word)} in launch {launch}"
         )
 
     @abstractmethod

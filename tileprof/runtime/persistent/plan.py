@@ -18,12 +18,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
 I32 = NDArray[np.int32]
+Tiled = Gemm | Conv2d | Attention
+"""The operators of the persistent kernel."""
 
 K_BLOCK: Final = 64
 """Elements of k that one slot of the rings holds: 128 bytes of halves, the width of TMA's widest swizzle."""
@@ -143,8 +146,8 @@ class Halo:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The constants that are compiled in for a stage. ``operator`` is a `Gemm` or `Conv2d`; everything else follows
-    from it.
+    """The constants that are compiled in for a stage. ``operator`` is a `Gemm`, `Conv2d` or `Attention`; everything
+    else follows from it.
 
     ``rows``: that a block multiplies, 64 or 128; a tile has at most this number, or twice as many for a pair.
     ``columns``: weight rows that a tile multiplies, two for each of its columns with a gate. ``k_blocks``: blocks of
@@ -154,10 +157,11 @@ class StagePlan:
     to the late one through memory, which finishes the tile; 0 where it is not. Then half as many tiles, twice as wide,
     read less into shared memory for the same products.
     ``abreast``: blocks that take ``columns`` weight rows of a tile each, and all of k; 1 where they share k instead,
-    and in pairs.
+    and in pairs. Attention has no weights: its ``columns`` are 0, and its ``k_blocks`` are the slots of activations
+    that its longest tile takes (`query_slots`, and `block_slots` for every `K_BLOCK` keys).
     """
 
-    operator: Gemm | Conv2d
+    operator: Tiled
     rows: int
     columns: int
     k_blocks: int
@@ -173,7 +177,7 @@ class StagePlan:
         """True if weights lie in a slot so that each of two warpgroups, which share the columns, has both halves of a
         gate.
         """
-        return self.abreast > 1 and self.rows == 64 and self.operator.epilogue == GATE
+        return self.abreast > 1 and self.rows == 64 and gated(self.operator)
 
     @property
     def least_columns(self) -> int:
@@ -183,6 +187,8 @@ class StagePlan:
     @property
     def is_supported(self) -> bool:
         """True if the kernel takes tiles so wide, and blocks abreast."""
+        if isinstance(self.operator, Attention):
+            return not self.pair and self.abreast == 1
         alike = isinstance(self.operator, Gemm) and not self.pair and self.operator.tile[1] % (8 * self.abreast) == 0
         return self.columns <= MOST_COLUMNS and self.columns % self.least_columns == 0 and (self.abreast == 1 or alike)
 
@@ -202,6 +208,24 @@ class StagePlan:
         float32 sums.
         """
         return self.operator.tiles * 2 * (FLAG_BYTES + 4 * self.rows * self.columns) if self.cut else 0
+
+    @property
+    def query_slots(self) -> int:
+        """Slots for the queries of a tile of attention, of 64 columns each."""
+        return self.operator.tile[1] // K_BLOCK
+
+    @property
+    def block_slots(self) -> int:
+        """Slots for the keys and the values of `K_BLOCK` rows: one or two boxes of 64 columns in each."""
+        return 2 * self.query_slots // (self.rows // K_BLOCK)
+
+    def key_blocks(self, row: int) -> int:
+        """Return blocks of `K_BLOCK` keys that a tile in row ``row`` of attention reads."""
+        assert isinstance(self.operator, Attention)
+        seen = self.operator.key_rows
+        if self.operator.causal:
+            seen = min(seen, (row + 1) * self.operator.rows)
+        return -(-seen // K_BLOCK)
 
     @property
     def pair(self) -> bool:
@@ -275,7 +299,12 @@ def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[Stag
             yield arrangement
 
 
-def may_stand_abreast(operator: Gemm | Conv2d, rows: int) -> bool:
+def gated(operator: Tiled) -> bool:
+    """Return whether a product gates half of its columns by the other half."""
+    return isinstance(operator, Gemm) and operator.epilogue == GATE
+
+
+def may_stand_abreast(operator: Tiled, rows: int) -> bool:
     """Return whether blocks abreast may pay: in products with a single row of tiles of ``rows`` rows."""
     return isinstance(operator, Gemm) and operator.out.shape[0] <= rows
 

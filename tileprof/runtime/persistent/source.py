@@ -4,18 +4,18 @@ of wgmma.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, e, log2, prod
 from typing import Final
 
 import numpy as np
 
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.dealing import Dealer, constants
-from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan, taps_of
+from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan, gated, taps_of
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
-from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
 
 SHARED_BYTES: Final = 227 * 1024
@@ -82,10 +82,11 @@ class Layout:
     @classmethod
     def of(cls, plan: Plan, options: Options) -> Layout:
         """Raises `UserError` where two slots of each ring do not fit."""
-        widths = [stage.columns for stage in plan.stages]
+        stages = products_of(plan)
+        widths = [stage.columns for stage in stages]
         a_bytes = -(-max(_box_rows(stage, plan) for stage in plan.stages) * _ROW_BYTES // 1024) * 1024
         b_bytes = max(widths) * _ROW_BYTES
-        passes = [_passes(stage, plan, options) for stage in plan.stages]
+        passes = [_passes(stage, plan, options) for stage in stages]
         buffers = 1 if alone(plan) or all(p.count == 1 for p in passes) else options.buffers
         buffer_bytes = max(p.buffer_bytes for p in passes)
         if paired(plan):
@@ -93,12 +94,14 @@ class Layout:
         free_bytes = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - _bias_bytes(plan)
         # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that is not stored: behind the
         # last slot lies the other ring.
-        spare = max(0, max(_reach(stage, plan) for stage in plan.stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
-        taps = min(_slot_taps(stage, plan) for stage in plan.stages)
+        spare = max(0, max(_reach(stage, plan) for stage in stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
+        taps = min(_slot_taps(stage, plan) for stage in stages)
         # Of halos for all taps one is multiplied for long while the next comes.
-        whole = taps > max(stage.share(plan.split) for stage in plan.stages)
+        whole = taps > max(stage.share(plan.split) for stage in stages)
         best: tuple[tuple[int, int], int, int] | None = None
-        for a_slots in range(2, _MOST_SLOTS + 1):
+        # A block of keys and its values are multiplied together, while the next come.
+        least = max([2, *(2 * stage.block_slots for stage in plan.stages if isinstance(stage.operator, Attention))])
+        for a_slots in range(least, _MOST_SLOTS + 1):
             b_slots = min(_MOST_SLOTS, (free_bytes - spare - a_slots * a_bytes) // b_bytes)
             if b_slots < 2 or options.a_slots not in {0, a_slots}:
                 continue
@@ -120,7 +123,12 @@ def k_blocks_under_way(stages: Sequence[StagePlan], split: int, options: Options
     """
     none = np.zeros(1, np.int32)
     layout = Layout.of(Plan(split, 1, tuple(stages), none, none, none, none, none, none, 0, none), options)
-    return [min(layout.a_slots, layout.b_slots * (layout.b_bytes // (s.columns * _ROW_BYTES))) for s in stages]
+    return [
+        min(layout.a_slots, layout.b_slots * (layout.b_bytes // (s.columns * _ROW_BYTES)))
+        if s.columns
+        else layout.a_slots
+        for s in stages
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,7 @@ class _Passes:
 
 
 def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
-    segments = 4 if stage.interleaved else 2 if stage.operator.epilogue == GATE or stage.rows == 64 else 1
+    segments = 4 if stage.interleaved else 2 if gated(stage.operator) or stage.rows == 64 else 1
     segment, parts, chunks = stage.columns // segments, parts_of(plan), _chunks_per_warp(stage, segments)
     warps = -(-_height(stage, plan) // 16) * (2 if stage.rows == 64 else 1)
     if alone(plan) or stage.abreast > 1:  # no sums go through a buffer
@@ -164,6 +172,8 @@ def _chunks_per_warp(stage: StagePlan, segments: int) -> int:
 def _box_rows(stage: StagePlan, plan: Plan) -> int:
     """Return rows that TMA writes into a slot of activations."""
     operator = stage.operator
+    if isinstance(operator, Attention):
+        return stage.rows
     if isinstance(operator, Gemm):
         return min(stage.rows, operator.tile[0])
     halo, box = stage.halo(plan.split), Box.of(operator)
@@ -213,6 +223,11 @@ def paired(plan: Plan) -> bool:
     return True
 
 
+def products_of(plan: Plan) -> list[StagePlan]:
+    """Return the stages that multiply by weights."""
+    return [stage for stage in plan.stages if not isinstance(stage.operator, Attention)]
+
+
 def parts_of(plan: Plan) -> int:
     """Return blocks that share k of a tile, but where they stand abreast."""
     return plan.split // 2 if paired(plan) else plan.split
@@ -222,12 +237,13 @@ def alone(plan: Plan) -> bool:
     """Return whether every warp finishes what it has multiplied: nothing of a sum, and not the other half of a gate, is
     another's.
     """
-    return parts_of(plan) == 1 and all(stage.rows == 128 or tile_of(stage)[1] == stage.columns for stage in plan.stages)
+    return parts_of(plan) == 1 and all(
+        stage.rows == 128 or tile_of(stage)[1] == stage.columns for stage in products_of(plan)
+    )
 
 
 def tile_of(stage: StagePlan) -> tuple[int, int]:
     """Return rows and columns of a stage's tiles."""
-    assert isinstance(stage.operator, Gemm | Conv2d)
     return stage.operator.tile
 
 
@@ -261,14 +277,14 @@ def header(plan: Plan, options: Options) -> str:
         "template <int> struct Stage;",
         "template <int> struct Multiply;",
         *(_stage(number, stage, plan, options, layout) for number, stage in enumerate(plan.stages)),
-        *(multiply(width, dtype) for width in sorted({_width(stage) for stage in plan.stages})),
+        *(multiply(width, dtype) for width in sorted({_width(stage) for stage in products_of(plan)})),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _bias_of(stage: StagePlan) -> int:
     """Return bytes of a stage's bias."""
-    bias = stage.operator.bias
+    bias = stage.operator.views().get("bias")
     return 0 if bias is None else 2 * bias.shape[0]
 
 
@@ -301,7 +317,8 @@ def _width(stage: StagePlan) -> int:
 
 def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: Layout) -> str:
     operator = stage.operator
-    assert isinstance(operator, Gemm | Conv2d)
+    if isinstance(operator, Attention):
+        return _attention_stage(number, stage, operator)
     *outer, n = operator.out.shape
     m = prod(outer)
     values: dict[str, object] = {
@@ -317,16 +334,52 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "IMAGES": 1,
         "ONE_ROW": int(m <= operator.tile[0]),
         "CONVOLUTION": int(isinstance(operator, Conv2d)),
+        "ATTENTION": 0,
     }
     values |= _tile_values(stage, plan, options, layout)
     values |= _store_values(stage, operator, plan, options)
     values |= _epilogue_values(number, operator, plan)
     if isinstance(operator, Conv2d):
         values |= _window_values(stage, operator, plan)
-    members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
+    members = _members(values)
     if isinstance(operator, Conv2d) and operator.mean is not None:
         members += f"    static constexpr float EPSILON = {operator.epsilon:.9e}f;\n"
     return f"template <> struct Stage<{number}> {{\n{members}}};"
+
+
+def _members(values: Mapping[str, object]) -> str:
+    return "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
+
+
+def _attention_stage(number: int, stage: StagePlan, operator: Attention) -> str:
+    _, m, columns = operator.q.shape
+    values = {
+        "INDEX": number,
+        "M": m,
+        "N": columns,
+        "K_BLOCKS": stage.k_blocks,
+        "CUT": 0,
+        "CONVOLUTION": 0,
+        "ATTENTION": 1,
+        "ABREAST": 1,
+        "SHARE": 1,
+        "SLOT_TAPS": 1,
+        "TILE_ROWS": operator.rows,
+        "TILE_COLUMNS": columns,
+        "BLOCK_ROWS": operator.rows,
+        "BIAS": 0,
+        "BIAS_AT": 0,
+        "GATED": 0,
+        "CAUSAL": int(operator.causal),
+        "KEY_ROWS": operator.key_rows,
+        "SHARERS": operator.q.shape[0] // operator.k.shape[0],
+        "QUERY_SLOTS": stage.query_slots,
+        "BLOCK_SLOTS": stage.block_slots,
+        "OUT_HEAD": operator.out.strides[0],
+        "OUT_ROW": operator.out.strides[1],
+    }
+    scale = f"    static constexpr float SCALE = {operator.factor * log2(e):.9e}f;  // of powers of 2\n"
+    return f"template <> struct Stage<{number}> {{\n{_members(values)}{scale}}};"
 
 
 def _tile_values(stage: StagePlan, plan: Plan, options: Options, layout: Layout) -> dict[str, object]:
@@ -373,10 +426,10 @@ def _store_values(stage: StagePlan, operator: Gemm | Conv2d, plan: Plan, options
 
 def _epilogue_values(number: int, operator: Gemm | Conv2d, plan: Plan) -> dict[str, object]:
     """Return what is computed with the sums before they are stored."""
-    gated = operator.epilogue == GATE
+    gate = gated(operator)
     return {
-        "EPILOGUE": "NONE" if gated else operator.epilogue.upper(),
-        "GATED": int(gated),
+        "EPILOGUE": "NONE" if gate else operator.epilogue.upper(),
+        "GATED": int(gate),
         "BIAS": int(operator.bias is not None),
         "BIAS_AT": sum(_bias_of(s) for s in plan.stages[:number]),
         "RESIDUAL": int(operator.residual is not None),

@@ -4,15 +4,17 @@ Everything else is refused in a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.persistent.plan import K_BLOCK, MOST_COLUMNS, SPLITS, Box, StagePlan
+from tileprof.runtime.persistent.plan import K_BLOCK, MOST_COLUMNS, SPLITS, Box, StagePlan, Tiled, gated
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
-from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
+from tileprof.runtime.stages.operator import Operator
 from tileprof.runtime.stages.view import View
 
 MOST_STAGES: Final = 8
@@ -20,6 +22,9 @@ MOST_STAGES: Final = 8
 
 MOST_ROWS: Final = 128
 """Rows that a block multiplies."""
+
+HEADS: Final = (64, 128)
+"""Columns of a head of attention: more take more registers than a thread has."""
 
 _EARLY: Final = {"b", "weight", "bias", *NORM_ROLES}
 """Roles of operands that the kernel loads without waiting for anything."""
@@ -44,7 +49,7 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     if dtypes not in ({"float16"}, {"bfloat16"}):
         raise UserError(f"the persistent kernel takes float16 or bfloat16 throughout, not {', '.join(sorted(dtypes))}")
     written = {operator.out.tensor for operator in chain.operators}
-    operators: list[Gemm | Conv2d] = []
+    operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
         early = sorted(written & {v.tensor for role, v in operator.views().items() if role in _EARLY})
         if early:
@@ -52,14 +57,16 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
                 f"the persistent kernel does not take stage {name}: it loads {early[0]} ahead of every wait, and "
                 "another stage computes that"
             )
-        if not isinstance(operator, Gemm | Conv2d):
+        if not isinstance(operator, Gemm | Conv2d | Attention):
             raise UserError(
-                f"the persistent kernel does not take stage {name}: it is {operator.NAME}; products and convolutions "
-                "are what it computes"
+                f"the persistent kernel does not take stage {name}: it is {operator.NAME}; products, convolutions and "
+                "attention are what it computes"
             )
         for reason in _refusals(operator):
             raise UserError(f"the persistent kernel does not take stage {name}: {reason}")
         operators.append(operator)
+    if attends(operators):
+        _check_beside_attention(operators)
     heights = {operator.tile[0] for operator in operators}
     if max(heights) > MOST_ROWS and (heights != {2 * MOST_ROWS} or not all(isinstance(o, Gemm) for o in operators)):
         raise UserError(
@@ -70,7 +77,7 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     rows = 64 if max(heights) <= 64 else MOST_ROWS
     plans = tuple(_plan(o, rows) for o in operators)
     for name, plan in zip(chain.names, plans, strict=True):
-        if not plan.is_supported:
+        if not plan.is_supported and not isinstance(plan.operator, Attention):
             raise UserError(
                 f"the persistent kernel does not take stage {name}: a tile multiplies {weight_rows(plan.operator)} "
                 f"weight rows; in tiles of {plan.operator.tile[0]} rows it takes multiples "
@@ -79,16 +86,40 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     return plans
 
 
-def _plan(operator: Gemm | Conv2d, rows: int) -> StagePlan:
+def attends(operators: Iterable[Operator]) -> bool:
+    """Return whether one of the operators is attention."""
+    return any(isinstance(operator, Attention) for operator in operators)
+
+
+def _check_beside_attention(operators: Sequence[Tiled]) -> None:
+    """Raises `UserError` where stages beside attention need sums of several warps, or there are none."""
+    products = [operator for operator in operators if not isinstance(operator, Attention)]
+    if not products:
+        raise UserError("the persistent kernel takes attention beside products; this chain has none")
+    if max(operator.tile[0] for operator in operators) <= K_BLOCK and any(map(gated, products)):
+        raise UserError(
+            f"the persistent kernel takes a gate beside attention in tiles of more than {K_BLOCK} rows alone"
+        )
+
+
+def _plan(operator: Tiled, rows: int) -> StagePlan:
     """Return a stage whose tiles as few blocks as can take."""
+    if isinstance(operator, Attention):
+        return attention_plan(operator, rows)
     columns, k = weight_rows(operator), k_blocks(operator)
     plans = [StagePlan(operator, rows, columns // n, k, abreast=n) for n in SPLITS]
     return next((plan for plan in plans if plan.is_supported), plans[0])
 
 
-def weight_rows(operator: Gemm | Conv2d) -> int:
+def attention_plan(operator: Attention, rows: int) -> StagePlan:
+    """Return the plan of attention, where a block multiplies ``rows`` rows in other stages."""
+    plan = StagePlan(operator, rows, 0, 0)
+    return replace(plan, k_blocks=plan.query_slots + plan.block_slots * plan.key_blocks(operator.grid[1] - 1))
+
+
+def weight_rows(operator: Tiled) -> int:
     """Return rows of the weight that a tile multiplies: two for each column of the result with a gate."""
-    return operator.tile[1] * (2 if operator.epilogue == GATE else 1)
+    return operator.tile[1] * (2 if gated(operator) else 1)
 
 
 def k_blocks(operator: Gemm | Conv2d) -> int:
@@ -99,7 +130,10 @@ def k_blocks(operator: Gemm | Conv2d) -> int:
     return r * s * (c // K_BLOCK)
 
 
-def _refusals(operator: Gemm | Conv2d) -> Iterator[str]:
+def _refusals(operator: Tiled) -> Iterator[str]:
+    if isinstance(operator, Attention):
+        yield from _attention(operator)
+        return
     yield from _gemm(operator) if isinstance(operator, Gemm) else _conv(operator)
     width = operator.tile[1]
     if width % _ITEMS:
@@ -122,7 +156,7 @@ def _gemm(operator: Gemm) -> Iterator[str]:
             "it"
         )
     else:
-        yield from _unaligned((a, operator.out, operator.residual), b, b.strides[1:])
+        yield from _alignment_faults((a, operator.out, operator.residual), b, b.strides[1:])
 
 
 def _conv(operator: Conv2d) -> Iterator[str]:
@@ -149,11 +183,26 @@ def _conv(operator: Conv2d) -> Iterator[str]:
     for view in (operator.out, operator.residual):
         if view is not None and (view.strides[1] != q * view.strides[2] or view.strides[0] != p * view.strides[1]):
             yield f"there are gaps between the pixels of {view.tensor}, which has strides {view.strides}"
-    yield from _unaligned((x, operator.out, operator.residual), weight, weight.strides[:3])
+    yield from _alignment_faults((x, operator.out, operator.residual), weight, weight.strides[:3])
 
 
-def _unaligned(views: Sequence[View | None], weight: View, strides: Sequence[int]) -> Iterator[str]:
-    for view, outer in [*((v, v.strides[:-1]) for v in views if v is not None), (weight, strides)]:
+def _attention(operator: Attention) -> Iterator[str]:
+    _, rows, columns = operator.q.shape
+    if columns not in HEADS:
+        yield f"its heads have {columns} columns; it takes {' or '.join(map(str, HEADS))}"
+    elif operator.rows not in (K_BLOCK, 2 * K_BLOCK) and operator.rows < rows:
+        # Keys come in blocks of 64, and of those behind a tile's own rows nothing says that they have been computed.
+        yield f"its tiles have {operator.rows} rows; it takes {K_BLOCK} or {2 * K_BLOCK}, or one tile for all rows"
+    elif operator.factor <= 0:
+        yield f"it multiplies scores by {operator.factor}; it takes positive factors"
+    yield from _alignment_faults((operator.q, operator.k, operator.v, operator.out))
+
+
+def _alignment_faults(
+    views: Sequence[View | None], weight: View | None = None, strides: Sequence[int] = ()
+) -> Iterator[str]:
+    rows: list[tuple[View, Sequence[int]]] = [(v, v.strides[:-1]) for v in views if v is not None]
+    for view, outer in [*rows, *([] if weight is None else [(weight, strides)])]:
         if view is not weight and view.strides[-1] != 1:
             yield f"{view.tensor} has strides {view.strides}; rows are of unit stride"
         elif not all(outer):

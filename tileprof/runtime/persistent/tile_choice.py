@@ -1,5 +1,5 @@
-"""Chooses tiles and the number of blocks per tile for a chain of products or convolutions under the persistent
-scheduler, by the model of `cost`.
+"""Chooses tiles and the number of blocks per tile for a chain of products, convolutions or attention under the
+persistent scheduler, by the model of `cost`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import chain_us, stage_us
 from tileprof.runtime.persistent.plan import (
+    K_BLOCK,
     LEAST_ABREAST,
     MOST_COLUMNS,
     SPLITS,
     Box,
     StagePlan,
+    Tiled,
+    gated,
     may_stand_abreast,
     with_cuts,
 )
-from tileprof.runtime.persistent.supported import MOST_ROWS, k_blocks, weight_rows
+from tileprof.runtime.persistent.supported import MOST_ROWS, attends, attention_plan, k_blocks, weight_rows
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
-from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
 
 _WORTH: Final = 1.03
@@ -38,8 +41,6 @@ _MOST_TILES: Final = 4_000
 _NARROWEST: Final = 32
 """Columns of a convolution's tiles: narrower ones have not been measured."""
 
-Tiled = Gemm | Conv2d
-
 
 def preferred(us: float, split: int) -> float:
     """Return the cost of a split for choosing among splits."""
@@ -49,7 +50,7 @@ def preferred(us: float, split: int) -> float:
 def tiled(chain: Chain, clusters: Callable[[int], int]) -> tuple[Chain, int]:
     """Return the chain with the tiles that the model likes best, and the blocks of a cluster.
 
-    Raises `UserError` where a stage is neither product nor convolution.
+    Raises `UserError` where a stage is neither product nor convolution nor attention.
     """
     _, split, tiled_chain = min(tilings(chain, clusters), key=lambda f: f[:2])
     return tiled_chain, split
@@ -61,10 +62,12 @@ def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, i
     """
     operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
-        if not isinstance(operator, Gemm | Conv2d):
-            raise UserError(f"stage {name} is {operator.NAME}; there are tiles for products and convolutions")
+        if not isinstance(operator, Gemm | Conv2d | Attention):
+            raise UserError(
+                f"stage {name} is {operator.NAME}; there are tiles for products, convolutions and attention"
+            )
         operators.append(operator)
-    most = min(k_blocks(operator) for operator in operators)
+    most = 1 if attends(operators) else min(k_blocks(o) for o in operators if not isinstance(o, Attention))
     priced: list[tuple[float, int, Chain]] = []
     for split, height in product(SPLITS, (64, MOST_ROWS, 2 * MOST_ROWS)):
         if split <= most and _worth_a_look(operators, split, height):
@@ -116,7 +119,12 @@ def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) ->
 
 def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
     """Yield the operator in tiles of up to ``height`` rows that the kernel supports, with ``abreast`` blocks."""
-    sides = 2 if operator.epilogue == GATE else 1
+    if isinstance(operator, Attention):
+        for rows in (K_BLOCK, 2 * K_BLOCK):
+            if rows <= height:
+                yield attention_plan(replace(operator, rows=rows), min(height, MOST_ROWS))
+        return
+    sides = 2 if gated(operator) else 1
     heights = list(_heights(operator, height))
     widest = min(MOST_COLUMNS // sides, -(-operator.out.shape[-1] // 16) * 16)
     narrowest = min(widest, _NARROWEST) if isinstance(operator, Conv2d) else 1
@@ -134,7 +142,7 @@ def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
                 yield stage
 
 
-def _heights(operator: Tiled, height: int) -> Iterator[int]:
+def _heights(operator: Gemm | Conv2d, height: int) -> Iterator[int]:
     if isinstance(operator, Gemm):
         yield height if height > MOST_ROWS else min(height, operator.out.shape[0])
         return

@@ -64,7 +64,7 @@ def region_of(decoder: Matched) -> Region:
     """Return the region of a prefill. Raises `UserError` where the kernel does not take it."""
     shape = shape_of(decoder)
     results = [decoder.logits, *(node for pair in decoder.cached_pairs for node in pair)]
-    nodes = _closed(decoder, set(results))
+    nodes = _nodes_without_other_readers(decoder, set(results))
     inputs = aten.inputs_of(nodes)
     outputs = aten.outputs_of(nodes)
     place = {node: number for number, node in enumerate(inputs)}
@@ -89,7 +89,7 @@ def _plain(node: fx.Node) -> bool:
     return value is not None and value.is_contiguous()
 
 
-def _closed(decoder: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
+def _nodes_without_other_readers(decoder: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
     """Return the nodes whose results have no other reader, and the results.
 
     Constants and masks that something else reads too are left to the graph.

@@ -80,9 +80,9 @@ def _note(
     if call is not None:
         call.count += 1
         if call.count == 2:
-            call.args, call.kwargs = _copied(args, kwargs) or (call.args, call.kwargs)
+            call.args, call.kwargs = _copies_of(args, kwargs) or (call.args, call.kwargs)
         return
-    copied = _copied(args, kwargs) if len(order) < CALLS_WITH_INPUTS and _on_gpu(model, tensors) else None
+    copied = _copies_of(args, kwargs) if len(order) < CALLS_WITH_INPUTS and _on_gpu(model, tensors) else None
     if copied is not None:
         calls[key] = Call(model, *copied)
         order.append(calls[key])
@@ -92,7 +92,7 @@ def _on_gpu(model: nn.Module, tensors: list[Any]) -> bool:
     return any(t.is_cuda for t in (*tensors, *model.parameters()))
 
 
-def _copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _copies_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return copies of inputs that share nothing with them; None where they cannot be copied."""
     try:
         return copy.deepcopy((args, kwargs))

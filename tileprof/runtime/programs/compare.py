@@ -72,7 +72,7 @@ def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: b
     torch._dynamo.reset()  # noqa: SLF001 - its public name
     with torch.no_grad(), reports() as collected:
         for variant in VARIANTS:
-            model = _compiled(call.model, variant)
+            model = _compiled_model(call.model, variant)
             try:
                 state.restore()
                 model(*call.args, **call.kwargs)
@@ -124,7 +124,7 @@ def _time_region(comparison: Comparison, region: Any, device: Any, inputs: list[
         tensor.copy_(saved)
 
 
-def _compiled(model: Any, variant: str) -> Any:
+def _compiled_model(model: Any, variant: str) -> Any:
     if variant == "eager":
         return model
     return torch.compile(model, backend=variant)

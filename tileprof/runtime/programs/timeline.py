@@ -146,11 +146,11 @@ class _TaskTouches:
     def touches(self, stage: StagePlan, task: Task) -> Iterator[tuple[int, ...]]:
         from tileprof.runtime.encoder.plan import Tiled, touches  # noqa: PLC0415 - beside its use
 
-        touched = touches(stage, task)
-        for mode, boxes in ((READ, touched.reads), (WRITE, touched.writes)):
+        task_touches = touches(stage, task)
+        for mode, boxes in ((READ, task_touches.reads), (WRITE, task_touches.writes)):
             for box in boxes:
                 yield from self._matrix(mode, box)
-        if isinstance(stage, Tiled) and touched.reads[0][2] > touched.reads[0][1]:
+        if isinstance(stage, Tiled) and task_touches.reads[0][2] > task_touches.reads[0][1]:
             yield self._weights(stage, task)
 
     def _matrix(self, mode: int, box: Box) -> Iterator[tuple[int, ...]]:

@@ -182,22 +182,22 @@ def of_blocks(plan: BlocksPlan, memory: Memory | None = None) -> WholePlan:
                 owner[name][row:row_end, column:column_end] = task.stage * _STRIDE + tile
     before = _Before(memory, owner, tasks)
     needs: list[tuple[int, int, I64]] = []
-    awaited: list[tuple[int, int, I64]] = []
+    wait_pairs: list[tuple[int, int, I64]] = []
     reused: set[tuple[int, int]] = set()
     generations = np.array(memory.generations)
     for stage, tile, task_touches in tasks:
         read = [_cut(owner, box) for box in task_touches.reads if box[0] in owner]
         again = np.unique(np.concatenate([_NO_TILES, *before.of_writes(task_touches), *before.of_reads(task_touches)]))
-        ended = again[generations[again // _STRIDE] <= memory.generations[stage] - FENCE]
+        fenced_pairs = again[generations[again // _STRIDE] <= memory.generations[stage] - FENCE]
         reused |= {(int(producer), stage) for producer in np.unique(again // _STRIDE)}
-        for rows, more in ((needs, again), (awaited, ended)):
+        for rows, more in ((needs, again), (wait_pairs, fenced_pairs)):
             if read or len(more):
                 rows.append((stage, tile, np.unique(np.concatenate([*read, more]))))
     names = tuple(
         f"{n} {type(stage).__name__.lower()} {getattr(stage, 'name', '')}" for n, stage in enumerate(plan.stages)
     )
     posts = tuple(np.arange(n) for n in counts.tolist())
-    return WholePlan(names, posts, _by_pair(needs), _by_pair(awaited), frozenset(reused))
+    return WholePlan(names, posts, _by_pair(needs), _by_pair(wait_pairs), frozenset(reused))
 
 
 _NO_TILES: Final[I64] = np.empty(0, np.int64)

@@ -26,6 +26,7 @@ class Attention(Operator):
     """
 
     NAME: ClassVar[str] = "attention"
+    rows_along: ClassVar[str] = "y"
 
     q: View
     k: View
@@ -52,6 +53,16 @@ class Attention(Operator):
     def factor(self) -> float:
         """The factor that scores are multiplied by."""
         return self.scale or self.q.shape[2] ** -0.5
+
+    @property
+    def key_rows(self) -> int:
+        """Keys that any query sees."""
+        return min(self.q.shape[1], self.k.shape[1]) if self.causal else self.k.shape[1]
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a tile of a head."""
+        return self.rows, self.q.shape[2]
 
     @property
     def grid(self) -> Grid:

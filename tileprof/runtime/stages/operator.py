@@ -112,10 +112,10 @@ def operator_of(description: Mapping[str, Any]) -> Operator:
         raise UserError(f"{name}: operands and parameters are objects")
     roles = {f.name for f in _fields(kind) if "View" in str(f.type)}
     names = {f.name for f in _fields(kind)}
-    for mapping, allowed, what in ((operands, roles, "operand"), (parameters, names - roles, "parameter")):
+    for mapping, names_of_kind, what in ((operands, roles, "operand"), (parameters, names - roles, "parameter")):
         for key in mapping:
-            if key not in allowed:
-                raise UserError(f"{name} has no {what} {key!r}; it has {', '.join(sorted(allowed))}")
+            if key not in names_of_kind:
+                raise UserError(f"{name} has no {what} {key!r}; it has {', '.join(sorted(names_of_kind))}")
     required = {f.name for f in _fields(kind) if f.default is MISSING}
     if missing_names := sorted(required - set(operands) - set(parameters)):
         raise UserError(f"{name} lacks {', '.join(missing_names)}")

@@ -10,7 +10,7 @@ import { aggregation, kernelColour, lanesView, launchColour, rowCount, startOf }
 export const scheduleLanes = doc.schedules.map((s) => s.lanes);
 const simulatedTables = keeper(scheduleLanes);
 export const scheduleAt = () => doc.schedules.findIndex((s) => s.name === state.beside);
-const SHARES = 1_000; // steps of a share of the GPU's slots, as viz/schedules.py counts them
+const SHARES = 1_000; // steps of a share of the GPU's slots, as viz/tables/schedules.py counts them
 const MOST_BOXES = 12_000; // drawn one by one in one picture
 
 // The chosen schedule, its tiles placed in their SMs; null where none is chosen or it is still being unpacked.

@@ -1,4 +1,4 @@
-// Do two kernels share SMs when they want another split between L1 cache and shared memory?
+// Measures whether two kernels share SMs that need different splits between L1 cache and shared memory.
 //
 //     nvcc -O3 -std=c++17 -arch=native carveouts.cu -o carveouts && ./carveouts
 //
@@ -92,10 +92,11 @@ double replayed(const std::vector<Branch>& branches) {
 
 int main() {
     CHECK(cudaFuncSetAttribute(narrow, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10));
-    replayed({{true, 784, 256, 0, 5000}});  // clocks rise
+    replayed({{true, 784, 256, 0, 5000}});  // until clocks have risen
     printf("blocks,carveout,kbytes,wide_us,narrow_us,both_us,hidden\n");
     for (int blocks : {66, 132, 264, 784, 1056, 2112})
-        for (int carveout : {-1, 0, 50, 100})  // of `wide`: the driver's choice, all L1, half, all shared memory
+        // carve-out of `wide`: the driver's choice, all L1, half, all shared memory
+        for (int carveout : {-1, 0, 50, 100})
             for (int kbytes : {0, 16, 48, 100, 160}) {
                 CHECK(cudaFuncSetAttribute(wide, cudaFuncAttributePreferredSharedMemoryCarveout, carveout));
                 const Branch a{true, blocks, 256, 0, 5000}, b{false, 40, 128, kbytes << 10, 5000};

@@ -1,6 +1,6 @@
 // Hardware counters of ranges of a program through CUPTI's range profiler, for `hardware_counters.py`.
 //
-// Each call returns 0, or what CUPTI answered; `failed_call` then names the call. CUPTI must be loaded before.
+// Each call returns 0, or CUPTI's result; `failed_call` then names the call. CUPTI must be loaded before.
 #include <cuda.h>
 #include <cupti_profiler_host.h>
 #include <cupti_profiler_target.h>
@@ -47,7 +47,7 @@ extern "C" {
 
 const char* failed_call() { return failed; }
 
-// Whether the driver offers counters: 0, or the result; `levels` gets overall, architecture, SLI, vGPU, confidential
+// Whether the driver offers counters: 0, or the result. `levels` gets overall, architecture, SLI, vGPU, confidential
 // computing, mining processor, WSL (CUpti_Profiler_Support_Level), `chip` the name of the chip.
 int supported(int device, int* levels, char* chip, size_t room) {
     PARAMS(CUpti_Profiler_Initialize_Params, initialize);
@@ -115,7 +115,7 @@ int enable(CUcontext context) {
     return 0;
 }
 
-// Room for the counters of one range, which is then run once per pass between `start` and `stop`.
+// Allocates the counters of one range, which is then run once per pass between `start` and `stop`.
 int begin() {
     PARAMS(CUpti_RangeProfiler_GetCounterDataSize_Params, size);
     size.pRangeProfilerObject = state.profiler;
@@ -166,7 +166,7 @@ int stop(int* done) {
     return 0;
 }
 
-// The metrics of the range, in the order of `configure`.
+// Returns the metrics of the range, in the order of `configure`.
 int values(double* values) {
     PARAMS(CUpti_RangeProfiler_DecodeData_Params, decode);
     decode.pRangeProfilerObject = state.profiler;

@@ -1,4 +1,5 @@
-// What the programs that measure the link between GPU and CPU share: words of either's memory, and what rounds took.
+// Shared by the programs that measure the link between GPU and CPU: words in the memory of both, and durations of
+// rounds.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,8 +33,8 @@ __device__ void store(u64* to, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-// Cycles of the rounds that were answered, sorted, except for the first `warm` of each block; `times` in memory of the
-// GPU.
+// Returns the sorted cycles of the answered rounds, without the first `warm` of each block; `times` is in the GPU's
+// memory.
 inline std::vector<u64> sorted_rounds(const u64* times, int blocks, int rounds, int warm) {
     std::vector<u64> all(size_t(blocks) * rounds), answered;
     CHECK(cudaMemcpy(all.data(), times, all.size() * 8, cudaMemcpyDeviceToHost));

@@ -1,4 +1,4 @@
-// What a GPU block's word to a thread of the CPU and its answer cost, over page-locked memory: the constants of the
+// Measures the cost of a GPU block's word to a CPU thread and its answer, over page-locked memory: the constants of the
 // co-pilot's simulation.
 //
 //     nvcc -O2 -std=c++17 -arch=sm_90 link_times.cu -o link_times && ./link_times
@@ -13,11 +13,12 @@
 
 constexpr int ROUNDS = 2000, WARM = 100, MOST = 132;
 
-// Each block: says round, waits for the answer. Times of all rounds and blocks; 0 where none came in time.
+// Each block sends its round and waits for the answer. Returns times of all rounds and blocks; 0 if no answer came in
+// time.
 __global__ void ask(u64* ring, u64* answers, unsigned* place, int blocks, u64* times, u64* dirty, bool writes) {
     const int block = blockIdx.x;
     for (int round = 0; round < ROUNDS; ++round) {
-        if (writes) dirty[block * 4096 + round % 4096] = round;  // a release has something to wait for
+        if (writes) dirty[block * 4096 + round % 4096] = round;  // a release has to wait for something
         const u64 begin = clock64();
         const unsigned at = atomicAdd(place, 1u);
         store(ring + at % 4096, u64(at + 1) << 32 | u64(block));
@@ -28,7 +29,7 @@ __global__ void ask(u64* ring, u64* answers, unsigned* place, int blocks, u64* t
     }
 }
 
-// One word of the CPU's memory, read again and again; and words written.
+// Reads one word of the CPU's memory again and again, and writes words.
 __global__ void read_and_write(u64* word, u64* cycles) {
     u64 begin = clock64(), sum = 0;
     for (int i = 0; i < 1000; ++i) sum += load(word);

@@ -1,8 +1,8 @@
-// Ways by which a thread of the CPU says something to a GPU block that runs, and what a question and its answer take.
+// Ways by which a CPU thread sends words to a running GPU block, and the time of a question and its answer.
 //
 //     nvcc -O2 -std=c++17 -arch=sm_90 link_ways.cu -o link_ways && ./link_ways
 //
-// Questions go the same way everywhere: a block releases a word into a ring in memory of the CPU. Answers are
+// Questions go the same way everywhere: a block releases a word into a ring in the CPU's memory. Answers are
 //
 //     host    a word for each block in page-locked memory of the CPU, which the block reads over the link
 //     relay   the same; one block of the GPU reads all of them, and stores what is new into memory of the GPU
@@ -32,7 +32,8 @@ __device__ void store_here(u64* to, u64 value) {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-// Each block says its round, and waits for the answer. Cycles of all rounds and blocks; 0 where none came in time.
+// Each block sends its round, and waits for the answer. Returns cycles of all rounds and blocks; 0 if no answer came in
+// time.
 __device__ void ask(u64* ring, const u64* answers, unsigned* place, u64* times) {
     const int block = blockIdx.x;
     for (int round = 0; round < ROUNDS; ++round) {
@@ -46,7 +47,7 @@ __device__ void ask(u64* ring, const u64* answers, unsigned* place, u64* times) 
     }
 }
 
-// The last block brings answers from the CPU's memory to the GPU's, a thread for each, until all others have ended.
+// The last block copies answers from the CPU's memory to the GPU's, one thread per answer, until all others have ended.
 __global__ void run(u64* ring, const u64* answers, u64* relayed, unsigned* place, unsigned* ended, int blocks,
                     u64* times) {
     if (int(blockIdx.x) < blocks) {
@@ -80,7 +81,7 @@ using WriteValue = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned);
 using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
 using RangeHandle = CUresult (*)(void*, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
 
-// The table as the CPU may write it, or null; says what refuses.
+// Returns the table as the CPU may write it, or null; prints which call refuses.
 u64* mapped_by_cpu(u64* table) {
     const auto handle_of = driver<RangeHandle>("cuMemGetHandleForAddressRange");
     for (const unsigned flags : {0u, 1u}) {  // 1: through the PCIe bar, also where the link is coherent
@@ -164,7 +165,7 @@ int main() {
                             operations.push_back(one);
                         }
                     }
-                    // what the copy of an earlier batch may read of this one's words is as right
+                    // the copy of an earlier batch may read new words of this one, which are correct too
                     if (way == COPY)
                         failed |=
                             cudaMemcpyAsync(table, host, blocks * 8, cudaMemcpyHostToDevice, words) != cudaSuccess;

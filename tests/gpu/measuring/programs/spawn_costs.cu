@@ -1,5 +1,6 @@
-// What launches from kernels cost on a GPU as their number grows, and when warps that decide at a time read the
-// controller's words: constants of the simulation of spawning, measured without any of SPAWN's programs.
+// Measures the cost of launches from kernels on a GPU as their number grows, and when warps that decide at the same
+// time read the controller's words. These are constants of the simulation of spawning, measured without any of SPAWN's
+// programs.
 //
 //     nvcc -O3 -std=c++17 -arch=sm_90 -rdc=true -I SPAWN spawn_costs.cu -lcudadevrt -o spawn_costs
 //     nvcc ... -DDECISIONS ... -o spawn_decisions
@@ -67,7 +68,7 @@ struct Child {
     }
 };
 
-// Threads of a warp below `lanes` launch a child of a block each, whose threads below `below` launch, too.
+// Threads of a warp below `lanes` launch a child of one block each; threads of the child below `below` launch too.
 __global__ void launch(Control* control, Times times, int lanes, int below) {
     const int number = works::thread_number() / WARP * lanes + threadIdx.x % WARP;
     if (static_cast<int>(threadIdx.x % WARP) >= lanes) return;
@@ -108,7 +109,7 @@ void launches(int warps, int lanes, int below, int repeats) {
 
 #else
 
-// Of each thread at its site.
+// Times of each thread at its site.
 struct Site {
     u64 arrive, decide, end;
     int sm, launched;
@@ -165,7 +166,7 @@ void decisions(spawn::Rule chosen, int warps, int items, int repeats) {
     std::fflush(stdout);
 }
 
-// Warps read one word again and again, each read after the one before; `add`: and all lanes add to it in between.
+// Warps read one word again and again, each read after the one before; with `add`, all lanes add to it in between.
 __global__ void read_word(int* word, u64* took, int reads, bool add) {
     const u64 begin = spawn::time_ns();
     int at = 0;

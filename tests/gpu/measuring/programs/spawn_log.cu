@@ -1,4 +1,4 @@
-// When threads of SPAWN's programs come to their launch sites on a GPU and decide there, a run for each rule.
+// Logs when threads of SPAWN's programs reach their launch sites on a GPU and decide there; one run per rule.
 //
 //     nvcc -O3 -std=c++17 -arch=sm_90 -rdc=true -include spawn_log.cuh -I SPAWN spawn_log.cu -lcudadevrt -o spawn_log
 //     spawn_log FOLDER scale first_ns another_ns name ...

@@ -1,4 +1,4 @@
-// Logs the launch sites of SPAWN's programs on a GPU: when a thread comes to a site, has decided there, and leaves it,
+// Logs the launch sites of SPAWN's programs on a GPU: when a thread reaches a site, has decided there, and leaves it,
 // and where it runs. For `nvcc -include`, before spawn.cuh.
 #pragma once
 

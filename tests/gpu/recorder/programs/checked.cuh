@@ -1,10 +1,10 @@
-// For programs of these tests: calls that end them with a sentence, and functions of the driver.
+// For programs of these tests: calls that end them with a message, and functions of the driver.
 #pragma once
 
 #include <dlfcn.h>
 #include <stdio.h>
 
-// A function of the driver: nothing to link with is needed. The names of cuda.h are macros for the present versions.
+// A function of the driver, so that nothing has to be linked. The names of cuda.h are macros for the present versions.
 #define NAME(name) #name
 #define DRIVER(name) reinterpret_cast<decltype(&name)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), NAME(name)))
 #define OK(call)                                                           \

@@ -1,5 +1,5 @@
 // A program whose kernels launch kernels: each block of `parent` launches two grids of `child`, which launch `grand`.
-// It prints where its buffers lie, as the self-test does, and "right".
+// It prints the addresses of its buffers, as the self-test does, and "right".
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,5 +1,4 @@
-// Says of each thread block that enters, and of threads that exit, in which grid they run and whose callback data they
-// got.
+// Reports, for each thread block that enters and for threads that exit, their grid and whose callback data they got.
 #include <sanitizer_patching.h>
 
 #include "children_probe.h"

@@ -1,4 +1,4 @@
-// What the probe's patches leave behind, per thread block that enters and per group of its threads that exits.
+// The records of the probe's patches, per thread block that enters and per group of its threads that exits.
 #pragma once
 #include <stdint.h>
 
@@ -9,7 +9,7 @@ struct Seen {
 };
 
 struct Buffer {
-    uint64_t source;  // which call set this as callback data
+    uint64_t source;  // the call that set this as callback data
     unsigned long long* count;
     Seen* seen;
     uint64_t capacity;

@@ -1,5 +1,5 @@
-// A program that is not alone: it runs until it is killed ("loop"), 40 launches ("run"), or forks after its first ones
-// ("fork").
+// A program for tests of recorders beside other processes: it runs until it is killed ("loop"), makes 40 launches
+// ("run"), or forks after its first ones ("fork").
 #include <cstdio>
 #include <cstring>
 #include <sys/wait.h>

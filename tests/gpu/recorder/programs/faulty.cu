@@ -1,4 +1,4 @@
-// A program whose third kernel faults on its own; with an argument it kills itself instead.
+// A program whose third kernel faults; with an argument the program kills itself instead.
 #include <signal.h>
 #include <stdio.h>
 

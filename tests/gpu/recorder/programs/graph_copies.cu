@@ -1,5 +1,5 @@
-// Copies in CUDA graphs: of bytes in rows, of CUDA arrays, to memory of the host that is not pinned, and inside a graph
-// in a graph. Each graph is launched once, and its line printed before.
+// Copies in CUDA graphs: of bytes in rows, of CUDA arrays, to pageable memory of the host, and inside a nested graph.
+// Each graph is launched once, after its line is printed.
 #include <cuda_runtime.h>
 #include <stdio.h>
 

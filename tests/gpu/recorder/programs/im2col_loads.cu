@@ -1,6 +1,6 @@
-// Loads in im2col mode whose reads are known: every element of the tensor holds its number plus one, what a load
-// fetched is copied out of shared memory, and so tells itself what was read. Prints, one line per load, "reads CASE
-// BLOCK BASE NUMBERS..." for test_gpu_im2col.py, and "map CASE WORDS..." with what the driver encoded.
+// Loads in im2col mode whose reads are known. Every element of the tensor holds its number plus one, and the fetched
+// data is copied out of shared memory, so it tells itself what was read. Prints, one line per load, "reads CASE BLOCK
+// BASE NUMBERS..." for test_gpu_im2col.py, and "map CASE WORDS..." with the driver's encoding.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -117,7 +117,7 @@ static CUtensorMap encode(const Case& c, void* base) {
     return map;
 }
 
-// Loads as a convolution makes them: runs of pixels through all bounding boxes, each with some tap, in slices of
+// Loads as a convolution makes them: runs of pixels through all bounding boxes, each with one tap, in slices of
 // channels.
 static std::vector<Load> loads_of(const Case& c) {
     int spatial = c.dims - 2, positions[3] = {1, 1, 1}, all = static_cast<int>(c.sizes[c.dims - 1]);

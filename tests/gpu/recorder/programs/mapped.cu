@@ -1,6 +1,6 @@
 // One physical memory at several addresses: written at one and read at the other, moved to a third, imported again, as
-// a ring whose begin follows its end, and while access was revoked; and its handle given to other memory. The program
-// prints what it saw of handles, and "right" when its results are.
+// a ring whose start follows its end, and while access was revoked; and its handle given to other memory. The program
+// prints the handles that it saw, and "right" if its results are right.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -64,7 +64,7 @@ int main() {
     OK(DRIVER(cuMemUnmap)(first, bytes));
     if (map(third, memory) || doubles(third, out, 5)) return 1;
 
-    // Imported in the process that exported it: one memory once more.
+    // Imported in the process that exported it: still one memory.
     int file = -1;
     OK(DRIVER(cuMemExportToShareableHandle)(&file, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     OK(DRIVER(cuMemImportFromShareableHandle)(&again, reinterpret_cast<void*>(static_cast<long>(file)),
@@ -73,7 +73,7 @@ int main() {
     written<<<N / 128, 128>>>(reinterpret_cast<int*>(fourth), 9);
     if (doubles(second, out, 9)) return 1;
 
-    // A ring: what begins before the end continues at the begin. Both mappings are allowed at once.
+    // A ring: an access that begins before the end continues at the start. Both mappings are allowed at once.
     CUdeviceptr ring;
     OK(DRIVER(cuMemAddressReserve)(&ring, 2 * bytes, 0, 0, 0));
     for (size_t at : {size_t(0), bytes}) OK(DRIVER(cuMemMap)(ring + at, bytes, 0, memory, 0));

@@ -1,5 +1,4 @@
-// Kernels that wait for something else than their own end, each in the way that its first argument names. Prints what
-// came out.
+// Kernels that wait for an event outside of themselves, in the way that the first argument names. Prints the result.
 #include <cooperative_groups.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,8 +52,8 @@ struct Memory {
         counts<<<4, kThreads, 0, second>>>(total);
         cudaDeviceSynchronize();
     }
-    // Kernels are loaded when they are first launched, which waits for the GPU: with its flag set already, nothing
-    // spins.
+    // Kernels are loaded when they are first launched, which waits for the GPU. These launches have their flag set, so
+    // nothing spins.
     void load_all() {
         lets_go<<<1, kThreads, 0, second>>>(flag, data);
         spins<<<2, kThreads, 0, second>>>(flag, data, out);  // a grid of its own
@@ -95,7 +94,7 @@ int plain(Memory& m) {
     return m.say();
 }
 
-// The host lets it go, after it has waited for another stream.
+// The host releases it, after it has waited for another stream.
 int host(Memory& m) {
     m.load_all();
     int* flag;
@@ -108,7 +107,7 @@ int host(Memory& m) {
     return m.say();
 }
 
-// What lets it go was never loaded: loading waits for the GPU.
+// The kernel that releases it was never loaded: loading waits for the GPU.
 int late(Memory& m) {
     spins<<<1, kThreads, 0, m.first>>>(m.flag, m.data, m.out);
     lets_go<<<1, kThreads, 0, m.second>>>(m.flag, m.data);

@@ -1,4 +1,4 @@
-// An injection library that attaches Compute Sanitizer and does nothing: what any tool built on it costs at least.
+// An injection library that attaches Compute Sanitizer and does nothing: the least cost of any tool built on it.
 #include <dlfcn.h>
 #include <sanitizer.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-// What reaches memory beside loads and stores of kernels and plain copies: constant memory, words that a stream writes
-// or waits for, and CUDA arrays; with any argument, a graph that copies an array and holds another graph. The program
-// prints where its buffers lie, and "right" when its results are.
+// Accesses other than loads and stores of kernels and plain copies: constant memory, words that a stream writes or
+// waits for, and CUDA arrays. With any argument, a graph that copies an array and holds another graph. The program
+// prints the addresses of its buffers, and "right" if its results are right.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ __global__ void doubled(const int* in, int* out) {
     out[i] = 2 * in[i];
 }
 
-// A graph that copies an array, inside of which another graph has two kernels.
+// A graph that copies an array and contains another graph with two kernels.
 int in_a_graph(cudaStream_t stream, cudaArray_t array, int* in, int* last) {
     cudaGraph_t inner, outer;
     cudaGraphExec_t exec;

@@ -1,4 +1,4 @@
-"""Critical paths and list schedules against oracles that expand every edge."""
+"""Critical paths and list schedules, compared with oracles that expand every edge."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def ready_oracle(g, lives, *, reuse):
 
 
 def soonest_end(g, lives, *, reuse):
-    """Wait-inside with every wait in its place: how early a tile reaches each point of its work."""
+    """Return the wait-inside path from the earliest moment at which a tile reaches each point of its work."""
     ns = [x for life in lives for x in life]
     needs = {t: [] for t in range(len(ns))}
     for p, c, last, first in edges_of(g, reuse=reuse):

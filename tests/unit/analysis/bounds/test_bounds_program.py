@@ -1,4 +1,4 @@
-"""Bounds of whole programs: each below every schedule, each with the value that its definition gives."""
+"""Bounds of whole programs: each is below every schedule, and has the value that its definition gives."""
 
 import itertools
 
@@ -113,7 +113,7 @@ def test_compute_and_dram_follow_the_operands():
     bounds = Bounder(graph([1, 1], [], t)).of(20.0)
     assert bounds.ns["compute"] == pytest.approx(8e6 / 4e12 * 1e9 + 8e6 / 1e12 * 1e9)
     assert bounds.dram_bytes == 2002
-    assert bounds.ns["DRAM"] == pytest.approx(2001 / 1e12 * 1e9)  # less the one byte of L2
+    assert bounds.ns["DRAM"] == pytest.approx(2001 / 1e12 * 1e9)  # minus the one byte of L2
     assert bounds.ns["host issue"] == 30  # the first kernel need not wait for a launch
 
 

@@ -1,4 +1,4 @@
-"""Compulsory bytes against sets of bytes."""
+"""Compulsory bytes, compared with sets of bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +50,7 @@ def test_bytes_cross_when_read_before_written_or_left_behind(launches, data):
         ],
         buffers=[{"buffer": 0, "freed_at": -1}, {"buffer": 1, "freed_at": 9}],
     )
-    read, actual, left = set(), set(), set()
+    read, actual, left_behind = set(), set(), set()
     for rows, slots in zip(launches, binding, strict=True):
         bytes_by_mode = [(row[1], {(slots[row[0]][0], slots[row[0]][1] + x) for x in bytes_of(row)}) for row in rows]
         for mode, row_bytes in bytes_by_mode:
@@ -59,15 +59,15 @@ def test_bytes_cross_when_read_before_written_or_left_behind(launches, data):
         for mode, row_bytes in bytes_by_mode:
             actual |= row_bytes
             if mode in (WRITE, ATOMIC):
-                left |= {x for x in row_bytes if x[0] == 0}
-    assert Traffic(t).compulsory(range(len(launches))) == (len(read), len(left))
+                left_behind |= {x for x in row_bytes if x[0] == 0}
+    assert Traffic(t).compulsory(range(len(launches))) == (len(read), len(left_behind))
 
 
 def test_conservative_launches_hide_reads_and_add_none():
-    everything = footprint(1, Boxes.of(tile=0, operand=0, mode=[READ, WRITE], offset=0, length=100))
+    whole_buffer = footprint(1, Boxes.of(tile=0, operand=0, mode=[READ, WRITE], offset=0, length=100))
     t = trace(
         [{"footprint": 0, "coverage": "conservative"}, {"footprint": 0}],
-        {0: everything},
+        {0: whole_buffer},
         operands=[{"launch": i, "operand": 0, "buffer": 0} for i in range(2)],
         buffers=[{"buffer": 0}],
     )

@@ -1,4 +1,4 @@
-"""Machine code of an earlier process is used again only while all the code that it contains is the same."""
+"""Machine code of an earlier process is reused only if all the code in it is unchanged."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def add(n):
 
 @pytest.fixture
 def run(tmp_path):
-    """Return what a new process prints, with this source of the module that the compiled function calls into."""
+    """Return what a new process prints when the called module has this source."""
     (tmp_path / "outer.py").write_text(OUTER)
     root = str(Path(tileprof.__file__).parents[1])
     path = os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))

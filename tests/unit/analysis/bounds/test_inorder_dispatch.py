@@ -1,4 +1,4 @@
-"""In-order dispatch against a naive simulation that looks at every tile again at every event."""
+"""In-order dispatch, compared with a simple simulation that examines every tile at every event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tileprof.analysis.inorder import Costs, in_order
 
 
 def naive(p, units, capacity, costs, *, wait_inside):
-    """One tile after the other takes the first moment at which enough slots are free among all that hold one."""
+    """Dispatch one tile after the other, each at the first moment at which enough slots are free."""
     slots = []
     ends = np.zeros(int(p.tile_base[-1]))
     now, floor = 0.0, 0.0

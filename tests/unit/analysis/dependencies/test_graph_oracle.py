@@ -36,7 +36,7 @@ def boxes(draw: st.DrawFn) -> dict:
 
 @dataclass(frozen=True)
 class Program:
-    """A program as literals, so that a failing example can be pasted: boxes of each footprint, then events."""
+    """Return a program as literals, so that a failing example can be pasted: boxes of each footprint, then events."""
 
     footprints: list[list[dict]]
     events: list[tuple]
@@ -83,7 +83,7 @@ def test_every_edge_equals_the_byte_by_byte_oracle(program: Program) -> None:
     expected = oracle(trace)
     missing = expected.keys() - actual.keys()
     assert not missing
-    # A read beside a write of another tile of the same launch may leave a WAR where there is a WAW anyway.
+    # A read beside a write of another tile of the same launch may add a WAR where there is a WAW already.
     for edge in actual.keys() - expected.keys():
         assert edge[4] == "WAR", edge
         assert (*edge[:4], "WAW", edge[5]) in expected, edge

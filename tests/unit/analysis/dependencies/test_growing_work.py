@@ -1,4 +1,6 @@
-"""A program whose every step has another shape: what is computed per pair of launches is bounded, and said."""
+"""A program with other shapes at every step: the number of launch pairs that are analysed is bounded, and the report
+says so.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ STEPS, HEADS, ROW = 10, 4, 4096
 
 @pytest.fixture
 def decoding(tmp_path):
-    """Steps that each read all that was written to a cache, and add a row: a pair of each step with each before it."""
+    """Write steps that each read the whole cache and add a row, so that each step forms a pair with each earlier
+    one.
+    """
     path = tmp_path / "decode.tileprof"
     writer = TraceWriter(path, recorder="model", command=["decode.py"], device=get("H200"))
     cache = writer.add_buffer(base=1 << 30, bytes=ROW * HEADS * STEPS, kind="activation")

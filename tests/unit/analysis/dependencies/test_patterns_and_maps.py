@@ -16,7 +16,7 @@ from tileprof.trace.footprint import WRITE, Boxes, Footprint
 
 
 def grid(x: int, y: int = 1, z: int = 1, *, row_major: bool = True) -> Footprint:
-    """Tiles in order x fastest; tile (x, y, z) writes 4 bytes, neighbours in x adjacent if row_major."""
+    """Return tiles in order, x fastest; tile (x, y, z) writes 4 bytes, with neighbours in x adjacent if row_major."""
     k, j, i = np.meshgrid(np.arange(z), np.arange(y), np.arange(x), indexing="ij")
     block = np.stack([i.ravel(), j.ravel(), k.ravel()], axis=1).astype(np.int32)
     offset = (block[:, 0] + x * block[:, 1] if row_major else block[:, 0] * y + block[:, 1]) * 4

@@ -1,4 +1,6 @@
-"""Halos in NCHW memory: the same window of each plane is a window, whatever the planes' distance in tiles."""
+"""Halos in NCHW memory: the same window of each plane has the pattern window, whatever the planes' distance in
+tiles.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ PIECE = 1024  # bytes that a producer tile writes
 
 
 def line(tiles):
-    """Tiles in a row, each of which writes the next piece of memory."""
+    """Return tiles in a row, each of which writes the next piece of memory."""
     at = np.arange(tiles)
     block = np.stack([at, 0 * at, 0 * at], axis=1).astype(np.int32)
     return Footprint(block, Boxes.of(tile=at, operand=0, mode=WRITE, offset=at * PIECE, length=PIECE))
 
 
 def halo(rows, columns, planes, high):
-    """Consumer tiles of ``high`` rows, each of which reads these and one more on both sides, in every plane."""
+    """Return consumer tiles of ``high`` rows, each of which reads these and one more on both sides, in every plane."""
     tiles = -(-rows // high)
     at = np.arange(tiles)
     first = np.maximum(at * high - 1, 0)
@@ -69,7 +71,7 @@ def test_one_parent_more_or_less_makes_it_irregular(change):
 
 
 def test_a_piece_that_ends_one_plane_and_begins_the_next_is_a_window():
-    tiles = 7  # of a plane; each consumer tile reads a third of the planes' line, so that pieces wrap around
+    tiles = 7  # lines per plane; each consumer tile reads a third of a line, so that pieces wrap around
     sets = [sorted({(3 * c + k) % tiles for k in range(4)}) for c in range(14)]
     assert any(max(s) - min(s) + 1 > len(s) for s in sets)
     assert classify(block_of(sets), line(tiles), line(len(sets))).name == "window"

@@ -1,4 +1,4 @@
-"""Small traces in memory, and the dependencies of a trace worked out byte by byte."""
+"""Small traces in memory, and an oracle that computes the dependencies of a trace byte by byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 @dataclass
 class MemoryTrace:
-    """What `build_graph` reads of a trace. Raises TraceError for rows that the reader would refuse in a file."""
+    """The part of a trace that `build_graph` reads.
+
+    Raises TraceError for rows that the reader would refuse in a file.
+    """
 
     launches: pd.DataFrame
     operands: pd.DataFrame
@@ -41,7 +44,7 @@ class MemoryTrace:
         return len(getattr(self, table))
 
     def columns(self, table: str) -> dict[str, np.ndarray]:
-        """A table as the reader gives it: int64 columns, boxes in the order of their tiles."""
+        """Return a table as the reader gives it: int64 columns, boxes in the order of their tiles."""
         if table not in self.read:
             self.read[table] = self._columns(table)
         return self.read[table]
@@ -61,13 +64,13 @@ class MemoryTrace:
             boxes = Boxes.concat(sorted_boxes)
             columns = {name.name: getattr(boxes, name.name) for name in fields(Boxes)}
             return {"footprint": np.repeat(np.arange(len(sorted_boxes)), [len(b) for b in sorted_boxes]), **columns}
-        full = frame(table, getattr(self, table).to_dict("records"))  # what the builder leaves out has plain values
+        full = frame(table, getattr(self, table).to_dict("records"))  # defaults for values that the builder leaves out
         return {name: full[name].to_numpy() if full[name].dtype.kind in "biuf" else full[name] for name in full}
 
 
 @dataclass
 class TraceBuilder:
-    """Collects footprints, buffers and launches; ``trace()`` gives what was collected."""
+    """Collects footprints, buffers and launches; ``trace()`` returns a trace of them."""
 
     footprints: list[Footprint] = field(default_factory=list)
     buffers: list[dict] = field(default_factory=list)
@@ -81,7 +84,7 @@ class TraceBuilder:
         self.buffers[buffer]["freed_at"] = len(self.bound)
 
     def footprint(self, tiles: int, rows: list[dict], grid: np.ndarray | None = None) -> int:
-        """Rows are keyword arguments of `Boxes.of`."""
+        """Add a footprint; rows are keyword arguments of `Boxes.of`."""
         block = np.zeros((tiles, 3), np.int32)
         block[:, 0] = np.arange(tiles)
         self.footprints.append(Footprint(block if grid is None else grid, Boxes.concat(Boxes.of(**r) for r in rows)))
@@ -111,7 +114,7 @@ class TraceBuilder:
 
 
 def bytes_of(boxes: Boxes, row: int) -> np.ndarray:
-    """Every byte of one box, from the operand's byte 0."""
+    """Return every byte of one box, relative to the operand's byte 0."""
     i = np.arange(boxes.count_0[row]) * boxes.stride_0[row]
     j = np.arange(boxes.count_1[row]) * boxes.stride_1[row]
     run = np.arange(boxes.length[row])
@@ -122,7 +125,10 @@ Edge = tuple[int, int, int, int, str, bool]
 
 
 def oracle(trace: MemoryTrace) -> dict[Edge, tuple[int, float, float]]:
-    """Edge -> (bytes, last, first), byte by byte; addresses stand for bytes, owners tell reuse."""
+    """Return edge -> (bytes, last, first), computed byte by byte.
+
+    Addresses stand for bytes; their owners show reuse.
+    """
     writer: dict[int, set] = defaultdict(set)
     atomics: dict[int, set] = defaultdict(set)
     readers: dict[int, set] = defaultdict(set)
@@ -174,7 +180,7 @@ def oracle(trace: MemoryTrace) -> dict[Edge, tuple[int, float, float]]:
 
 
 def block_of(parents: list[list[int]]) -> EdgeBlock:
-    """Consumer tile i has parents[i]; every tile with parents is its own set."""
+    """Return a block in which consumer tile i has parents[i]; every tile with parents has its own set."""
     lists = [sorted(p) for p in parents if p]
     sizes = [len(p) for p in lists]
     set_of = np.full(len(parents), -1, np.int32)

@@ -1,4 +1,4 @@
-"""Guidance: the verdict on a program, the ladder of schedules, and which actions come first."""
+"""Guidance: the verdict on a program, the ladder of schedules, and the order of the actions."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from tileprof.analysis.simulate import Simulator
 
 
 def program(*, lives=(1000.0, 1000.0, 1000.0), tiles=2, gap=100, links=None, timing="modelled", op="aten::mul"):
-    """Launches of equal tiles on two slots, each ``gap`` after the one before; one to one unless ``links`` says
+    """Return launches of equal tiles on two slots, each ``gap`` after the one before; one to one unless ``links`` says
     otherwise.
     """
     rows, begin = [], 0
@@ -52,7 +52,7 @@ def test_only_actions_that_a_graph_leaves_to_do_count_from_the_graph_on():
     assert beyond["cuda-graph"] == ""
     assert beyond["fuse"] == "a CUDA graph"
     (fused,) = (a for a in actual.actions if a.kind == "fuse")
-    assert fused.saves_ns == pytest.approx(9 * 50 + 9 * 100)  # gaps as in a graph, and launches but the longest
+    assert fused.saves_ns == pytest.approx(9 * 50 + 9 * 100)  # gaps as in a graph, and all launches but the longest
 
 
 def test_a_ladder_goes_down_from_what_was_recorded_to_the_bound():
@@ -101,7 +101,7 @@ def test_chains_that_a_compiler_fuses_at_once_are_one_action():
 
 
 def test_neighbours_are_named_before_pairs_with_launches_in_between():
-    """Launch 2 needs launch 0 alone; while launch 1 keeps its place, it is the one that launch 2 meets."""
+    """Launch 2 needs only launch 0. While launch 1 keeps its place, launch 2 has to wait for launch 1."""
     tiles = 5
     links = [(0, 2, one_to_one(tiles)), (2, 3, all_to_all(tiles, tiles))]
     groups = build_report(program(lives=[100_000.0] * 4, tiles=tiles, links=links)).groups
@@ -110,7 +110,7 @@ def test_neighbours_are_named_before_pairs_with_launches_in_between():
 
 
 def test_a_pair_is_ranked_by_what_it_gains_while_everything_else_stays_ordered():
-    """Launch 3 needs launches 0 and 2; 0 is far away, and its end is past when 2 ends."""
+    """Launch 3 needs launches 0 and 2. Launch 0 is far away and has ended before launch 2 ends."""
     tiles = 5
     links = [(1, 2, one_to_one(tiles)), (0, 3, one_to_one(tiles)), (2, 3, one_to_one(tiles))]
     g = program(lives=[100_000.0] * 4, tiles=tiles, links=links)

@@ -1,4 +1,4 @@
-"""Advice: what is found, in which order, and what is left out."""
+"""Advice: which opportunities are listed, in which order, and which are left out."""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from tileprof.analysis.simulate import Simulator
 
 
 def advice(*, tiles=5, ns=100_000.0, first=0.0, coverage="exact", reuse=False, pairs=1):
-    """Pairs of launches with partial last waves on two slots."""
+    """Return pairs of launches with partial last waves on two slots."""
     life = footprint(tiles, duration_ns=ns)
     took = int(ns) * -(-tiles // 2)
     rows = [
@@ -27,7 +27,7 @@ def advice(*, tiles=5, ns=100_000.0, first=0.0, coverage="exact", reuse=False, p
 def test_a_partial_last_wave_asks_for_tile_synchronisation_with_its_evidence():
     (actual,) = (o for o in advice() if o.producers)
     assert actual.scheduler == "cusync"
-    # 3 + 3 waves of 100 us, of which 5 remain; 200 ns per tile for posts and 700 for the poll, 50 less for the gap.
+    # 3 + 3 waves of 100 us, of which 5 remain; posts take 200 ns per tile and the poll 700, and the gap of 50 is saved.
     assert 95_000 < actual.saves_ns < 100_050 <= actual.bound_ns + 1
     assert "80% of the consumer's tiles could start" in actual.because
     assert "6 waves hold 5 waves of tiles" in actual.because
@@ -57,7 +57,7 @@ def test_repetitions_add_up_and_the_largest_saving_comes_first():
 def test_many_small_launches_ask_for_a_graph():
     (suggestions,) = advice(tiles=1, ns=10.0, pairs=4, first=0.0)[:1]
     assert (suggestions.scheduler, suggestions.producers) == ("graph:dependencies=1", ())
-    # In stream order 8 x 10 ns and 7 gaps of 100; apart, four chains of two on two slots, with one gap of 50 in all.
+    # In stream order 8 x 10 ns and 7 gaps of 100; otherwise four chains of two on two slots, with one gap of 50 in all.
     assert suggestions.saves_ns == 780 - 80
     assert "8 launches" in suggestions.because
 

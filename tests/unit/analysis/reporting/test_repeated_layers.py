@@ -1,4 +1,4 @@
-"""Layers that repeat, found by module names and footprints."""
+"""Repeated layers, recognised by module names and footprints."""
 
 from tests.support.synthetic_graphs import footprint, graph, one_to_one, trace
 from tileprof.analysis.bounds import Bounder

@@ -1,4 +1,4 @@
-"""Check what pairs could gain, which pairs count, and how repeated layers fold."""
+"""Gains of pairs, the pairs that count, and the folding of repeated layers."""
 
 import networkx as nx
 import numpy as np
@@ -12,7 +12,7 @@ from tileprof.analysis.reporting.gains import common_name, direct, fold, pair_ga
 
 
 def chain(tiles, links, *, modules=None, launch=None, footprints=None):
-    """A graph with a trace of modelled 10 ns tiles and a frame of pairs; the toy GPU has two slots."""
+    """Return a graph with a trace of modelled 10 ns tiles, and a frame of pairs; the toy GPU has two slots."""
     sizes = sorted(set(tiles))
     shared = footprints or {i: footprint(n, duration_ns=10.0) for i, n in enumerate(sizes)}
     begin, rows = 0, []
@@ -59,7 +59,7 @@ def test_measured_block_times_decide_what_is_early():
     assert (gains["early"], gains["lead_ns"]) == (
         0.5,
         1.5,
-    )  # of 10 ns, which the launch took without the timing of blocks
+    )  # of 10 ns, which the launch took in the pass without block times
 
 
 def test_hazards_of_recycled_memory_hold_nothing_back_in_a_gain():

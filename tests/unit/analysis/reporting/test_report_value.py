@@ -21,7 +21,7 @@ from tileprof.cli.text.report_text import print_report, quantity
 
 
 def program(rows, links=(), *, tiles=4, **kwargs):
-    """A graph of launches of these numbers of tiles with a trace; each row changes a 20 ns launch."""
+    """Return a graph of launches with these numbers of tiles, and a trace; each row changes a 20 ns launch."""
     plain_launch = {
         "footprint": 0,
         "timing": "modelled",

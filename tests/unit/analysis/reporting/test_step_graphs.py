@@ -1,4 +1,4 @@
-"""How soon the graph of thread blocks repeats over the steps of a loop."""
+"""The step of a loop from which on the graph of thread blocks repeats."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def reversed_block():
 
 
 def loop(links, sizes=None):
-    """A launch before the loop, then `STEPS` times launches a and b (1 + 2 i, 2 + 2 i)."""
+    """Return a launch before the loop, then `STEPS` times launches a and b (1 + 2 i, 2 + 2 i)."""
     modules = ["weights", *["a", "b"] * STEPS]
     sizes = sizes or [2] * len(modules)
     prints = {n: footprint(n, duration_ns=10.0) for n in set(sizes)}
@@ -114,7 +114,7 @@ def test_a_growing_footprint_never_repeats():
 
 
 def test_two_buffers_in_turn_repeat_from_the_second_step_on(tmp_path):
-    """Recorded bytes: a step squares a state and adds to the sum, on buffers at other addresses each time."""
+    """Recorded bytes: a step squares a state and adds to the sum, in buffers at other addresses each time."""
     with TraceWriter(tmp_path / "t", recorder="test", command=["t"], device=get("H200")) as writer:
         boxes = Boxes.of(
             tile=[0, 0, 1, 1], operand=[0, 1, 0, 1], mode=[READ, WRITE] * 2, offset=[0, 0, 64, 64], length=64

@@ -1,4 +1,4 @@
-"""Waves, on grids by hand and on those that the cuSync paper prints."""
+"""Waves on grids made by hand, and on those that the cuSync paper prints."""
 
 import csv
 import math
@@ -14,7 +14,7 @@ from tileprof.devices import get
 
 PAPER = Path(__file__).parents[3] / "data" / "cusync_waves.csv"
 
-FOLLOWS = {  # batch: (stream waves follow from the printed grids, overlapped waves do)
+FOLLOWS = {  # batch: (whether stream waves follow from the printed grids, whether overlapped waves do)
     "1-64": (True, False),  # 0.6 + 0.9 waves are 1.5; printed 1.8
     "128": (True, True),  # 0.45 + 0.9 = 1.35; printed 1.3
     "256": (True, True),

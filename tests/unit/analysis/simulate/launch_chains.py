@@ -1,11 +1,11 @@
-"""Graphs of a few tiles whose times can be worked out by hand, and how long they take."""
+"""Graphs of a few tiles whose times can be computed by hand, and these times."""
 
 from tests.support.synthetic_graphs import footprint, graph, one_to_one, trace
 from tileprof.analysis.simulate import Simulator, scheduler
 
 
 def with_trace(g, lives, **launch):
-    """Two slots on the toy GPU unless the launches say otherwise."""
+    """Return two slots on the toy GPU, unless the launches say otherwise."""
     footprints = {i: footprint(len(life), duration_ns=life) for i, life in enumerate(lives)}
     rows = [{"footprint": i, "timing": "modelled", "block_x": 256, **launch} for i in footprints]
     g.recording = trace(rows, footprints)
@@ -13,7 +13,7 @@ def with_trace(g, lives, **launch):
 
 
 def chain(first=0.0):
-    """Three launches of three 10 ns tiles on two slots; tile t needs tile t of the launch before."""
+    """Return three launches of three 10 ns tiles on two slots; tile t needs tile t of the launch before."""
     links = [(i, i + 1, one_to_one(3, first=first)) for i in range(2)]
     return with_trace(graph([3, 3, 3], links), [[10.0] * 3] * 3)
 

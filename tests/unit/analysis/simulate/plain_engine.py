@@ -26,16 +26,16 @@ from tileprof.analysis.simulate.state import (
 
 
 def run(p: Problem, plan: Plan, room: Room, sharing: Sharing | None = None) -> Outcome:
-    """Run a plan; as the compiled engine does."""
+    """Run a plan as the compiled engine does."""
     return _Simulation(p, plan, room, sharing or alone(len(p.launch))).run()
 
 
 class _Clock:
-    """Counts work at the rate that it is told, from the time it is told."""
+    """Counts work at a rate, from the time at which the rate is set."""
 
     def __init__(self) -> None:
         self.shown, self.at, self.rate = 0.0, 0.0, 1.0
-        self.stops: dict[int, float] = {}  # tile: what is shown then
+        self.stops: dict[int, float] = {}  # by tile: the count at its end
 
     def shows(self, now: float) -> float:
         return self.shown + self.rate * (now - self.at)
@@ -52,8 +52,8 @@ class _Clock:
         """Return when the first tile stops, and which tile it is."""
         if not self.stops:
             return math.inf, 0
-        shown, tile = min((shown, tile) for tile, shown in self.stops.items())
-        return self.at + max(0.0, shown - self.shown) / self.rate, tile
+        shown_end, tile = min((shown, tile) for tile, shown in self.stops.items())
+        return self.at + max(0.0, shown_end - self.shown) / self.rate, tile
 
 
 class _Simulation:
@@ -64,7 +64,7 @@ class _Simulation:
         self.late: dict[int, float] = {}
         self.done: dict[int, float] = {}  # work of that part
         self.until: dict[int, float] = {}  # tile whose last wait is not over: when it will end at rate 1
-        self.parked: list[list[int]] = [[] for _ in range(len(p.launch))]  # ready, but as many run as may
+        self.parked: list[list[int]] = [[] for _ in range(len(p.launch))]  # ready, but as many tiles run as may
         self.working_ns = 0.0
         self.triggered: dict[int, float] = {}
         self.launches, self.tiles = len(p.launch), p.tiles
@@ -73,9 +73,9 @@ class _Simulation:
         self.life = [
             float(p.ns[p.ns_at[i] + t - p.tile_base[i]] + plan.overhead_ns[i]) for t, i in enumerate(self.launch_of)
         ]
-        self.parents: list[dict[int, float]] = [{} for _ in range(self.tiles)]  # parent: earliest need
+        self.parents: list[dict[int, float]] = [{} for _ in range(self.tiles)]  # by parent: earliest need
         self.children: list[set[int]] = [set() for _ in range(self.tiles)]
-        self.entries = [0] * self.tiles  # parents, counted once a link
+        self.entries = [0] * self.tiles  # number of parents, counted once per link
         for parent, child, first in _edges(p):
             self.entries[child] += 1
             if plan.gate[self.launch_of[child]] in (READY, INSIDE):
@@ -85,7 +85,7 @@ class _Simulation:
         self.begin, self.end = [math.inf] * self.tiles, [math.inf] * self.tiles
         self.over = [False] * self.tiles
         self.sm = [-1] * self.tiles
-        self.placed: dict[int, list[int]] = {}  # tile that runs: SMs of its blocks
+        self.placed: dict[int, list[int]] = {}  # by running tile: SMs of its blocks
         self.free = [list(map(int, room.capacity)) for _ in range(room.sms)]
         self.open_ns, self.grid_end = [math.inf] * self.launches, [math.inf] * self.launches
         self.gates: list[set[object]] = [set() for _ in range(self.launches)]
@@ -98,7 +98,7 @@ class _Simulation:
         self.entered = self.under_way = self.left = 0
         self.known = 0 if plan.nodes.resident else self.tiles
         self.resident = self.spilled = 0
-        self.noted: dict[int, bool] = {}  # tile outside the nodes: whether there was room to note it
+        self.noted: dict[int, bool] = {}  # by tile that is not among the nodes: whether there was room to note it
         self.queue: list[int] = []
         self.server_free = [0.0] * plan.deciding.servers
         self.deciding_ns = 0.0
@@ -186,13 +186,13 @@ class _Simulation:
         return next_stop == self.now or bool(self.events and self.events[0][0] == self.now)
 
     def set_rates(self) -> None:
-        """The more load, the slower."""
+        """Return the speed at a load; a higher load is slower."""
         for number, clock in enumerate(self.clocks[: self.sharing.clocks]):
             rate = FULL / max(FULL, self.sharing.base + self.load_on(number))
             clock.run_at(rate, self.now)
 
     def load_on(self, number: int) -> int:
-        """The load that tiles which work put on an SM, or the most that they put on one of a set of resources."""
+        """Return the load that working tiles put on an SM, or the highest load on one of a set of resources."""
         working = [tile for clock in self.clocks for tile in clock.stops]
         loads = self.sharing.loads
         if self.sharing.by_sm:
@@ -216,7 +216,7 @@ class _Simulation:
         return any(i in self.scheduled for i in self.queue_left[queue])
 
     def outside(self) -> list[int]:
-        """Queues that could be mapped, the next one first."""
+        """Return the queues that could be mapped, the next one first."""
         count = len(self.queue_left)
         waiting = [q for q in range(count) if self.queue_left[q] and q not in self.mapped]
         waiting.sort(key=lambda q: (q - self.next_in) % count)
@@ -268,11 +268,11 @@ class _Simulation:
             heapq.heappush(self.events, (opens, LAUNCH_OPENS, i))
 
     def held_until(self, launch: int) -> float:
-        awaited = [i for i in range(self.launches) if launch in self.starting(i)]
-        return max((self.triggered[t] for i in awaited for t in self.members[i]), default=0.0)
+        awaited_launches = [i for i in range(self.launches) if launch in self.starting(i)]
+        return max((self.triggered[t] for i in awaited_launches for t in self.members[i]), default=0.0)
 
     def starting(self, launch: int) -> list[int]:
-        """Launches that wait for all tiles of a launch to have begun."""
+        """Return the launches that wait until all tiles of a launch have begun."""
         at = self.plan.started_at
         return [int(i) for i in self.plan.started[at[launch] : at[launch + 1]]]
 
@@ -313,7 +313,7 @@ class _Simulation:
         return all(self.over[q] for q in self.parents[tile])
 
     def knows(self, tile: int) -> float:
-        """Return when the last of its ended parents' signals arrives."""
+        """Return the time at which the last signal of its ended parents arrives."""
         later = self.plan.deciding.bypass_ns if self.is_alone(tile) else self.plan.signal_ns[self.launch_of[tile]]
         if not self.noted.get(tile, True):
             later += self.plan.nodes.spill_ns
@@ -355,7 +355,7 @@ class _Simulation:
             self.waits_are_over(tile)
 
     def note_children(self, tile: int) -> None:
-        """Children that the scheduler does not know of yet are noted together, or not at all."""
+        """Note the children that the scheduler does not know yet, all together or none."""
         new = [c for c in self.children[tile] if c >= self.known and c not in self.noted]
         pending = sum(fits for c, fits in self.noted.items() if c >= self.known)
         fits = pending + len(new) <= self.plan.nodes.pending
@@ -408,7 +408,7 @@ class _Simulation:
         """Schedule the end of a running tile if all that it waits for has ended."""
         launch, life, plan = self.launch_of[tile], self.life[tile], self.plan
         if tile in self.part:
-            return  # tried again when this part of it ends
+            return  # scheduled again when this part ends
         end = self.begin[tile] + self.late.get(tile, 0.0) + life
         waits = self.waits_inside(tile)
         last_ns, rest = max(waits, default=(0.0, 0.0))
@@ -427,15 +427,15 @@ class _Simulation:
             self.work(tile, end)
             return
         self.working_ns += max(0.0, life - self.done.get(tile, 0.0) - (end - resumes))
-        if resumes > self.now:  # no work and no load on others until then
+        if resumes > self.now:  # no work, and no load on others until then
             self.until[tile] = end
             heapq.heappush(self.events, (resumes, WAIT_IS_OVER, tile))
         else:
             self.work(tile, end)
 
     def waits_inside(self, tile: int) -> list[tuple[float, float]]:
-        """When a running tile can end for each thing that it waits for (infinite where that has not ended), and the
-        work after the wait.
+        """Return, for each thing that a running tile waits for, when the tile can end (infinite if that has not ended),
+        and its work after the wait.
         """
         launch, life, plan = self.launch_of[tile], self.life[tile], self.plan
         signal_ns = float(plan.signal_ns[launch])
@@ -448,7 +448,7 @@ class _Simulation:
         return [(float(end + signal_ns + (1.0 - first) * life), (1.0 - first) * life) for end, first in needs]
 
     def first_wait(self, tile: int) -> float:
-        """Share of its work that a tile does before it waits."""
+        """Return the share of its work that a tile does before it waits."""
         launch = self.launch_of[tile]
         if self.plan.gate[launch] == GRID:
             return float(self.plan.prologue[launch])
@@ -519,7 +519,7 @@ class _Simulation:
 
 
 def _edges(p: Problem) -> list[tuple[int, int, float]]:
-    """(parent, child, first) of every edge."""
+    """Return (parent, child, first) of every edge."""
     edges = []
     for link in range(len(p.producer)):
         r, producer, consumer = p.relation[link], p.producer[link], p.consumer[link]

@@ -1,4 +1,6 @@
-"""Inline or spawned in plain Python over expanded edges: what `tileprof.analysis.simulate.inlining.run` must equal."""
+"""Inline or spawned tiles in plain Python over expanded edges: the oracle of
+`tileprof.analysis.simulate.inlining.run`.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ class Plain:
         self.begins(self.now, following, worker, self.spared(following))
 
     def is_ready(self, child: int, worker: int) -> None:
-        """The worker whose tile was the last that ``child`` waited for decides about it."""
+        """The worker whose tile was the last that ``child`` waited for decides about ``child``."""
         if self.runs_inline(child, worker):
             self.inline.add(child)
             self.lists[worker].append(child)

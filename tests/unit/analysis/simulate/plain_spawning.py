@@ -128,8 +128,8 @@ class Plain:
         for warp in warps:
             longest = max(self.own_ns[t] for t in warp)
             when = begin + max((self.own_ns[t] for t in warp if self.work.items[t]), default=longest)
-            made = Warp(tile, begin + longest)
-            self.later(when, DECIDES, warp[0], lambda warp=warp, made=made: self.decides(warp, made))  # type: ignore[misc]
+            new_warp = Warp(tile, begin + longest)
+            self.later(when, DECIDES, warp[0], lambda warp=warp, made=new_warp: self.decides(warp, made))  # type: ignore[misc]
 
     def part_ends(self, warp: Warp) -> None:
         warp.parts -= 1
@@ -179,13 +179,13 @@ class Plain:
         """Its threads decide one after the other, launch together, and do the rest together."""
         o = self.options
         begin, launching = self.launched(list(threads))
-        kept = [t for t in threads if self.work.items[t] and t not in launching]
-        plain = [t for t in kept if not self.threads_of(t)]
+        own_threads = [t for t in threads if self.work.items[t] and t not in launching]
+        plain = [t for t in own_threads if not self.threads_of(t)]
         longest = self.longest(plain)
 
         def ends(took: float = longest) -> None:
-            if kept and kept[0] in plain:
-                self.count(int(self.work.items[kept[0]]), took)
+            if own_threads and own_threads[0] in plain:
+                self.count(int(self.work.items[own_threads[0]]), took)
             self.part_ends(warp)
 
         def keeps() -> None:
@@ -196,10 +196,10 @@ class Plain:
             heapq.heappush(self.keeping, entry)
             self.demand += items_per_ns
 
-        deep = [t for t in kept if t not in plain]
+        deep = [t for t in own_threads if t not in plain]
         if deep:
             warp.parts += 1
-            self.goes_on(threads[0], self.in_step(deep, deep[0] == kept[0], warp), begin, warp)
+            self.goes_on(threads[0], self.in_step(deep, deep[0] == own_threads[0], warp), begin, warp)
         if o.issue_ns and longest:
             self.later(begin, KEEPS, threads[0], keeps)
         else:
@@ -270,13 +270,13 @@ class Plain:
                 continue
             yield 0.0, sites
             ready, launching = self.launched(sites)
-            kept = [u for u in sites if u not in launching]
+            inline_sites = [u for u in sites if u not in launching]
             yield ready - self.now, []
-            if any(self.threads_of(u) for u in kept):
-                yield from self.in_step(kept, True, warp)
-            elif kept:
-                took = self.longest(kept, len(kept))
-                warp.due.append((int(self.work.items[kept[0]]), took))
+            if any(self.threads_of(u) for u in inline_sites):
+                yield from self.in_step(inline_sites, True, warp)
+            elif inline_sites:
+                took = self.longest(inline_sites, len(inline_sites))
+                warp.due.append((int(self.work.items[inline_sites[0]]), took))
                 yield took, []
         end = yield 0.0, []
         if timed:

@@ -1,4 +1,4 @@
-"""Launches on lanes keep every order that they must, and what the simulator says of the same rules."""
+"""Launches on lanes keep every order that they must, and the simulator's rules agree."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def conflicts(draw):
 @given(conflicts(), st.integers(1, 6), st.integers(1, 12))
 def test_every_conflict_is_kept_and_everything_behind_the_window_has_ended(needs_of, lanes, window):
     placing = Lanes(lanes, window)
-    before = []  # by launch: all that is ordered before it
+    before = []  # by launch: all launches that are ordered before it
     for launch, need in enumerate(needs_of):
         placement = placing.place(launch, need)
         direct = {*placement.awaited, *({placement.before} - {-1})}
@@ -74,9 +74,9 @@ def test_a_thread_beside_the_program_takes_the_drivers_time_over():
     assert driver > 1100
     each = driver + 1000
     assert time_with(f"issue_ns={each}") == pytest.approx(2 * each + 10)
-    # Two times 1,100 ns until the last launch is queued: the other thread is then still busy with the second.
+    # Two times 1,100 ns until the last launch is queued; the other thread is then still busy with the second one.
     assert time_with(f"issue_ns={each},queued=1,queue_ns=100") == pytest.approx(1100 + 2 * driver + 10)
-    # A program that is slower than the driver is faster by what it sheds.
+    # A program that is slower than the driver gains the time that it hands over.
     slow = driver + 50_000
     assert time_with(f"issue_ns={slow},queued=1,queue_ns=100") == pytest.approx(2 * 50_100 + driver + 10)
 
@@ -117,7 +117,8 @@ def test_a_barrier_comes_behind_everything_and_before_everything():
     assert barrier.lane == 0
     assert {barrier.before, *barrier.awaited} == {0, 1, 2}
     behind = [placing.place(launch, set()) for launch in (4, 5, 6)]
-    assert (behind[0].lane, behind[0].before, behind[0].awaited) == (0, 3, ())  # follows where it is in order anyway
+    # the order follows from other waits anyway
+    assert (behind[0].lane, behind[0].before, behind[0].awaited) == (0, 3, ())
     assert 0 not in {p.lane for p in behind[1:]}
     assert [p.awaited[0] for p in behind[1:]] == [3, 3]
 

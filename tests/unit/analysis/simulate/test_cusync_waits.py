@@ -1,4 +1,4 @@
-"""The cusync scheduler charges every wait in the main loop, and only those."""
+"""The cusync scheduler charges every wait in the main loop, and no other."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ FREE = "cusync:post_ns=0,poll_ns=0,inside=1"
 
 
 def pair(sets, set_of, lives):
-    """Two launches on the toy GPU's two slots, blocks of which fill an SM each."""
+    """Return two launches on the toy GPU's two slots, whose blocks fill an SM each."""
     tiles = [len(x) for x in lives]
     g = graph(tiles, [(0, 1, block(sets, set_of))])
     footprints = {i: footprint(len(life), duration_ns=life) for i, life in enumerate(lives)}
@@ -28,7 +28,7 @@ def time_of(g, text):
 
 
 def stops_by_hand(p):
-    """Each launch's most moments, tile by tile, summed over its producers."""
+    """Return the largest number of wait points of each launch, tile by tile, summed over its producers."""
     most = [0] * len(p.launch)
     for producer, consumer in {*zip(p.producer.tolist(), p.consumer.tolist(), strict=True)}:
         counts = [0]
@@ -58,19 +58,17 @@ def test_stops_are_the_moments_at_which_the_neediest_tile_needs_parents(case):
 
 
 def _shifted_problem(p):
-    """Return for each link the relation of another link between launches of as many tiles, if there is one."""
+    """Return, for each link, the relation of another link between launches with as many tiles, if there is one."""
     tiles = np.diff(p.tile_base)
     ends = [(tiles[a], tiles[b]) for a, b in zip(p.producer, p.consumer, strict=True)]
     return np.array([p.relation[max(k for k in range(len(ends)) if ends[k] == end)] for end in ends], np.int64)
 
 
 def test_each_wait_after_the_first_costs_its_time():
-    # The consumer's tile needs one parent at its begin, two at its middle.
+    # The consumer's tile needs one parent at its start, two at its middle.
     g = pair([[(0, 1.0, 0.0), (1, 1.0, 0.5), (2, 1.0, 0.5)]], [0], [[10.0] * 3, [10.0]])
-    assert (
-        time_of(g, f"{FREE},wait_ns=0") == 25.0
-    )  # in the third tile's company from 10 on, and half of its work after it
-    assert time_of(g, f"{FREE},wait_ns=2") == 26.0  # 12 of life, half of it after the wait
+    assert time_of(g, f"{FREE},wait_ns=0") == 25.0  # beside the third tile from 10 on, with half of its work after it
+    assert time_of(g, f"{FREE},wait_ns=2") == 26.0  # a duration of 12, half of it after the wait
     assert time_of(g, f"{ENTRY},wait_ns=2") == 30.0
 
 

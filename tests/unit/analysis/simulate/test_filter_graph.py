@@ -1,4 +1,4 @@
-"""The graph that filters alone give holds every dependency of the accesses behind them, and what it holds too much is
+"""The graph from filters alone holds every dependency of the accesses behind them, and its false dependencies are
 counted.
 """
 
@@ -28,14 +28,14 @@ HAZARDS = ("RAW", "WAR", "WAW")
 
 
 def filled(trace, bits, hashes, granule, *, without=()):
-    """The filters that the blocks of a trace would fill."""
+    """Return the filters that the blocks of a trace would fill."""
     words = {n: filter_words(touched(trace, n, granule), Filters(bits, hashes)) for n in range(len(trace.launches))}
     rows = [file.LaunchFilters(n, w, np.full(len(w), -1)) for n, w in words.items() if n not in without]
     return file.StoredFilters(bits, hashes, granule, rows)
 
 
 def sets_of_bits(stored):
-    """The set bits of each filter, by launch, tile and side."""
+    """Return the set bits of each filter, by launch, tile and side."""
     flags = {f.launch: np.unpackbits(f.words.view(np.uint8), axis=2, bitorder="little") for f in stored.launches}
     return {n: [[set(np.flatnonzero(side).tolist()) for side in tile] for tile in tiles] for n, tiles in flags.items()}
 
@@ -112,7 +112,7 @@ def test_a_policy_of_filters_waits_for_all_that_the_accesses_need(tmp_path):
 
 
 def test_filters_that_patches_filled_on_a_gpu_give_policies_for_every_step():
-    """Six steps of a recurrent network, as recorded on an H200: those of one step are enough for all."""
+    """Six steps of a recurrent network, recorded on an H200; the filters of one step are enough for all steps."""
     t = load(RECURRENT)
     graph, exact = filter_graph(t), build_graph(t)
     agreement = against(graph, exact)

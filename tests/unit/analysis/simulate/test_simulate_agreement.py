@@ -1,4 +1,4 @@
-"""Stream order against recordings, and dependent launch pair by pair."""
+"""Stream order compared with recordings, and dependent launch pair by pair."""
 
 from pathlib import Path
 
@@ -39,7 +39,8 @@ def test_a_launch_that_took_longer_than_its_tiles_do_is_named():
 
 
 def test_launches_whose_lives_were_made_to_fit_are_told_apart():
-    # The first launch's tiles have lives of their own; of the second only its time is known, and spread over its tiles.
+    # Tiles of the first launch have their own durations; only the time of the second is known, and spread over its
+    # tiles.
     g = with_trace(graph([2, 2], []), [[1000.0] * 2] * 2)
     g.launches["duration_ns"] = 1000
     g.launches["timing"] = ["modelled", "launch"]
@@ -50,7 +51,7 @@ def test_launches_whose_lives_were_made_to_fit_are_told_apart():
 
 
 def test_a_pair_says_when_to_trigger_and_what_comes_before_the_wait():
-    # Two tiles on two slots, 10 ns each; stores are over after 60%, needs begin after 30%.
+    # Two tiles on two slots, 10 ns each; stores end after 60%, needs begin after 30%.
     needs = block([[(0, 0.6, 0.3), (1, 0.5, 0.4)]], [0, 0])
     (trigger,) = triggers(Simulator(with_trace(graph([2, 2], [(0, 1, needs)]), [[10.0] * 2] * 2)))
     assert (trigger.producer, trigger.consumer, trigger.times, trigger.dependent) == (0, 1, 1, True)

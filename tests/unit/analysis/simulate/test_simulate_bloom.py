@@ -1,4 +1,4 @@
-"""Bloom filters never miss a dependency, and what they find too much is counted."""
+"""Bloom filters never miss a dependency, and their false hits are counted."""
 
 import itertools
 
@@ -108,7 +108,7 @@ def test_large_filters_are_made_in_parts_and_too_many_pairs_are_refused(monkeypa
 @settings(deadline=None, max_examples=60)
 @given(programs, st.integers(1, 6), st.sampled_from([8, 4096]))
 def test_in_a_window_a_tile_waits_for_all_earlier_ones_that_conflict_and_that_have_its_place(launches, window, bits):
-    """Tiles of its own launch count, too. A brute force over all pairs of tiles is the oracle."""
+    """Tiles of the same launch count too. The oracle tries all pairs of tiles."""
     t = program(launches)
     graph = build_graph(t)
     rule = DataflowBloom(bits=bits, granule=1, window=window, insert_ns=30.0, look_up_ns=70.0)
@@ -133,13 +133,15 @@ def test_in_a_window_a_tile_waits_for_all_earlier_ones_that_conflict_and_that_ha
 
 
 def lives_of(launches):
-    """What `program` gives its tiles."""
+    """Return the accesses that `program` gives its tiles."""
     lives = [[10.0] * (len(tiles) - 1) + [100.0] for tiles in launches]
     return Durations(np.concatenate(lives), np.cumsum([0, *map(len, lives)])[:-1], [""] * len(lives))
 
 
 def links_of(p):
-    """Parent and child, by place among all tiles, and the share of the child's life before it needs the parent."""
+    """Return parent and child, by position among all tiles, and the share of the child's duration before it needs the
+    parent.
+    """
     for link in range(len(p.producer)):
         r, c = p.relation[link], p.consumer[link]
         for tile in range(p.tile_base[c + 1] - p.tile_base[c]):

@@ -1,4 +1,4 @@
-"""Duration models: what tiles that run beside each other do to each other's lives."""
+"""Duration models: how tiles that run side by side change each other's durations."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tileprof.errors import UserError
 
 
 def independent(bytes_each, *, launches=2, ns=1000.0, flops=0, tiles=1, first=0.0):
-    """Launches that read bytes of their own, or the first of which the second needs after a share of its work."""
+    """Return launches that read separate bytes, or of which the second needs the first after a share of its work."""
     box = Boxes.of(tile=0, operand=0, mode=0, offset=0, length=bytes_each)
     read = footprint(tiles, box, duration_ns=ns)
     rows = [
@@ -68,7 +68,7 @@ def test_what_is_done_before_a_wait_takes_its_part_of_the_bandwidth():
 
 
 def test_a_full_sm_makes_its_blocks_slower_and_an_empty_one_faster():
-    # Toy GPU: two SMs of four slots. Eight launches of one tile, recorded alone at a fill of 1/4.
+    # Toy GPU: two SMs of four slots. Eight launches of one tile, each recorded alone at a fill of 1/4.
     g = independent(0, launches=8)
     assert time_of(g, "co-residency-scaled:sensitivity=1") == pytest.approx(1000 * 2 / 1.25, rel=1e-6)
     assert time_of(independent(0, launches=2), "co-residency-scaled:sensitivity=1") == pytest.approx(1000, rel=1e-6)
@@ -101,7 +101,7 @@ def test_other_models_are_answered_with_what_there_is(text, says):
 
 
 def test_a_signal_on_its_way_is_no_work_and_loads_nobody():
-    # Alone on its SM each tile is as slow as recorded; half of the consumer comes before its wait, half after the
+    # Alone on its SM, each tile is as slow as recorded. Half of the consumer runs before its wait, half after the
     # signal.
     simulator = Simulator(independent(0, first=0.5), lives=life_model("co-residency-scaled:sensitivity=2"))
     outcome = simulator.run(scheduler("pdl:signal=90us"))
@@ -111,7 +111,7 @@ def test_a_signal_on_its_way_is_no_work_and_loads_nobody():
 
 
 def test_a_tile_that_waits_takes_no_bandwidth():
-    # The producer is slowed by the consumer's first half only, and none by the signal.
+    # The first half of the consumer slows the producer; the signal does not.
     simulator = Simulator(independent(10**6, first=0.5), lives=life_model("shared-roofline"))
     outcome = simulator.run(scheduler("pdl:signal=5us"))
     assert outcome.end_ns.tolist() == pytest.approx([1500, 7000], rel=1e-6)

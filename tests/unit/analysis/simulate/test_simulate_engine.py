@@ -1,4 +1,4 @@
-"""The compiled engine against the plain one, event by event, on random graphs and plans."""
+"""The compiled engine compared with the plain one, event by event, on random graphs and plans."""
 
 import numpy as np
 import pytest
@@ -153,7 +153,9 @@ def test_the_signal_and_the_gap_delay_what_waits():
 
 
 def persistent(lives, at_most, slots=4, gates=None):
-    """Launches without dependencies on one SM of this number of slots, in both engines; begins of all tiles."""
+    """Return the start of all tiles, in both engines, of launches without dependencies on one SM with this number of
+    slots.
+    """
     g = graph([len(x) for x in lives], [])
     n = len(lives)
     p = problem(g, durations(lives), reuse=True, unknown_first=0.0)
@@ -170,7 +172,7 @@ def test_a_persistent_launch_runs_no_wider_than_its_grid():
 
 def test_work_items_that_wait_for_their_grid_hold_back_nobody():
     assert persistent([[2.0] * 3, [1.0] * 3], [1, 9]) == [0, 2, 4, 0, 0, 0]
-    # In one slot they come in order of rank all the same.
+    # In one slot, they run in order of rank all the same.
     assert persistent([[2.0] * 2, [1.0]], [1, 9], slots=1) == [0, 2, 4]
 
 
@@ -179,7 +181,8 @@ def test_ready_tiles_beyond_the_grid_go_on_by_number():
 
 
 def test_a_launch_that_opens_by_a_dispatch_comes_after_what_was_ready_then():
-    # The consumer (rank 1) opens when its producer's tiles have begun, at 0 too; the branch (rank 2) was ready before.
+    # The consumer (rank 1) becomes ready when its producer's tiles have begun, at 0 too; the branch (rank 2) was ready
+    # before.
     g = graph([1, 1, 1], [(0, 1, one_to_one(1))])
     draft = Draft(3, gate=[INSIDE] * 3, started=[set(), {0}, set()])
     p = problem(g, durations([[5.0], [5.0], [5.0]]), reuse=True, unknown_first=0.0)

@@ -1,4 +1,4 @@
-"""Tiles inline or spawned: the compiled simulation against the plain one, and cases worked out by hand."""
+"""Tiles inline or spawned: the compiled simulation compared with the plain one, and cases computed by hand."""
 
 import numpy as np
 import pytest
@@ -72,10 +72,10 @@ def test_the_rule_spawns_what_would_wait_long_on_the_list():
     alone = simulate(fan, lives, workers=4, policy=INLINE, spawn_ns=3.0)
     assert alone.end_ns.max() == 41
     rule = simulate(fan, lives, workers=4, policy=RULE, spawn_ns=3.0)
-    # The first inline; for the others 3 ns to the queue are less than 10 ns on the list.
+    # The first runs inline; for the others, 3 ns to the queue are less than 10 ns on the list.
     assert rule.inline.tolist() == [False, True, False, False, False]
     assert rule.end_ns.max() == 1 + 3 + 10
-    # A queue that takes longer than the list is not worth it.
+    # A queue that takes longer than the list does not pay.
     assert simulate(fan, lives, workers=4, policy=RULE, spawn_ns=50.0).inline.tolist() == [False] + [True] * 4
 
 

@@ -1,4 +1,4 @@
-"""Check that what cannot run says why: deadlocks, devices and clusters that do not fit, options that are none."""
+"""Refusals give a reason: deadlocks, devices and clusters that do not fit, unknown options."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_launches_that_wait_for_each_other_are_named():
 
 def test_a_device_too_small_for_a_block_is_refused_with_the_launch():
     g = with_trace(graph([1], []), [[1.0]], block_x=512, kernel="wide")
-    assert time_of(g, "stream") == 1.0  # on its own device it ran, so it fits
+    assert time_of(g, "stream") == 1.0  # it ran on its own device, so it fits
     with pytest.raises(UserError, match=r"too small for launch 0 \(wide\).* exceeds its threads"):
         Simulator(g, Machine(g.device, foreign=True))
 

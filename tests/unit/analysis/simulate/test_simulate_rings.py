@@ -1,5 +1,5 @@
 """Tiles that a co-pilot sends into rings, and commands that it overwrites: each tile runs once, after its parents, on
-one worker at a time; cases worked out by hand.
+one worker at a time. Cases are computed by hand.
 """
 
 import numpy as np
@@ -70,16 +70,16 @@ def test_a_tile_sent_ahead_starts_without_the_link_and_a_ready_one_costs_a_round
 
 
 def test_an_urgent_tile_overwrites_the_next_command_and_that_tile_runs_later():
-    """One worker; an urgent chain of two tiles of 4 beside three tiles of 10."""
+    """One worker; an urgent chain of two tiles of 4 ns beside three tiles of 10 ns."""
     g = graph([1, 3, 1], [(0, 2, all_to_all(1, 1))])
     lives, grade = [[4.0], [10.0] * 3, [4.0]], [0, 1, 1, 1, 0]
     link = {"workers": 1, "ahead": False, "up_ns": 1.0, "down_ns": 1.0}
-    kept = simulate(g, lives, grade, depth=3, **link)
-    assert kept.end_ns[4] == 4 + 10 + 10 + 4
-    changed = simulate(g, lives, grade, depth=3, overwrite=True, **link)
-    assert changed.end_ns[4] == 4 + 10 + 4
-    assert (changed.overwritten, changed.too_late) == (1, 0)
-    assert changed.end_ns.max() == kept.end_ns.max() == 38
+    without_overwrite = simulate(g, lives, grade, depth=3, **link)
+    assert without_overwrite.end_ns[4] == 4 + 10 + 10 + 4
+    with_overwrite = simulate(g, lives, grade, depth=3, overwrite=True, **link)
+    assert with_overwrite.end_ns[4] == 4 + 10 + 4
+    assert (with_overwrite.overwritten, with_overwrite.too_late) == (1, 0)
+    assert with_overwrite.end_ns.max() == without_overwrite.end_ns.max() == 38
     # The round trip takes longer than a tile: both commands have been taken when others arrive for them.
     late = simulate(g, lives, grade, depth=3, overwrite=True, **link | {"up_ns": 6.0, "down_ns": 5.0})
     assert late.overwritten == late.too_late == 2

@@ -1,4 +1,4 @@
-"""Each scheduler on a chain whose times can be worked out by hand, and options from the command line."""
+"""Each scheduler on a chain whose times can be computed by hand, and options from the command line."""
 
 import numpy as np
 import pandas as pd
@@ -105,15 +105,15 @@ FREE_OF_COST = (
 
 @pytest.mark.parametrize(("threads", "resident", "us"), [(64, 4, 20), (128, 2, 20), (64, 1, 30), (192, 1, 30)])
 def test_a_worker_of_one_kernel_runs_as_many_small_tiles_as_it_holds(threads, resident, us):
-    # One block of the second launch resides per SM: a kernel of both has one worker of 256 threads there.
+    # One block of the second launch resides per SM, so a kernel of both has one worker of 256 threads there.
     g = with_trace(graph([4, 2], []), [[10.0] * 4, [10.0] * 2])
     g.launches["block_x"], g.launches["blocks_per_sm"] = [threads, 256], [resident, 1]
     assert {time_of(g, text) for text in FREE_OF_COST} == {us}
-    assert time_of(g, "inline:fetch_ns=0") == 30.0  # a tile at a time
+    assert time_of(g, "inline:fetch_ns=0") == 30.0  # one tile at a time
 
 
 def test_a_cluster_takes_a_worker_of_one_kernel_for_each_of_its_blocks():
-    # Two SMs: the cluster takes both, and the tiles of the other launch one each.
+    # Two SMs: the cluster takes both, and each of the other launch's tiles takes one.
     g = with_trace(graph([2, 1], []), [[10.0] * 2, [10.0]])
     g.launches["block_x"], g.launches["blocks_per_sm"], g.launches["cluster_x"] = [256, 256], [1, 1], [1, 2]
     assert {time_of(g, text) for text in FREE_OF_COST} == {20.0}
@@ -187,10 +187,10 @@ def test_a_late_trigger_leaves_slots_free_that_waiting_tiles_would_hold():
     early, late = (Simulator(g).run(scheduler(f"pdl:signal_ns=0,{how}")) for how in ("trigger=0", "trigger=1"))
     assert (early.time_ns, late.time_ns) == (60, 60)
     assert late.waiting_ns < early.waiting_ns
-    # The last tile of each launch runs from 10 to 20 ns; after half of it the next launch may come.
+    # The last tile of each launch runs from 10 to 20 ns; after half of it the next launch may start.
     half = Simulator(g).run(scheduler("pdl:signal_ns=0,trigger=0.5"))
     assert half.begin_ns[3] == 15
-    assert Simulator(g).run(scheduler("pdl:signal_ns=0,recorded=1")).begin_ns[3] == 20  # stores last until the end
+    assert Simulator(g).run(scheduler("pdl:signal_ns=0,recorded=1")).begin_ns[3] == 20  # stores continue until the end
 
 
 def test_cusync_tiles_wait_for_their_own_parents():
@@ -215,9 +215,9 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
     # Launches 0 and 1 are independent; 2 needs 1; 3 needs nothing. Queues: {0}, {1, 2}, {3} with one watched at a time.
     g = with_trace(graph([1] * 4, [(1, 2, all_to_all(1, 1))]), [[10.0], [10.0], [10.0], [10.0]])
     assert queues_of(g, "queues=3") == (20, ())
-    # An empty queue leaves at once: one after the other, without a quantum.
+    # An empty queue is unmapped at once: one queue after the other, without a quantum.
     assert queues_of(g, "queues=3,hardware=1,quantum_ns=1000") == (40, ())
-    # Queue 0: launch 0, then 3, which needs 2 of queue 1: it blocks the only place until the quantum ends, and then 2
+    # Queue 0: launch 0, then 3, which needs 2 of queue 1. It occupies the only place until the quantum ends, and then 2
     # can run.
     blocked_chain = with_trace(graph([1] * 4, [(0, 3, all_to_all(1, 1)), (2, 3, all_to_all(1, 1))]), [[10.0]] * 4)
     assert queues_of(blocked_chain, "queues=3") == (30, ())
@@ -227,7 +227,9 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
 
 
 def test_queues_whose_launches_are_shorter_than_a_quantum_have_their_turns_until_all_has_run():
-    """Two queues that need each other's last launch, one watched: at the end of each quantum nothing runs any more."""
+    """Two queues need each other's last launch, one is watched, and at the end of each quantum nothing runs any
+    more.
+    """
     links = [(2 * k + i, 2 * k + 2 + j, all_to_all(1, 1)) for k in range(5) for i in range(2) for j in range(2)]
     g = with_trace(graph([1] * 12, links), [[10.0]] * 12)
     schedule = Simulator(g).run(scheduler("streams:queues=2,hardware=1,quantum_ns=50,gap_ns=0,sync_ns=0"))
@@ -237,7 +239,7 @@ def test_queues_whose_launches_are_shorter_than_a_quantum_have_their_turns_until
 
 @pytest.mark.parametrize("priority", [1, 2])
 def test_prioritised_queues_let_in_what_others_wait_for(priority):
-    # A wavefront: many queues, of which most only wait. In turn, each quantum brings in one of them; by priority, the
+    # A wavefront: many queues, most of which only wait. In turn, each quantum maps one of them; by priority, the
     # one that can run.
     links = [(i, i + 6, all_to_all(1, 1)) for i in range(18)] + [(i, i + 5, all_to_all(1, 1)) for i in range(19)]
     g = with_trace(graph([1] * 24, sorted(links, key=lambda link: link[:2])), [[10.0]] * 24)
@@ -252,7 +254,7 @@ def test_acs_looks_no_further_than_its_window():
     assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0") == 20
     assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,window=2") == 20
     assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,window=1") == 30
-    # Who waited for another launch or for a place begins when the host has seen that end.
+    # A launch that waited for another one, or for a place, begins when the host has seen that end.
     assert time_of(g, "acs-sw:gap_ns=1,sync_ns=5,check_ns=0") == 10 + 6 + 10
     assert time_of(g, "acs-sw:gap_ns=1,sync_ns=5,check_ns=0,window=2") == 10 + 6 + 10
     assert time_of(g, "acs-sw:gap_ns=1,sync_ns=5,check_ns=0,window=1") == 10 + 6 + 10 + 6 + 10
@@ -266,7 +268,7 @@ def test_the_window_of_acs_on_the_gpu_spares_the_way_to_the_host():
 
 
 def test_acs_compares_ranges_unless_it_is_asked_for_bytes():
-    # Even and odd rows of one buffer: two writers that share no byte, whose ranges overlap.
+    # Even and odd rows of one buffer: two writers that share no byte, but whose ranges overlap.
     rows = [Boxes.of(tile=0, operand=0, mode=1, offset=8 * i, length=8, count_0=4, stride_0=16) for i in (0, 1)]
     g = graph([1, 1], [])
     g.recording = trace(
@@ -370,10 +372,10 @@ def test_the_cpu_decides_over_a_link_unless_it_is_bypassed_or_was_ahead():
     first = 11 + 200 + 10
     assert time_of(g, f"ccks:{costs},speculate=0,bypass=0") == first + 100 + 11 + 200 + 10
     assert time_of(g, f"ccks:{costs},speculate=0,bypass=1") == first + 7 + 10
-    # Ahead, the second decision is made with the first, in a batch of two.
+    # With work ahead, the second decision is made with the first, in a batch of two.
     assert time_of(g, f"ccks:{costs},speculate=1,bypass=0") == 12 + 200 + 10 + 7 + 10
     assert time_of(g, f"ccks:{costs},speculate=1,bypass=0,batch=1") == first + 7 + 10
-    # Behind a window of one, it is made when the report of the first has arrived.
+    # With a window of one, it is made when the report of the first has arrived.
     assert time_of(g, f"ccks:{costs},speculate=1,bypass=0,window=1") == first + 100 + 11 + 200 + 10
 
 
@@ -396,7 +398,7 @@ def test_the_link_of_the_cpu_is_the_devices_for_as_many_blocks_as_it_has_sms():
 def test_blocks_of_the_next_kernel_wait_for_their_parents_and_kernels_leave_in_order():
     assert time_of(chain(), "blockmaestro:gap_ns=0,update_ns=0,window=3") == 50
     g = with_trace(graph([1, 1, 1], []), [[50.0], [10.0], [10.0]])
-    # The second kernel has ended, but the first one has not: the third waits.
+    # The second kernel has ended, but not the first, so the third waits.
     assert time_of(g, "blockmaestro:gap_ns=0,update_ns=0") == 60
     assert time_of(g, "blockmaestro:gap_ns=0,update_ns=0,window=3") == 50
 

@@ -1,4 +1,4 @@
-"""Child grids: the compiled simulation against the plain one, and cases worked out by hand."""
+"""Child grids: the compiled simulation compared with the plain one, and cases computed by hand."""
 
 from dataclasses import replace
 
@@ -59,7 +59,9 @@ options = st.builds(
 
 
 def nested(items, fanouts):
-    """Rounds whose threads' items have items, too: ``fanouts`` for each level below, in turn; the deepest have none."""
+    """Return rounds whose threads' items have items too: ``fanouts`` for each level below in turn, none at the
+    deepest.
+    """
     rounds = [np.array(r, np.int64) for r in items]
     level, below = np.concatenate(rounds), []
     for fanout in fanouts:
@@ -93,7 +95,7 @@ def test_the_compiled_simulation_equals_the_plain_one(
     assert fast.time_ns == plain.time_ns
     for a, b in ((fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
         assert np.allclose(a, b, equal_nan=True, rtol=1e-12)
-    # No policy beats the work over all threads that run at a time, nor a round's own time.
+    # No policy is faster than the work divided by all threads that run at a time, or than a round alone.
     work_ns = (work.items * work.item_ns).sum() / min(
         options.resident, options.slots * max(options.parent, options.child)
     )
@@ -151,7 +153,7 @@ def test_launches_of_a_warp_arrive_together_and_queue():
     four = replace(SMALL, slots=4, resident=8, queues=4)
     assert run(work, four, ALWAYS).time_ns == 20 + 2 * 3 + 10
     assert run(work, replace(four, queues=1), ALWAYS).time_ns == 26 + 2 * 10
-    # In warps of their own neither waits for the other's launch.
+    # In separate warps, neither waits for the other's launch.
     assert run(work, replace(four, warp=1), ALWAYS).time_ns == 23 + 10
 
 
@@ -179,11 +181,11 @@ def test_the_rule_launches_what_is_worth_it_once_it_has_seen_children():
     outcome = run(work, options, SPAWN)
     assert np.isfinite(outcome.took_ns).tolist() == [True] * 4 + [False, True, False, True]
     assert np.isnan(outcome.estimate_ns[:4]).all()
-    # Assuming a full GPU from the first, a launch takes more than its 50 ns, which 5 items are not worth.
+    # If the GPU is assumed to be full from the start, a launch takes more than its 50 ns, and 5 items are not worth it.
     few = spawns("few", [np.full(4, 5), np.full(4, 40)], item_ns=10.0, base_ns=1.0, child_ns=0.0)
     launch_flags = np.isfinite(run(few, replace(options, prior=1), SPAWN).took_ns).tolist()
     assert launch_flags == [False] * 4 + [True] * 4
-    # It is not asked about threads that the program as written would not launch.
+    # The rule does not decide about threads that the program as written would not launch.
     assert not np.isfinite(run(few, replace(options, prior=1), SPAWN, 41).took_ns).any()
 
 
@@ -214,9 +216,9 @@ def test_bad_policies_and_costs_are_refused():
     with pytest.raises(UserError, match="resident is 8, fewer threads than a tile has"):
         Spawning(resident=8)
     assert len(POLICIES) == 5
-    lost = spawns("lost", [np.array([2])], below=[np.array([0, 0, 0])])
+    unreachable = spawns("lost", [np.array([2])], below=[np.array([0, 0, 0])])
     with pytest.raises(UserError, match="1 threads are in no round and no item"):
-        run(lost, Spawning(), FLAT)
+        run(unreachable, Spawning(), FLAT)
     with pytest.raises(UserError, match=r"items of threads are threads 1 to 2, expected 1 to 1"):
         run(spawns("short", [np.array([2])], below=[np.array([0])]), Spawning(), FLAT)
 
@@ -231,7 +233,7 @@ def test_items_that_have_items_are_done_depth_first_or_launched_by_children():
     always = run(work, wide, ALWAYS)
     assert always.time_ns == (1 + 23) + (2 + 10 + 26) + 7
     assert always.took_ns[:3].tolist() == [61.0, 33.0, 33.0]
-    # With one queue the first grid, whose tile runs, is in the way of both; then one after the other.
+    # With one queue, the first grid, whose tile runs, blocks both; then they run one after the other.
     assert run(work, replace(wide, queues=1), ALWAYS).time_ns == 24 + 38 + 2 * 7
     # From three items on: only the first of the two inline items launches, from the parent's thread.
     assert run(work, wide, THRESHOLD, 3).time_ns == 1 + 10 + 23 + 10 + 5
@@ -271,7 +273,7 @@ def test_a_warp_sees_what_others_launched_when_that_has_come_to_the_words():
     # SM is near.
     slow = replace(options, stagger_ns=30.0, update_ns=50.0, lane_ns=3.0)
     assert [np.isfinite(run(work, replace(slow, near=n), SPAWN).took_ns).sum() for n in (0, 132)] == [2, 4]
-    # What is known at once, the second sees.
+    # The second sees what is known at once.
     assert np.isfinite(run(work, replace(options, read_ns=0.0, stagger_ns=10.0), SPAWN).took_ns).sum() == 2
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: what is asked for, at which values, in one process or several."""
+"""Sweeps: their options, their values, and one process or several."""
 
 import json
 import os
@@ -136,8 +136,8 @@ def test_processes_of_a_sweep_end_with_the_one_that_asked(mlp):
         assert parent.wait(120) == -signal.SIGTERM
         assert wait_until(lambda: not workers(parent.pid))
     finally:
-        for left in workers(parent.pid):
-            os.kill(left, signal.SIGKILL)
+        for worker in workers(parent.pid):
+            os.kill(worker, signal.SIGKILL)
         parent.kill()
 
 
@@ -148,17 +148,17 @@ def test_ctrl_c_in_a_sweep_says_nothing_from_its_processes(mlp):
     ) as parent:
         try:
             assert wait_until(lambda: len(workers(parent.pid)) == 2)
-            assert wait_until(lambda: not ignores_interrupts(parent.pid))  # it does while it starts processes
+            assert wait_until(lambda: not ignores_interrupts(parent.pid))  # while it starts processes
             os.killpg(parent.pid, signal.SIGINT)
             _, output = parent.communicate(timeout=120)
         finally:
             parent.kill()
-    assert output.count("Traceback") == 1  # of the script itself, which the command hides
+    assert output.count("Traceback") == 1  # the name of the script itself, which the command hides
     assert wait_until(lambda: not workers(parent.pid))
 
 
 def workers(session):
-    """Processes of a session that a pool started."""
+    """Return processes of a session that a pool started."""
     matches = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

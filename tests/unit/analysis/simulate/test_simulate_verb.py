@@ -44,7 +44,7 @@ def test_every_scheduler_is_compared_with_stream_order_and_the_bounds(mlp, capsy
         "list",
         "bound, any schedule",
         "bound, ready-gated",
-        "Recorded were",
+        "The program took",
     ):
         assert name in text
     assert max(map(len, text.splitlines())) <= 80
@@ -65,7 +65,7 @@ def test_a_host_that_is_slower_than_the_recorded_one_is_named(tmp_path, capsys):
         "stream",
     )
     text = " ".join(capsys.readouterr().out.split())
-    assert "for the simulated host takes 3.7 us per launch, and kernels wait for it" in text
+    assert "since the simulated host takes 3.7 us per launch, and kernels wait for it" in text
 
 
 def test_schedulers_are_chosen_by_name_and_options(mlp, capsys):

@@ -1,4 +1,4 @@
-"""Check that what schedulers say of their sources' rules is what `tests/benchmarks/bench_worth.py` measured."""
+"""The schedulers' statements about their sources' rules agree with the measurements of `bench_worth.py`."""
 
 import inspect
 import json
@@ -10,12 +10,12 @@ import pytest
 from tileprof.analysis.simulate import SCHEDULERS, spawning
 
 ROOT = Path(__file__).parents[4]
-sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+sys.path.insert(0, str(ROOT / "tests" / "benchmarks" / "simulator"))
 
 from bench_worth import RESULTS, RULES, WINDOW, rows_of, table  # noqa: E402 (found on the path from here on)
 
 WITHOUT = {"list"}
-"""Follows its source in everything."""
+"""Schedulers that follow their source in everything."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The charts of the notebooks show what the tables and the graph hold."""
+"""The charts of the notebooks show the data of the tables and the graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tileprof.errors import UserError
 from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
 from tileprof.policy.verification.pair_waits import pair_waits
 from tileprof.policy.verification.verifier import verify
-from tileprof.viz.policy_overlay import PairOverlay
+from tileprof.viz.tables.policy_overlay import PairOverlay
 
 
 def test_values_at_equal_distances_stand_in_order_each_with_its_tick() -> None:
@@ -27,7 +27,7 @@ def test_values_at_equal_distances_stand_in_order_each_with_its_tick() -> None:
 
 
 def halo(tiles: int):
-    """Every consumer tile needs its own producer tile and the neighbours, and there is nothing else."""
+    """Return a pair in which every consumer tile needs its own producer tile and the neighbours."""
     needs = {(p, c) for c in range(tiles) for p in (c - 1, c, c + 1) if 0 <= p < tiles}
     return graph_of([(tiles, 1, 1), (tiles, 1, 1)], {(0, 1): needs}), needs
 

@@ -1,4 +1,6 @@
-"""Pairs of kernels as cuSync runs them: waits against a plain reading of its loops, times worked out by hand."""
+"""Pairs of kernels as cuSync runs them: waits compared with a plain walk through its loops, and times computed by
+hand.
+"""
 
 import dataclasses
 
@@ -22,7 +24,9 @@ def gemm(rows, columns, inner, tile=64, slices=1, **options):
 
 
 def read_loops(pair, policy):
-    """What each consumer tile waits for, as (producer tile, when), by walking the kernels' loops step by step."""
+    """Return what each consumer tile waits for, as (producer tile, when), by walking through the kernels' loops step by
+    step.
+    """
     producer, consumer = pair
     slices, rows, columns = consumer.grid
     _, above, across = producer.grid
@@ -80,7 +84,8 @@ def test_waits_are_those_of_the_loops_walked_step_by_step(rows, inner, tiles, sl
         assert {when for f in actual for when in f.values()} == {0.0}
     else:
         for f, w in zip(actual, expected, strict=True):
-            # The loop looks at whole steps; a column that begins within one is met with the next at the earliest.
+            # The loop waits per whole step; a column that begins within a step is awaited with the next one at the
+            # earliest.
             step = second.tile_inner / second.slice_inner
             assert all(when - step <= f[tile] <= when + 1e-6 for tile, when in w)
 
@@ -126,7 +131,7 @@ def test_stream_order_takes_whole_waves():
 
 
 def test_a_filled_wave_saves_a_wave_and_waits_in_the_loop_cost_their_time():
-    # Six tiles on four SMs twice: three waves in place of four. Rows are single tiles.
+    # Six tiles on four SMs twice: three waves instead of four. Rows are single tiles.
     pair = gemm(64 * 6, 64, 64), gemm(64 * 6, 64, 64)
     assert overlapped_ns(pair, (100.0, 100.0), "rowsync", TOY, Interference(), 0.0) == 300.0
     # Consumer tiles 0 and 1 run in the second wave, 4 and 5 after them: two waits in a row.

@@ -1,4 +1,4 @@
-"""cuSync's published gains, predicted: how well, and that no point is predicted from itself."""
+"""Predictions of cuSync's published gains: their accuracy, and that no point is predicted from itself."""
 
 import dataclasses
 from pathlib import Path
@@ -49,7 +49,7 @@ def llama(calibration):
 
 
 def changed_points(points, factor_of):
-    """Points with other published times of policies."""
+    """Return points with other published times of policies."""
     return [
         dataclasses.replace(
             p,
@@ -76,8 +76,8 @@ def test_gains_correlate_wherever_the_gpu_kept_its_pace(frame):
     correlations = agreement(frame).set_index(["kind", "arch", "policy"])["correlation"]
     for kind, policy in (("mlp", "rowsync"), ("mlp", "tilesync"), ("conv", "rowsync"), ("conv", "tilesync")):
         assert correlations[kind, "v100", policy] >= 0.9, (kind, policy)
-    everything = frame[(frame["kind"] == "mlp") & (frame["arch"] == "v100") & (frame["policy"] == "rowsync")]
-    assert np.corrcoef(everything["published"], everything["predicted"])[0, 1] >= 0.9  # those that calibrate too
+    points = frame[(frame["kind"] == "mlp") & (frame["arch"] == "v100") & (frame["policy"] == "rowsync")]
+    assert np.corrcoef(points["published"], points["predicted"])[0, 1] >= 0.9  # the points of calibration too
 
 
 def test_the_a100s_two_policies_agree_on_the_pace_and_stream_order_does_not(frame):
@@ -85,8 +85,8 @@ def test_the_a100s_two_policies_agree_on_the_pace_and_stream_order_does_not(fram
     cross_agreement = agreement(a100, "from_other")
     assert (cross_agreement["correlation"] >= 0.95).all()
     assert (cross_agreement["mean_error"] < 1.5).all()
-    assert (agreement(a100)["mean_error"] > agreement(a100)["mean_alone"]).all()  # the mean would have done better
-    assert (agreement(a100)["correlation"] < 0.6).all()  # as against stream order they stay unexplained
+    assert (agreement(a100)["mean_error"] > agreement(a100)["mean_alone"]).all()  # the mean would have been closer
+    assert (agreement(a100)["correlation"] < 0.6).all()  # relative to stream order they stay unexplained
     paces = a100.pivot_table(index="m", columns="policy", values="pace")
     apart = (paces["tilesync"] / paces["rowsync"] - 1).abs()
     assert (apart < 0.02).sum() == 10
@@ -111,7 +111,7 @@ def test_the_better_policy_is_predicted(frame):
 
 
 def test_no_point_that_tests_is_predicted_from_a_time_of_a_policy(points, frame):
-    """Times of policies at points that test may be anything."""
+    """The times under policies at test points do not change the prediction."""
     other = changed_points(points, lambda p, name: 1.0 if (p.kind, p.arch, p.m, name) in CALIBRATES else 1.7)
     again = predictions(other, calibrate(other))
     assert again["predicted_us"].tolist() == frame["predicted_us"].tolist()

@@ -1,4 +1,4 @@
-"""The table in docs/simulator-accuracy.md of predicted and measured gains, computed again from the results."""
+"""The table of predicted and measured gains in docs/simulator-accuracy.md, computed again from the results."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ CHAINS = {
     "pdl": "chains, Triton's kernels, PDL over stream order",
 }
 LEAST = 0.01
-"""A gain below a point of percent has no sign: the same program varies by as much."""
+"""A gain below one point has no sign: the same program varies by as much."""
 
 
 def gains_of_chains(row):
@@ -23,7 +23,9 @@ def gains_of_chains(row):
 
 
 def gains_of_models():
-    """Over Inductor, of models that ran in kernels of this package: those that fell back have Inductor's time."""
+    """Return gains over Inductor of models that ran in the package's kernels; models that fell back have Inductor's
+    time.
+    """
     rows = json.loads((RESULTS / "models.json").read_text())["rows"].values()
     matches = []
     for row in rows:
@@ -34,7 +36,7 @@ def gains_of_models():
 
 
 def gains_of_recorded(which):
-    """Over stream order, of programs that were recorded, exported and run."""
+    """Return gains over stream order of programs that were recorded, exported and run."""
     rows = json.loads((RESULTS / "recorded.json").read_text())[which].values()
     return np.array(
         [(1 - r["policy_us"] / r["stream_us"], 1 - r["predicted_policy_us"] / r["predicted_stream_us"]) for r in rows]

@@ -1,4 +1,4 @@
-"""Published beside predicted: every row is one mark where its numbers say, in its panel."""
+"""Published beside predicted gains: every row is one mark at its values, in its panel."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""Published gains beside ours: what a comparison says, and that it is made of the schedulers' runs."""
+"""Published gains beside tileprof's: the text of a comparison, and that it comes from the schedulers' runs."""
 
 import pytest
 from studies import published_averages as published

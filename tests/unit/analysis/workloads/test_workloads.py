@@ -1,4 +1,4 @@
-"""Synthetic workloads: what they promise, and that a seed gives the same again."""
+"""Synthetic workloads: they have the properties that they promise, and a seed gives the same workload again."""
 
 import networkx as nx
 import numpy as np

@@ -1,4 +1,4 @@
-"""Headers for cuSync compile, and their policies wait for what the policy says."""
+"""Headers for cuSync compile, and wait for what the policy says."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def policy_of(text: str, order: bool = False) -> Policy:
 
 
 def compile_cuda(folder: Path, source: str, include: Path, *options: str) -> bytes:
-    """Return what a source becomes, compiled without a warning; the last option is the file's name."""
+    """Compile a source without a warning; the last option is the name of the result."""
     result = subprocess.run(
         [NVCC, "-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall", "-I", include, source, *options],
         cwd=folder, capture_output=True, text=True, check=False,
@@ -191,7 +191,7 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
 
 
 def _host(name: str, texts: dict[str, str]) -> str:
-    """The policy with its tables where the host can read them."""
+    """Return the policy with its tables where the host can read them."""
     tables = [
         line.split("[")[0].split()[-1]
         for line in texts["policy.h"].splitlines()

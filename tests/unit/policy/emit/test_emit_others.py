@@ -1,4 +1,4 @@
-"""Counters, GraphML and Perfetto: what they hold is what the policy and the graph say."""
+"""Counters, GraphML and Perfetto files hold what the policy and the graph say."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_running_the_task_groups_runs_every_task_after_what_its_policy_awaits(te
                 producers_of[waits.edge.consumer, tile] |= {
                     (waits.edge.producer, p) for p, s in enumerate(waits.of) if s == waits.semaphore[k]
                 }
-    left = list(result["groups"])
-    while left:
-        ready = [g for g in left if all(counter_values[c] >= v for c, v in g["waits"])]
+    waiting_groups = list(result["groups"])
+    while waiting_groups:
+        ready = [g for g in waiting_groups if all(counter_values[c] >= v for c, v in g["waits"])]
         assert ready, "nothing can run"
         for group in ready:
-            left.remove(group)
+            waiting_groups.remove(group)
             for tile in (t for begin, end in group["tiles"] for t in range(begin, end)):
                 assert producers_of[group["stage"], tile] <= ended_tasks
                 ended_tasks.add((group["stage"], tile))

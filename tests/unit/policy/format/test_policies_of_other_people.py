@@ -1,4 +1,4 @@
-"""Policies of other authors, as `tileprof verify` and `tileprof export --policy` show and rewrite them."""
+"""Policies by other authors, as `tileprof verify` and `tileprof export --policy` show and rewrite them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tileprof.cli.entry import main
 
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two launches per layer, ``h.0.mlp.up`` to ``h.1.mlp.down``."""
+    """Return two launches per layer, ``h.0.mlp.up`` to ``h.1.mlp.down``."""
     return write_mlp(tmp_path_factory.mktemp("theirs") / "mlp.tileprof", layers=2, tokens=512, hidden=256)
 
 

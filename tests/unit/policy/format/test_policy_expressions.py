@@ -1,4 +1,4 @@
-"""Expressions mean what Python means by them, and nothing else gets through."""
+"""Expressions have their meaning in Python, and everything else is refused."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def program(request, tmp_path):
 
 
 def inputs_of(pipeline: Pipeline, module: torch.nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Parameters by their names, everything else is the input; each as the stages see it."""
+    """Return operands as the stages see them: parameters by name; everything else is the input."""
     reference = dict(module.named_parameters())
     return {
         name: reference.get(name, x).detach().as_strided(view.shape, view.strides)
@@ -58,7 +58,7 @@ def test_the_stages_compute_what_the_module_computes(program) -> None:
 
 
 def test_the_stages_touch_what_the_launches_touched(program) -> None:
-    """Byte by byte, tile by tile: neither more nor less."""
+    """Compare the bytes of every tile, exactly."""
     _, _, graph = program
     policy = synthesise(graph, range(len(graph.launches)))
     for stage, operator in zip(policy.stages, Chain.of_policy(policy).operators, strict=True):
@@ -145,7 +145,7 @@ def test_a_trace_of_a_gpu_says_that_it_does_not_know_the_calls() -> None:
 
 
 def test_products_in_clusters_name_the_option_that_makes_a_grid_of_them(tmp_path) -> None:
-    """The MLP is recorded by rule for an H200, as a plain one is; its layers are numbered."""
+    """Record the MLP by the rules for an H200; its layers are numbered."""
     net = torch.nn.Sequential(torch.nn.Linear(256, 1024, bias=False), torch.nn.Linear(1024, 256, bias=False)).half()
     x = torch.randn(128, 256, dtype=torch.float16)
     by_rule = synthesise(record(lambda: net(x), tmp_path / "rule.tileprof"), range(2))

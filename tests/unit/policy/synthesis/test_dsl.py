@@ -1,4 +1,4 @@
-"""Dependencies written by hand: exactly what is written, on as few semaphores as that takes."""
+"""Dependencies written by hand become exactly those waits, with as few semaphores as possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UP_DOWN = HEAD + "grid up 24 x 4\ngrid down 48 x 4\n"
 
 
 def awaited_tiles(policy: Policy) -> set[tuple[int, int, int, int]]:
-    """(producer stage, tile, consumer stage, tile) that the policy waits for itself."""
+    """Return (producer stage, tile, consumer stage, tile) for everything that the policy itself waits for."""
     actual = set()
     for waits in lower(policy):
         assert (waits.value == waits.posts[waits.semaphore]).all()

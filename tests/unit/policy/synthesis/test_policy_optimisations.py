@@ -1,5 +1,5 @@
-"""cuSync's three optimisations and the orders of tiles: decided with a reason, kept in the file, and emitted only where
-they are right.
+"""cuSync's three optimisations and the orders of tiles: chosen with a reason, kept in the file, and emitted only if
+they are correct.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def test_the_order_is_fixed_where_the_stages_take_more_than_all_but_one_wave(sms
 
 
 def rows_under_columns(sms: int = 36):
-    """A consumer needs rows y of a grid whose tiles lie x + 6*y: ascending takes it row by row; here rows are x."""
+    """A consumer needs rows y of a grid whose tiles lie at x + 6*y.
+
+    Ascending order takes it row by row; here rows are x.
+    """
     edges = {(x + 6 * y, x + 6 * c) for x in range(6) for y in range(8) for c in range(9)}
     return graph_of([(6, 8, 1), (6, 9, 1)], {(0, 1): edges}, sms=sms)
 

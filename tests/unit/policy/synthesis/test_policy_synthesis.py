@@ -1,4 +1,4 @@
-"""Synthesised policies are sound on any graph, and tight on the known ones."""
+"""Synthesised policies are sound on any graph, and tight on known graphs."""
 
 from __future__ import annotations
 
@@ -89,6 +89,19 @@ def test_a_strided_relation_may_share_semaphores_across_its_stride() -> None:
     assert edge.kind == "strided"
     assert [str(r) for r in edge.waits] == ["x", "0", "0"]
     assert edge.value.text == "3"
+
+
+def test_tiles_that_are_always_awaited_together_share_a_semaphore() -> None:
+    """Split-k: a consumer tile needs half of the columns, each with all three slices of k."""
+
+    def half(x: int, _y: int, _z: int):
+        return [(6 * (x // 18) + column, part) for column in range(6) for part in range(3)]
+
+    policy = synthesise(chain((12, 3, 1), (36, 1, 1), half, 24), [0, 1])
+    (semaphores,), (edge,) = policy.semaphores, policy.edges
+    assert (semaphores.grid, [e.text for e in semaphores.of]) == ((2, 1, 1), ["x // 6", "0", "0"])
+    assert (edge.kind, edge.value.text) == ("interval", "18")
+    assert policy.prediction["gain_percent"] > 20
 
 
 windows = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).map(sorted), min_size=1, max_size=12)

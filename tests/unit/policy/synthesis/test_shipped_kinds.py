@@ -1,4 +1,4 @@
-"""Check what the policies that cuSync ships wait for, on grids of every shape."""
+"""What the policies that cuSync ships wait for, on grids of every shape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Grid = tuple[int, int, int]
 
 
 def product(up: Grid, down: Grid, row: int = 1) -> TileGraph:
-    """A product whose input is a product: a tile needs all tiles of its row; ``row`` is the axis of rows."""
+    """Return two dependent products: a tile needs all tiles of its row; ``row`` is the axis of rows."""
     edges = set()
     for number in range(up[0] * up[1]):
         for other in range(down[0] * down[1]):
@@ -133,7 +133,7 @@ def test_fused_bytes_are_those_that_the_consumer_reads_on_the_way() -> None:
 
 
 def test_what_a_launch_in_between_needs_its_stage_needs_too() -> None:
-    """The sum of a residual block, in the epilogue of the second product: that waits for the first one."""
+    """The sum of a residual block is in the epilogue of the second product, which waits for the first one."""
     same = {(t, t) for t in range(4)}
     graph = chain({(0, 2): {(t, 3 - t) for t in range(4)}}, {(1, 2): same}, {(2, 3): same})
     fused = fuse(graph, [0, 1, 3])
@@ -159,7 +159,7 @@ def test_fused_needs_are_those_of_tiles_followed_one_by_one(data: st.DataObject)
     graph = graph_of([(tiles, 1, 1)] * count, relation)
     picks = data.draw(st.lists(st.integers(0, count - 1), unique=True, min_size=2, max_size=count).map(sorted))
     folded_launches = overtaken_launches(graph, picks)
-    records: dict[Tile, set[Tile]] = {}  # what a tile needs of the stages
+    records: dict[Tile, set[Tile]] = {}  # the stages that a tile needs
     host = {launch: launch for launch in picks}
     expected: set[tuple[Tile, Tile]] = set()
     for launch in sorted({*picks, *folded_launches}):

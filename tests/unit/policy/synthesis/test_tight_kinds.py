@@ -1,5 +1,5 @@
-"""For the chains that cuSync's authors tuned by hand synthesis finds their kind of policy, or a better one, and says
-why.
+"""For the chains that cuSync's authors tuned by hand, synthesis chooses their kind of policy or a better one, with a
+reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random policies of few tiles, and an oracle that runs everything that can run without one tile."""
+"""Random policies of few tiles, and an oracle that runs everything that can run without a given tile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Grid = tuple[int, int, int]
 
 
 def runs_without(policy: Policy, absent: tuple[int, int]) -> set[tuple[int, int]]:
-    """Every (stage, tile) that can run if the tile ``absent`` never does."""
+    """Return every (stage, tile) that can run if the tile ``absent`` never does."""
     edge_waits = lower(policy)
     ended_tasks: set[tuple[int, int]] = set()
     any_change = True
@@ -56,7 +56,7 @@ def cases(draw: st.DrawFn) -> tuple[Policy, list[Grid], Relation]:
             semaphores.append({"producer": producer, "grid": [count, 1, 1], "of": of})
             waits = [sorted(draw(st.sets(st.integers(0, count - 1), max_size=count))) for _ in range(tiles[consumer])]
             flat = [s for w in waits for s in w]
-            # A value that can be reached: full, or below it.
+            # a value that can be reached: all posts, or fewer
             values = [max(0, of.count(s) - draw(st.sampled_from([0, 0, 0, 1]))) for s in flat]
             indptr = [sum(len(w) for w in waits[:t]) for t in range(tiles[consumer] + 1)]
             edges.append({

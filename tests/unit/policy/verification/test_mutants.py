@@ -1,4 +1,4 @@
-"""Whatever breaks a policy, the verifier objects."""
+"""The verifier refuses every harmful change of a policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tileprof.trace import load
 ROOT = Path(__file__).parents[4]
 
 MORE = int(os.environ.get("TILEPROF_MUTANTS", "600"))
-"""Mutants of random graphs at night; TILEPROF_MUTANTS=10000 takes some minutes."""
+"""Number of mutants of random graphs in the nightly run; TILEPROF_MUTANTS=10000 takes some minutes."""
 COUNTS = pytest.mark.parametrize("count", [250, pytest.param(MORE, marks=pytest.mark.nightly)])
 
 EACH = 18

@@ -1,6 +1,4 @@
-"""cuSync's policies for convolutions omit the halo: executed with a tile held back, they compute something else than
-PyTorch.
-"""
+"""cuSync's policies for convolutions omit the halo: if a tile is held back, their results differ from PyTorch's."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def pair(tmp_path_factory):
 
 
 def outputs(pair, policy, order) -> torch.Tensor:
-    """The result of the policy's tiles in one order; memory that no tile has written yet holds NaN."""
+    """Return the result of the policy's tiles in one order; memory that no tile has written yet holds NaN."""
     expected, x, module, *_ = pair
     pipeline = Pipeline(policy)
     reference = dict(module.named_parameters())

@@ -1,4 +1,4 @@
-"""Check what a policy awaits and misses, tile by tile, against its waits read one at a time."""
+"""What a policy awaits and misses, tile by tile, compared with its waits read one at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tileprof.policy.verification.verifier import verify
 
 
 def edges(block):
-    """(producer tile, consumer tile) of a relation."""
+    """Return (producer tile, consumer tile) of a relation."""
     if block is None:
         return set()
     parent, child, _ = block.edges()

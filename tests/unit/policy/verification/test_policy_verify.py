@@ -1,4 +1,4 @@
-"""The verifier against an oracle that runs everything that can run without one tile."""
+"""The verifier, compared with an oracle that runs everything that can run without one tile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_missing_is_exactly_what_can_run_too_early(case: tuple[Policy, list[Grid
 def test_a_count_that_a_tile_reaches_without_another_guarantees_nothing_of_it(
     waiting: str, value: int, sound: bool
 ) -> None:
-    """One or both of two tiles that post wait for the tile that the last stage needs."""
+    """One or both of the two tiles that post wait for the tile that the last stage needs."""
     edge = {"hazards": ["RAW"], "kind": "row"}
     policy = {
         "tileprof_policy": 1,
@@ -137,7 +137,7 @@ def test_a_policy_that_relies_on_residency_is_for_one_device(key: str, other: st
 
 
 def test_blocks_that_leave_exactly_enough_room_keep_nothing_out() -> None:
-    """Two blocks of half an SM each: one that waits leaves the other half free."""
+    """Blocks take half an SM each; one that waits leaves the other half free."""
     half = (512, 64, 0)
     value = from_dict(row_policy(options={"wait_kernel": False}))
     grids: list[tuple[int, int, int]] = [(4, 3, 1), (2, 3, 1)]
@@ -152,7 +152,7 @@ def test_tiles_that_wait_for_nothing_keep_nothing_out() -> None:
 
 
 def test_a_wait_before_the_first_load_is_no_part_of_the_format() -> None:
-    """Nothing that runs policies waits there, so an edge onto a kernel that loads nothing would have no wait at all."""
+    """Runtimes of policies do not wait there, so an edge into a kernel that loads nothing would have no wait at all."""
     value = row_policy()
     value["edges"][0]["when"] = "load"
     with pytest.raises(PolicyError, match="'entry' was expected"):

@@ -1,4 +1,4 @@
-"""Logs of Accel-Sim's tracer become traces: the bytes are those of the log, and what is malformed is refused."""
+"""Logs of Accel-Sim's tracer become traces: the bytes are those of the log, and malformed logs are refused."""
 
 import lzma
 from random import Random
@@ -19,7 +19,7 @@ EXIT = "0020 ffffffff 0 EXIT 0 0 "
 
 
 def bytes_of(trace, launch):
-    """``{(tile, mode): absolute bytes}`` of a launch, expanded box by box."""
+    """Return ``{(tile, mode): absolute bytes}`` of a launch, expanded box by box."""
     launches, operands, accesses, buffers = (
         trace.columns(name) for name in ("launches", "operands", "accesses", "buffers")
     )
@@ -61,7 +61,7 @@ def test_a_trace_holds_the_bytes_of_the_log(tmp_path, seed):
 
 
 def copying(source, target, blocks=4, **header):
-    """A kernel whose block n copies 128 bytes."""
+    """Return a kernel whose block n copies 128 bytes."""
     return kernel_text(
         {
             (n, 0, 0): [
@@ -130,9 +130,9 @@ def test_shared_and_local_memory_is_left_out(tmp_path):
 )
 def test_what_a_log_cannot_show_touches_everything(tmp_path, blocks, grid, why):
     trace = load(import_logs(write_logs(tmp_path / "logs", [kernel_text(blocks, grid=grid)]), tmp_path / "t").path)
-    everything = set(range(ALPHA, ALPHA + 4))
+    all_bytes = set(range(ALPHA, ALPHA + 4))
     tiles = grid[0] if grid else 1
-    assert bytes_of(trace, 0) == {(tile, mode): everything for tile in range(tiles) for mode in (0, 1)}
+    assert bytes_of(trace, 0) == {(tile, mode): all_bytes for tile in range(tiles) for mode in (0, 1)}
     assert trace.columns("launches")["coverage"].tolist() == [2]
     assert why in trace.columns("launches")["note"][0]
 
@@ -140,8 +140,8 @@ def test_what_a_log_cannot_show_touches_everything(tmp_path, blocks, grid, why):
 def test_an_unknown_opcode_reads_and_writes(tmp_path):
     logs = write_logs(tmp_path / "logs", [kernel_text({(0, 0, 0): [[access("FROB.E.64", 1, [ALPHA])]]})])
     trace = load(import_logs(logs, tmp_path / "t").path)
-    everything = set(range(ALPHA, ALPHA + 8))
-    assert bytes_of(trace, 0) == {(0, 0): everything, (0, 1): everything}
+    all_bytes = set(range(ALPHA, ALPHA + 8))
+    assert bytes_of(trace, 0) == {(0, 0): all_bytes, (0, 1): all_bytes}
     assert "FROB" in trace.columns("launches")["note"][0]
 
 

@@ -1,4 +1,4 @@
-"""Decodes what the builders of this folder build, and runs programs under the injection library."""
+"""Decodes raw records that the builders of this folder write, and runs programs under the injection library."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tileprof.trace import TraceWriter, load, validate
 
 @pytest.fixture
 def trace_of(tmp_path):
-    """Builds a trace of events and entries: the trace, which is valid, and its decoder."""
+    """Build a trace of events and entries. Return the trace, which is valid, and its decoder."""
 
     def make(events, entries, **options):
         name = tmp_path / "t.tileprof"

@@ -40,7 +40,7 @@ def block_record(number, block, begin, end, *, sm=3, generation=0):
 
 
 def entry_events(events, entries):
-    """Entries of blocks that have none: they entered, at times that are not known."""
+    """Return entries of blocks that have no records: they entered, at unknown times."""
     have = {(number, block) for key, block, number, _ in entries if key >> raw.KIND_SHIFT == raw.BLOCK}
     own = [e for e in events if e["e"] == "launch" and e["graph"] < 0]
     grids = {e["launch"]: e["grid"][0] * e["grid"][1] * e["grid"][2] for e in own}

@@ -1,5 +1,5 @@
-// The patches of accesses on the CPU: what a launch's warps touch comes on stdin, the entries and the filters of its
-// blocks go to stdout.
+// The patches of accesses on the CPU: stdin has the accesses of a launch's warps, stdout gets the entries and the
+// filters of its blocks.
 #include "patches/accesses.cuh"
 #include "patches/blocks.cuh"
 
@@ -9,14 +9,14 @@ using namespace tileprof;
 
 namespace {
 
-// What a test asks for, before its accesses.
+// The settings of a test, before its accesses.
 struct Asked {
     uint64_t granule_shift, filter_granule_shift, filter_bits_shift, filter_hashes, filters_only, blocks, capacity,
         in_graph, keeps_exits;
 };
 
-// Of a warp: kind 0 is an access of `bytes` per lane, 1 a bulk copy, 2 a load through a tensor map; a block enters (3),
-// lanes exit (4) at an address; the place of the fact of an address's window has another launch's (5).
+// One warp. Kind 0 is an access of `bytes` per lane, 1 a bulk copy, 2 a load through a tensor map. In kind 3 a block
+// enters, in 4 lanes exit at an address, and in 5 another launch gets the place of the fact of an address's window.
 struct Access {
     uint64_t kind, block, mode, bytes, lanes, address[32];
 };
@@ -33,8 +33,8 @@ int main() {
     std::vector<unsigned long long> count(kCounterWords * (1 + kCounters));
     std::vector<Spill> spill(1);
     size_t words = (asked.blocks * 2 << asked.filter_bits_shift) / 32;
-    std::vector<uint32_t> filters(words + 64);  // what lies behind is another launch's
-    gridDim.x = static_cast<unsigned>(asked.blocks) + 2;  // two more blocks than there are filters for
+    std::vector<uint32_t> filters(words + 64);  // the memory behind belongs to another launch
+    gridDim.x = static_cast<unsigned>(asked.blocks) + 2;  // two more blocks than filters
 
     Header h{};
     h.arena = arena.data();

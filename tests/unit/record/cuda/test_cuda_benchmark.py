@@ -1,4 +1,4 @@
-"""Kernels that a compiler times to choose between them are not the program's."""
+"""Kernels that a compiler times to choose between them do not belong to the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tileprof.record.cuda.records import join
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The hook, and what it told the library in order."""
+    """Provide the hook, and what it told the library, in order."""
     monkeypatch.syspath_prepend(str(recorded_run.INPROCESS))
     import tileprof_benchmark
 
@@ -37,7 +37,7 @@ def test_the_outermost_timing_of_inductor_pauses(pauses):
         "    def benchmark_gpu(self): return 1\n    def other(self): return 5\n",
         vars(module),
     )
-    module.Thread = threading.Thread  # what the module imports is left alone
+    module.Thread = threading.Thread  # what the module imports stays unchanged
     hook.inductor(module)
     assert module.Slow().other() == 5
     assert message == []

@@ -1,4 +1,4 @@
-"""Launches know the operator call that they belong to, and can be cut into the tiles of the runtime's kernels."""
+"""Launches have the operator call that they belong to, and can be cut into the tiles of the runtime's kernels."""
 
 import json
 
@@ -50,7 +50,7 @@ def operator(op, launches, call, module=""):
 
 
 def touches(number, reads, writes, blocks=2):
-    """Every block reads all of ``reads``, and writes its part of ``writes``."""
+    """Return a launch whose blocks each read all of ``reads`` and write a part of ``writes``."""
     matches = []
     for name in reads:
         windows = range(PLACES[name] // 1024, (PLACES[name] + size_of(name) + 1023) // 1024)

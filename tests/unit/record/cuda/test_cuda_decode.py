@@ -1,4 +1,4 @@
-"""Raw records to traces: what is said about each launch, and that nothing is lost silently."""
+"""Raw records to traces: the facts about each launch, and that nothing is lost silently."""
 
 from tests.unit.record.cuda.cuda_records import ALLOC, KERNEL, WINDOW, access, block_record, launch
 from tileprof.record.cuda.decode import Timed
@@ -10,7 +10,7 @@ def test_bits_become_the_granules_of_their_tiles_with_modes(trace_of):
     entries = [
         block_record(1, 0, 1000, 2000), block_record(1, 1, 1500, 2500),
         access(1, 0, WINDOW, read=0b0110, first=1500), access(1, 1, WINDOW + 1, write=1, atomic=1 << 31, first=2000),
-        access(1, 0, WINDOW, read=0b1000, first=1250),  # the same key again: the index had forgotten it
+        access(1, 0, WINDOW, read=0b1000, first=1250),  # the same key again, which the index had lost
     ]  # fmt: skip
     trace, _ = trace_of([ALLOC, KERNEL, launch(1)], entries)
     first = 0x100000 // 32

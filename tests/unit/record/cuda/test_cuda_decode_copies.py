@@ -1,4 +1,4 @@
-"""Raw records to traces: copies, fills and words of streams are launches of one tile."""
+"""Raw records to traces: copies, fills and memory operations of streams are launches of one tile."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Raw records to traces: what was not seen makes a launch a superset, and the trace says so."""
+"""Raw records to traces: missing records make a launch a superset, and the trace says so."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_granules_that_only_hang_over_the_end_of_a_tensor_make_no_buffer(trace_o
 
 
 def test_what_stands_for_all_memory_covers_what_lies_between_tensors_too(trace_of):
-    """The records of its blocks are missing; a later launch reads memory that had no name until then."""
+    """The records of its blocks are missing; a later launch reads memory that had no buffer until then."""
     events = [ALLOC, TENSOR, KERNEL, launch(1), launch(2)]
     entries = [block_record(2, b, 5, 9) for b in (0, 1)] + [access(2, 0, WINDOW + 8, read=1)]
     trace, _ = trace_of(events, entries, whole=False)
@@ -145,17 +145,17 @@ PARENT = {**KERNEL, "launches": 1, "code": [CODE, 0x800]}
 
 
 def at(code):
-    """The low bits of a block's record that entered there on SM 3."""
+    """Return the low bits of the record of a block that entered there on SM 3."""
     return (code >> 4 << raw.SM_BITS | 3) & raw.LOW_MASK
 
 
 def left(number, block, threads, end, *, code=CODE):
-    """The record of threads that exit."""
+    """Return the record of threads that exit."""
     return entry(raw.EXIT, at(code + 0x40), block, number, (threads, 0, end, 0))
 
 
 def of_family():
-    """A parent of two blocks, which do not enter, whose children have three blocks, and touch two windows."""
+    """Return a parent of two blocks, which do not enter, whose children have three blocks and touch two windows."""
     blocks = [left(1, b, threads, 1000 + b) for b in (0, 1) for threads in (31, 1)]
     for b in (0, 1, 2):
         blocks += [block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)), left(1, b, 32, 9000, code=CHILD)]
@@ -173,7 +173,7 @@ def test_what_children_touch_stands_for_the_launch_that_began_them(trace_of):
 
 
 def of_launch(number):
-    """A launch that launches nothing, and enters."""
+    """Return a launch that launches nothing, and enters."""
     entered = [block_record(number, b, 1000 + b, 0, sm=at(CODE)) for b in (0, 1)]
     return [*entered, *(left(number, b, 32, 1100) for b in (0, 1))]
 
@@ -189,10 +189,11 @@ def test_children_that_the_host_launched_too_have_names(trace_of):
     ("kernel", "entries"),
     [
         ({"launches": 2}, []),  # graphs
-        ({"code": [0, 0]}, []),  # code of unknown place
-        ({}, [left(1, 1, 32, 2000)]),  # launches itself: more threads exit than it has
+        ({"code": [0, 0]}, []),  # code at an unknown place
+        ({}, [left(1, 1, 32, 2000)]),  # a kernel that launches itself: more threads exit than it has
         ({}, [left(1, 2, 32, 2000)]),  # or a grid with more blocks
-        ({}, [(raw.MAP << raw.KIND_SHIFT | 0x7000, 0, 1, (1, 0, 0, 0))]),  # loads through maps of somebody's parameters
+        # loads through maps in another kernel's parameters
+        ({}, [(raw.MAP << raw.KIND_SHIFT | 0x7000, 0, 1, (1, 0, 0, 0))]),
     ],
     ids=["graphs", "unknown code", "itself", "a larger itself", "maps"],
 )
@@ -213,9 +214,9 @@ def test_a_parent_of_which_an_exit_lacks_stands_for_all_memory(trace_of, missing
 
 
 def test_blocks_of_children_say_nothing_against_where_code_lies(trace_of):
-    """Else no node of any graph were told from another one."""
+    """Otherwise no node of any graph could be told from another one."""
     other = {**KERNEL, "id": 1, "code": [0x7F0000010000, 0x400]}
     nodes = [launch(5, kernel=1, graph=0, generation=g, ordinal=g + 1) for g in (0, 1)]
     wrong = [block_record(5, b, 1000, 1100, sm=at(CHILD), generation=g) for b in (0, 1) for g in (0, 1)]
     trace, _ = trace_of([ALLOC, PARENT, other, launch(1), *nodes], [*of_family(), *wrong])
-    assert set(trace.launches.coverage[1:]) == {"conservative"}  # held against code that is known
+    assert set(trace.launches.coverage[1:]) == {"conservative"}  # compared with known code

@@ -1,4 +1,4 @@
-"""Raw records to traces: what is loaded and stored through tensor maps, and what replays tell of who stores it."""
+"""Raw records to traces: loads and stores through tensor maps, and what replays tell about the writers."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ LOADED, STORED = PAGE + 576, PAGE + 640
 
 
 def map_entries(number, slot, base, *, loaded, rows=64):
-    """A map of ``rows`` rows of 128 bytes (32 floats), boxes of 16 rows."""
+    """Return a map of ``rows`` rows of 128 bytes (32 floats), with boxes of 16 rows."""
     words = np.zeros(16, "<u4")
     words[0], words[1], words[2] = base & 0xFFFFFFFF, base >> 32, 1 << 4 | 7 << 7
     words[3], words[8], words[9] = 128 >> 4, 31, rows - 1
@@ -54,7 +54,7 @@ def test_replays_name_the_writer_of_every_granule(trace_of, tmp_path):
     actual |= {"regions": [[112, 0x2000]], "refused": ""}
     events = [ALLOC, STORES, launch(1), actual, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
     entries = map_entries(1, STORED, 0x104000, loaded=False)
-    # A node of a graph cannot be replayed: it takes what the equal launch taught.
+    # A node of a graph cannot be replayed: it takes the result of an equal launch.
     events.append(launch(2, graph=0))
     entries += [block_record(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
     trace, _ = trace_of(events, entries)
@@ -96,7 +96,7 @@ def test_a_graph_takes_what_a_launch_outside_the_recording_taught(trace_of, tmp_
 
 
 def lesson(tmp_path, number, launch_id, owners, regions):
-    """A launch outside of what is recorded, and what replays of it told."""
+    """Return a launch outside of the recorded range, and what its replays told."""
     np.array(owners, "<i4").tofile(tmp_path / f"owners-{number}.bin")
     actual = {
         "e": "owners",
@@ -116,7 +116,7 @@ def lesson(tmp_path, number, launch_id, owners, regions):
 
 
 def loading(number, rows):
-    """Entries of a launch whose blocks load these rows and store through a map at 0x104000 + 0x4000 * number."""
+    """Return entries of a launch whose blocks load these rows and store through a map at 0x104000 + 0x4000 * number."""
     entries = map_entries(number, LOADED, 0x100000, loaded=True)
     entries += map_entries(number, STORED, 0x104000 + 0x4000 * number, loaded=False)
     entries += [e for b, row in rows for e in load_entries(number, LOADED, b, row)]
@@ -218,7 +218,7 @@ ENTRIES_OF_A_PRODUCT = [
 
 
 def fill_entry(number, low, high):
-    """Parameters that hold nothing, in parts of 16 bytes."""
+    """Return unused parameters, in parts of 16 bytes."""
     return [entry(raw.MAP, address, 0, number, (0, 0, 0, 0)) for address in range(low, high, 16)]
 
 
@@ -288,7 +288,7 @@ CODE = [
 
 
 def with_code(tmp_path, monkeypatch, lines):
-    """Machine code that the recorder left, and a disassembler that reads it so."""
+    """Provide machine code that the recorder left, and a disassembler that reads it so."""
     (tmp_path / "code-0.bin").write_bytes(bytes(16 * len(lines)))
     text = "\n".join(f"/*{16 * n:04x}*/ {line} ;" for n, line in enumerate(lines))
     (tmp_path / "text").write_text(text)
@@ -299,7 +299,9 @@ def with_code(tmp_path, monkeypatch, lines):
 
 
 def parameters(number, mode, base):
-    """A launch's parameters, copied by their bounds: a map of 64 rows at 0x280 of the bank, a word at 0x310."""
+    """Return a launch's parameters, copied up to their bounds: a map of 64 rows at 0x280 of the bank, a word at
+    0x310.
+    """
     words = np.zeros((0x320 - 0x210) // 4, "<u4")
     map_words = [e[3] for e in map_entries(number, 0, base, loaded=False)]
     words[0x70 // 4 : 0x70 // 4 + 16] = np.array(map_words).ravel()
@@ -312,7 +314,7 @@ BY_CODE = {**STORES, "parameters": [0x210, 0x110]}
 
 
 def stored(number, mode, *, base=0x104000):
-    """Records of a launch of CODE whose blocks also store by themselves, so that it could not be repeated."""
+    """Return records of a launch of CODE whose blocks also store directly, so that it could not be repeated."""
     entries = parameters(number, mode, base) + map_entries(number, LOADED, 0x100000, loaded=True)
     entries += [e for b in (0, 1) for e in load_entries(number, LOADED, b, 16 * b)]
     return entries + [access(number, b, 0x10C000 // 1024, write=1 << b) for b in (0, 1)]
@@ -342,9 +344,9 @@ def test_a_launch_whose_code_reaches_no_store_through_maps_writes_what_was_repor
     "lines",
     [
         [*CODE[:5], "CALL.REL.NOINC 0x0", *CODE[6:]],  # it may go anywhere
-        [*CODE[:2], "LDC.64 R2, c[0x0][0x218]", "R2UR UR8, R2", *CODE[4:]],  # a map that is not known
+        [*CODE[:2], "LDC.64 R2, c[0x0][0x218]", "R2UR UR8, R2", *CODE[4:]],  # an unknown map
         [*CODE[:2], "UIADD3 UR8, UP0, UR6, 0x1c0, URZ", *CODE[3:]],  # behind the parameters
-        CODE[:-1],  # not all that there is: it runs on behind its end
+        CODE[:-1],  # incomplete code: it continues behind its end
     ],
 )
 def test_code_that_does_not_say_where_it_stores_leaves_a_launch_as_it_was(trace_of, tmp_path, monkeypatch, lines):

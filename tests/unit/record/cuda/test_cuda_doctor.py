@@ -1,4 +1,4 @@
-"""The doctor's words."""
+"""The messages of the doctor."""
 
 import argparse
 import json

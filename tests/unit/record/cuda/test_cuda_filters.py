@@ -1,4 +1,4 @@
-"""Bloom filters that patches fill: device code on the CPU, the host side that sizes and copies them, the reader."""
+"""Bloom filters that patches fill: device code on the CPU, the host code that sizes and copies them, the reader."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tileprof.trace import TraceWriter, filters, load
 EMULATED = Path(__file__).parents[3] / "support" / "emulated" / "patched"
 READ, WRITE, ATOMIC = range(3)
 SHIFT = 5
-"""Of a granule of entries."""
+"""log2 of the bytes of a granule of entries."""
 BLOCKS = 3
 needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, reason="no C++ compiler here")
 
@@ -39,7 +39,7 @@ needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, 
 
 
 def compiled(folder: Path, replaced: tuple[str, str, str] | None = None) -> Path:
-    """The patches' accesses, built for the CPU; perhaps with a line of a file replaced."""
+    """Build the patches' accesses for the CPU, perhaps with a replaced line of a file."""
     native = build.SOURCES
     if replaced is not None:
         file, old, new = replaced
@@ -65,7 +65,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
-    """Accesses of warps, bulk copies, and few loads through tensor maps, of blocks with and without filters."""
+    """Draw accesses of warps, bulk copies, and few loads through tensor maps, of blocks with and without filters."""
     rows = []
     for _ in range(number):
         kind = int(rng.choice([0, 0, 0, 0, 1]))
@@ -84,10 +84,10 @@ def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
 def run(
     program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1, keeps=0
 ):
-    """Entries that were left, and words ``[2, blocks, words]``; what lies behind them must stay clear."""
-    asked = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
-    asked += [only, BLOCKS, capacity]
-    data = np.array([*asked, in_graph, keeps], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
+    """Return the entries, and words ``[2, blocks, words]``; the memory behind them must stay clear."""
+    request = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
+    request += [only, BLOCKS, capacity]
+    data = np.array([*request, in_graph, keeps], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
     out = subprocess.run([program], input=data, capture_output=True, check=True).stdout
     number = int(np.frombuffer(out[:8], "<u8")[0])
     words = np.frombuffer(out[8 + number * raw.ENTRY.itemsize :], "<u4")
@@ -96,7 +96,7 @@ def run(
 
 
 def recorded(entries: np.ndarray) -> set[tuple[int, int, int]]:
-    """Block, mode and granule of everything that entries say."""
+    """Return block, mode and granule of everything that the entries contain."""
     out = set()
     for entry in entries:
         low, block, payload = int(entry["key"]) & (1 << 48) - 1, int(entry["block"]), entry["payload"].tolist()
@@ -109,7 +109,7 @@ def recorded(entries: np.ndarray) -> set[tuple[int, int, int]]:
 
 
 def touched_granules(rows: list[list[int]]) -> set[tuple[int, int, int]]:
-    """The same by brute force: every byte of every lane."""
+    """Return the same by brute force: every byte of every lane."""
     out = set()
     for kind, block, mode, size, lanes, *address in rows:
         if kind == 5:
@@ -121,7 +121,7 @@ def touched_granules(rows: list[list[int]]) -> set[tuple[int, int, int]]:
 
 
 def touched_bits(how: FilterSettings, rows: list[list[int]]) -> np.ndarray:
-    """The same by brute force: every byte of every lane."""
+    """Return the set bits by brute force: every byte of every lane."""
     bits = np.zeros((2, BLOCKS, how.bits), bool)
     for kind, block, mode, size, lanes, *address in rows:
         if block >= BLOCKS:
@@ -160,7 +160,7 @@ def test_patches_record_the_granules_that_a_block_touches_and_no_others(patched,
 
 
 def with_facts(rows: list[list[int]]) -> list[list[int]]:
-    """The same, and before some: another launch's facts in the places of its windows."""
+    """Repeat the last launch, after launches that left facts in the places of its windows."""
     rng, out = np.random.default_rng(9), []
     for kind, block, mode, size, lanes, *address in rows:
         if kind == 0 and rng.integers(0, 2):
@@ -204,14 +204,16 @@ CODE, CHILD = 0x7F0000004000, 0x7F0000008000
 @needs_compiler
 @pytest.mark.parametrize("keeps", [0, 1])
 def test_threads_that_exit_are_counted_where_grids_share_a_launch_and_otherwise_end_their_block(patched, keeps):
-    """The launched block has no entry of its own, and another grid's has its number."""
+    """The launched block has no entry of its own, and another grid's block has its number."""
     rows = [[3, 1, 0, 0, ALL, *[CHILD] * 32], [4, 1, 0, 0, 0xFFFFFFFE, *[CODE + 48] * 32]]
     rows += [[4, 1, 0, 0, 1, *[CODE + 96] * 32], [4, 2, 0, 0, ALL, *[CODE + 96] * 32]]
     entries, _ = run(patched, HOW[0], rows, keeps=keeps)
     exits = entries[raw.kinds(entries) == raw.EXIT]
     places = ((raw.low(exits) >> raw.SM_BITS) << 4).tolist()
-    left = [(int(e["block"]), place & 0xFFF, int(e["payload"][0])) for e, place in zip(exits, places, strict=True)]
-    assert left == ([(1, 48, 31), (1, 96, 1), (2, 96, 32)] if keeps else [(2, 96, 32)])
+    exit_records = [
+        (int(e["block"]), place & 0xFFF, int(e["payload"][0])) for e, place in zip(exits, places, strict=True)
+    ]
+    assert exit_records == ([(1, 48, 31), (1, 96, 1), (2, 96, 32)] if keeps else [(2, 96, 32)])
     [entered] = entries[raw.kinds(entries) == raw.BLOCK]
     assert entered["payload"].tolist() == [5, 0, 0 if keeps else 5, 0]
 
@@ -255,18 +257,18 @@ def test_a_bit_that_patches_do_not_set_is_seen(tmp_path, fault):
 
 @needs_tools
 def test_the_library_gives_each_launch_filters_and_copies_them_before_they_are_used_again(runner):
-    """A fake kernel's code is never read, so that its blocks may touch anything."""
+    """A fake kernel's code is never read, so its blocks may touch anything."""
     recorded, _ = runner(
         "inject(); module(); launch(); launch(blocks=3); library.tileprof_drain(); launch(blocks=1)",
         TILEPROF_FILTERS="2048,2,512",
         TILEPROF_FILTER_BYTES="4096",
     )
-    given = events(recorded, "filters")
-    assert [(e["file"], e["first"], e["blocks"]) for e in given] == [
+    filter_events = events(recorded, "filters")
+    assert [(e["file"], e["first"], e["blocks"]) for e in filter_events] == [
         ("filters-0.bin", 0, 2), ("filters-0.bin", 256, 3), ("filters-1.bin", 0, 1),
     ]  # fmt: skip
-    assert [e["launch"] for e in given] == [e["launch"] for e in events(recorded, "launch")]
-    for event in given:
+    assert [e["launch"] for e in filter_events] == [e["launch"] for e in events(recorded, "launch")]
+    for event in filter_events:
         words = np.fromfile(recorded.folder / event["file"], "<u4")[event["first"] :][: event["blocks"] * 128]
         assert (words == 0xFFFFFFFF).all()
 
@@ -278,8 +280,8 @@ def test_a_launch_that_finds_no_room_for_filters_has_none_and_the_next_does(runn
         TILEPROF_FILTERS="2048,2,512",
         TILEPROF_FILTER_BYTES="4096",
     )
-    launches, given = events(recorded, "launch"), events(recorded, "filters")
-    assert {e["launch"] for e in given} == {launches[1]["launch"], launches[2]["launch"]}
+    launches, filter_events = events(recorded, "launch"), events(recorded, "filters")
+    assert {e["launch"] for e in filter_events} == {launches[1]["launch"], launches[2]["launch"]}
     inserted = Inserted(FilterSettings(), recorded)
     for number, event in enumerate(launches):
         inserted.add(number, event, Geometry.of(event), None, [], one_tile=False, coverage="exact")
@@ -340,7 +342,7 @@ SIZES = FilterSettings(1024, 2, 512)
 
 
 def filters_of(blocks: list[tuple[list[int], list[int]]]) -> np.ndarray:
-    """Words ``[2, blocks, words]`` of the granules of 512 bytes that each block reads and writes."""
+    """Return words ``[2, blocks, words]`` of the granules of 512 bytes that each block reads and writes."""
     words = np.zeros((2, len(blocks), SIZES.bits // 32), np.uint32)
     for block, sides in enumerate(blocks):
         for side, granules in enumerate(sides):
@@ -367,12 +369,12 @@ def recorded_trace(folder: Path, words: list[np.ndarray], program=PROGRAM, entri
     data = np.concatenate([w.ravel() for w in words])
     data.astype("<u4").tofile(folder / "filters-0.bin")
     firsts = np.cumsum([0, *(w.size for w in words)])
-    given = [
+    filter_events = [
         {"e": "filters", "launch": n + 1, "file": "filters-0.bin", "first": int(first), "blocks": w.shape[1]}
         for n, (first, w) in enumerate(zip(firsts, words, strict=False))
     ]
     lives = Times(np.array([10, 20]), np.array([110, 220]), np.zeros(2, np.int64), np.ones(2, np.int64))
-    raw_process = process(folder, [*program, *given], entries)
+    raw_process = process(folder, [*program, *filter_events], entries)
     inserted = Inserted(SIZES, raw_process, {0: lives})
     name = folder / "t.tileprof"
     with TraceWriter(name, recorder="cuda", command=["x"], device=H200, granule=32, force=True) as writer:
@@ -399,7 +401,9 @@ def test_a_trace_holds_its_filters_and_they_answer_as_the_exact_graph_does(tmp_p
 
 @pytest.mark.parametrize("which", [0, -1])
 def test_a_bit_that_is_not_set_is_a_missed_dependency(tmp_path, which):
-    """Of the two bits of the granule that block 0 of the second launch writes and all of the third read."""
+    """Clear one of the two bits of the granule that block 0 of the second launch writes and all blocks of the third
+    read.
+    """
     words = [w.copy() for w in FILTERS]
     written = words[1][1, 0]
     bit = np.flatnonzero(np.unpackbits(written.view(np.uint8), bitorder="little"))[which]
@@ -410,7 +414,7 @@ def test_a_bit_that_is_not_set_is_a_missed_dependency(tmp_path, which):
 
 
 def test_launches_whose_records_fall_short_have_filters_of_all_bits(tmp_path):
-    """One had no room, one counts as touching all memory since a block of it was not seen."""
+    """One launch had no room; one counts as touching all memory, since a block of it was not seen."""
     unseen = [e for e in ENTRIES if e[2] != 2]
     program = [ALLOC, KERNEL, launch(1), launch(2, grid=(2, 1, 1)), launch(3), {"e": "unfinished", "launch": 2}]
     trace = recorded_trace(tmp_path, FILTERS[:2], program, unseen)

@@ -1,4 +1,4 @@
-"""Traces that a GPU recorded: valid, covered, and true to what their programs are known to do."""
+"""Traces that a GPU recorded are valid, covered, and agree with what their programs are known to do."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def golden(name):
 
 
 def written_bytes(trace, launch, mode=WRITE):
-    """``{tile: set of 32-byte granules}`` that a launch touches in a mode."""
+    """Return ``{tile: set of 32-byte granules}`` that a launch touches in a mode."""
     tiles = {}
     for tile, m, granule in selftest.granules(trace, launch, 32):
         if m == mode:

@@ -1,4 +1,4 @@
-"""The one command for a GPU: its steps exist, none ends the run, and what they said is kept."""
+"""The one command for a GPU: its steps exist, no failing step ends the run, and their output is kept."""
 
 import importlib.util
 import json
@@ -37,7 +37,7 @@ def test_steps_that_measure_nothing_run_together_and_the_others_by_themselves(ru
         "me.touch()\n"
         "while not other.exists(): time.sleep(0.01)\n"
         "print(time.monotonic())\n"
-    )  # a step ends only once the one that it waits for has begun
+    )  # a step ends only once the step that it waits for has begun
     waits_for = {"a": "b", "b": "a", "alone1": "alone1", "alone2": "alone2"}
     steps = [
         runner.Step(
@@ -61,7 +61,7 @@ def test_steps_that_measure_nothing_run_together_and_the_others_by_themselves(ru
 
 def test_a_step_that_hangs_is_ended_with_all_it_started(runner, tmp_path):
     (tmp_path / "logs").mkdir()
-    code = "echo started; sleep 200 & wait"  # of the shell, which is there at once on any machine
+    code = "echo started; sleep 200 & wait"  # the shell's own, which exists at once on any machine
     row = runner.run(runner.Step("hangs", ("bash", "-c", code), 1, 1), tmp_path, dict(os.environ), 1)
     assert (row["timed_out"], row["said"]) == (True, "started")
     assert row["seconds"] < 100

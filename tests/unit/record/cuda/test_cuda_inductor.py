@@ -1,5 +1,5 @@
-"""Generated modules of torch.compile name their calls: on the text that inductor writes for a GPU, and with a stand-in
-for it.
+"""Generated modules of torch.compile name their calls: tested on text that Inductor writes for a GPU, and with a
+stand-in for Inductor.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Check what machine code may reach with a launch's constants, against programs that are run step by step."""
+"""What machine code may reach with a launch's constants, compared with programs that are run step by step."""
 
 import random
 import re
@@ -16,7 +16,7 @@ PARAMETERS_AT = 0x7F0012340210
 
 
 def with_addresses(lines):
-    """Text as nvdisasm prints it; ``{3}`` is the address of line 3."""
+    """Return text as nvdisasm prints it; ``{3}`` is the address of line 3."""
     text = "\n".join(f"        /*{16 * n:04x}*/  {line} ;" for n, line in enumerate(lines))
     return re.sub(r"\{(\d+)\}", lambda m: hex(16 * int(m[1])), text)
 
@@ -147,7 +147,9 @@ def _random_line(rng, lines):
 
 
 def _run(code, constants, rng):
-    """Addresses that one thread executes, at most 200 steps, and offsets of the maps that it stores through."""
+    """Return the addresses that one thread executes, at most 200 steps, and offsets of the maps that it stores
+    through.
+    """
     state = {f"P{i}": bool(rng.randrange(2)) for i in range(2)} | {"UP0": False, "PT": True, "UPT": True}
     state |= {f"R{i}": rng.randrange(4) for i in range(4)} | {f"UR{i}": rng.randrange(1 << 32) for i in range(12)}
     state |= {"RZ": 0, "URZ": 0}

@@ -1,4 +1,4 @@
-"""Check what is refused before a program runs, and with which words."""
+"""Refusals before a program runs, and their messages."""
 
 import argparse
 import json
@@ -61,9 +61,13 @@ def test_bad_settings_end_in_a_sentence(arguments, words):
 
 def test_the_passes_get_the_variables_that_they_need(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/mine")
-    built = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
+    recorder_files = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
     sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
-    make = lambda name: recorded_run.environment(name, tmp_path, built, sanitizer, Settings(granule=8), skip=2, count=5)  # noqa: E731
+    settings = Settings(granule=8)
+
+    def make(name):
+        return recorded_run.environment(name, tmp_path, recorder_files, sanitizer, settings, skip=2, count=5)
+
     accesses, time = make("accesses"), make("time")
     assert accesses[recorded_run.INJECTION] == "/c/lib.so"
     assert (accesses["TILEPROF_GRANULE"], accesses["TILEPROF_SKIP"], accesses["TILEPROF_COUNT"]) == ("8", "2", "5")
@@ -76,19 +80,21 @@ def test_the_passes_get_the_variables_that_they_need(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("tensors", "expected"), [(True, "tensors"), (False, None)])
 def test_without_names_tensors_are_told_apart_where_that_is_asked_for(tmp_path, tensors, expected):
-    built = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
+    recorder_files = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
     sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
     settings = Settings(hooks=False, tensors=tensors)
-    variables = recorded_run.environment("accesses", tmp_path, built, sanitizer, settings, skip=0, count=None)
+    variables = recorded_run.environment("accesses", tmp_path, recorder_files, sanitizer, settings, skip=0, count=None)
     assert variables.get("TILEPROF_HOOKS") == expected
 
 
 def test_nvtx_ranges_reach_the_library_in_passes_that_have_it(tmp_path):
-    built = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
+    recorder_files = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
     sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
 
     def make(name, **settings):
-        return recorded_run.environment(name, tmp_path, built, sanitizer, Settings(**settings), skip=0, count=None)
+        return recorded_run.environment(
+            name, tmp_path, recorder_files, sanitizer, Settings(**settings), skip=0, count=None
+        )
 
     for name in ("accesses", "blocks"):
         variables = make(name, nvtx="step", patch="range")
@@ -217,14 +223,14 @@ time.sleep(200)
     [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, False)],
 )
 def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp_path, visible, number, whole_group):
-    """At a terminal Ctrl-C reaches the recorder and the program alike; a scheduler's signals may reach the recorder
+    """At a terminal, Ctrl-C reaches both the recorder and the program; a scheduler's signals may reach the recorder
     alone.
     """
     saves = SAVES.replace("SIGINT", number.name)
     code = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import recorded_run\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # which nohup has its programs ignore
-        # Where a signal went to the recorder alone, its companion hears of it neither soon nor late.
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # nohup makes its programs ignore it
+        # A signal that only the recorder got does not reach the other process, neither soon nor late.
         f"recorded_run._COMPANION_S = {recorded_run._COMPANION_S if whole_group else 0.1}\n"
         f"print('code', recorded_run.run([sys.executable, '-c', {saves!r}], dict(os.environ), visible={visible}, "
         "log=Path('log')))"

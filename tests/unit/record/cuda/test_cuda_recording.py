@@ -1,4 +1,4 @@
-"""A whole recording without a GPU: the program is one that leaves raw records as the injection library would."""
+"""A whole recording without a GPU: the program is a stand-in that leaves raw records as the injection library would."""
 
 import json
 import re
@@ -142,7 +142,7 @@ def test_without_cupti_durations_come_from_blocks_and_the_trace_says_so(record, 
 
 
 def test_a_program_that_profiles_itself_leaves_no_durations_and_the_trace_says_so(record, tmp_path):
-    """Its profiler takes CUPTI's records, so the time pass has none."""
+    """The program's profiler takes CUPTI's records, so the time pass has none."""
     record(N_time="0")
     trace = load(tmp_path / "t.tileprof")
     assert trace.launches.duration_ns.tolist() == [70, 70]
@@ -268,7 +268,7 @@ def test_a_driver_with_another_layout_of_im2col_maps_is_a_note_and_no_end(record
 
 
 def test_a_program_that_cannot_run_twice_still_leaves_what_the_first_pass_saw(record, tmp_path):
-    """Its output exists by then, or its port is taken: the other passes end before they use CUDA."""
+    """Its output exists by then, or its port is taken, so the other passes end before they use CUDA."""
     assert record(ONCE="1") == 0
     trace = load(tmp_path / "t.tileprof")
     assert trace.launches.coverage.tolist() == ["exact"] * 2
@@ -283,7 +283,7 @@ def test_times_that_were_cut_off_are_a_note(record, tmp_path):
 
 
 def test_records_that_a_full_disk_did_not_take_are_left_out_and_said(record, tmp_path):
-    """The file ends before what the drain's event promises: those launches would look as if they touched nothing."""
+    """The file ends before what the drain's event promises; those launches would look as if they touched nothing."""
     record(CUT_ENTRIES="1")
     trace = load(tmp_path / "t.tileprof.partial")
     assert len(trace.launches) == 2
@@ -321,10 +321,10 @@ def test_a_process_in_which_the_recorder_did_not_start_does_not_take_the_others_
 
 def test_a_write_check_says_what_it_did_not_look_at():
     launches = [{"e": "launch", "launch": i, "graph": graph} for i, graph in enumerate((-1, 0, 0, -1))]
-    changed = [{"e": "changed", "launch": 0, "ranges": [[0, 8]]}]
-    message = recording.write_check([*launches, *changed], 8, 0)
+    changed_events = [{"e": "changed", "launch": 0, "ranges": [[0, 8]]}]
+    message = recording.write_check([*launches, *changed_events], 8, 0)
     assert message.startswith("write check: 8 bytes changed, 0 of them outside")
     assert "not checked: 2 launches in CUDA graphs" in message
     assert "1 other launches" not in message
     assert "1 other launch was not compared" in message
-    assert "not checked" not in recording.write_check([launches[0], *changed], 8, 0)
+    assert "not checked" not in recording.write_check([launches[0], *changed_events], 8, 0)

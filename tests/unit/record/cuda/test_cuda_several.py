@@ -1,4 +1,4 @@
-"""Raw records of launches that were left alone or given up, and of several GPUs: what the trace says of them."""
+"""Raw records of launches that were left out or abandoned, and of several GPUs: what the trace says about them."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def trace_of(tmp_path):
 
 
 def touched_pages(trace, number):
-    """Buffers that a launch touches, with the mode and how many bytes of each."""
+    """Return the buffers that a launch touches, with the mode and the number of bytes of each."""
     rows = trace.accesses[trace.accesses.footprint == trace.launches.footprint[number]]
     rows = rows.merge(trace.operands[trace.operands.launch == number], on="operand")
     return sorted({(b, m, length) for b, m, length in zip(rows.buffer, rows["mode"], rows.length, strict=True)})
@@ -60,7 +60,7 @@ def test_a_graph_launch_that_was_given_up_stands_for_all_memory(trace_of):
 
 
 def test_a_node_whose_code_is_not_patched_takes_no_place_among_the_others(trace_of):
-    """It counts no end, so the node after it has the place that it would have had."""
+    """It counts no end, so the node after it has the position that it would have had."""
     nodes = [
         launch(5, graph=0, generation=0, ordinal=0),
         {**launch(0, graph=0, generation=0, ordinal=1), "aside": 1, "counted": 0},
@@ -76,7 +76,7 @@ def test_a_node_whose_code_is_not_patched_takes_no_place_among_the_others(trace_
 def test_launches_say_their_gpu_where_there_are_several(trace_of):
     events = [ALLOC, OTHER, KERNEL, launch(1), {**launch(2), "device": 1, "context": 1}]
     entries = [block_record(1, 0, 1 << 30, (1 << 30) + 50), block_record(1, 1, 1 << 30, (1 << 30) + 50)]
-    entries += [block_record(2, b, 500, 600) for b in (0, 1)]  # its clock is its own
+    entries += [block_record(2, b, 500, 600) for b in (0, 1)]  # its clock is another one
     trace = trace_of(events, entries)
     assert trace.launches.device.tolist() == ["0", "1"]
     assert trace.launches.begin_ns.tolist() == [0, 0]

@@ -1,4 +1,4 @@
-"""One builder: run a function under a session, get the trace."""
+"""Provides a builder that runs a function under a session and returns the trace."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tileprof.record.model.tiles import load_all
 
 @pytest.fixture
 def trace_of(tmp_path):
-    """``trace_of(function, **options)`` is the trace of one call of ``function``."""
+    """Provide ``trace_of(function, **options)``, which returns the trace of one call of ``function``."""
     load_all()
     numbers = iter(range(1000))
 

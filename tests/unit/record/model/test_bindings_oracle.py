@@ -1,7 +1,7 @@
-"""Random programs: the dependencies in the trace against those of the bytes in real memory.
+"""Random programs: the dependencies in the trace, compared with those of the bytes in real memory.
 
-The oracle knows nothing of storages, buffers or tile models: it asks every tensor for the addresses of its elements,
-while the program keeps all memory alive, and remembers who wrote each address last.
+The oracle does not use storages, buffers or tile models. It asks every tensor for the addresses of its elements, while
+the program keeps all memory alive, and remembers the last writer of each address.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def _addresses(tensor):
 
 
 class Oracle(TorchDispatchMode):
-    """Sees the same operators as the session, from above it: who wrote what each of them reads."""
+    """Sees the same operators as the session, from above it, and notes who wrote what each of them reads."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ def test_dependencies_between_operators_are_those_of_real_memory(trace_of, steps
 
     def program(session):
         class Count(TorchDispatchMode):
-            """Return the launches that each operator of the oracle made."""
+            """Return the launches of each operator of the oracle."""
 
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
                 before, actual = session.writer.launches, oracle.operators

@@ -21,7 +21,7 @@ def table():
 
 
 def kernel(name, tiles=4, elements=2048, **more):
-    """A copy of floats by ``tiles`` blocks of 128 threads."""
+    """Return a copy of floats by ``tiles`` blocks of 128 threads."""
     operands = tuple(Operand((tiles * elements,), (1,), "float32", 4, ref=ref) for ref in (0, 1))
     number = np.arange(tiles)
     parts = [
@@ -45,10 +45,10 @@ def test_half_of_the_entries_are_predicted_within_a_tenth_when_they_are_left_out
     errors = []
     for row in np.random.default_rng(0).permutation(len(table))[:500].tolist():
         name = str(table.columns["name"][table.keys[row, 0]])
-        known = operator_times.looked_up(table, name, tuple(table.keys[row, 1:].tolist()), without=row)
-        if known is not None:
+        prediction = operator_times.looked_up(table, name, tuple(table.keys[row, 1:].tolist()), without=row)
+        if prediction is not None:
             real = np.exp(table.columns["time"][row] / operator_times.TIME_SCALE)
-            errors.append(abs(known[0] / real - 1))
+            errors.append(abs(prediction[0] / real - 1))
     assert len(errors) > 450
     assert np.median(errors) < 0.1
 

@@ -1,4 +1,4 @@
-"""Check what a session sees, and what it binds the launches to."""
+"""The operators that a session sees, and the buffers to which it binds the launches."""
 
 import threading
 
@@ -15,13 +15,13 @@ def _ops(trace):
 
 
 def _operands(trace, launch):
-    """``(buffer, offset)`` of each operand slot of a launch."""
+    """Return ``(buffer, offset)`` of each operand slot of a launch."""
     buffers, offsets = trace.operands_of(launch)
     return list(zip(buffers.tolist(), offsets.tolist(), strict=True))
 
 
 def _written_operands(trace, launch):
-    """The one ``(buffer, offset)`` that a launch writes to."""
+    """Return the one ``(buffer, offset)`` that a launch writes to."""
     boxes = trace.footprint(int(trace.launches.footprint[launch])).boxes
     slots = set(boxes.operand[boxes.mode != 0].tolist())
     assert len(slots) == 1

@@ -1,4 +1,4 @@
-"""Bloom filters that instrumented kernels fill, on the CPU: their bits, and what they answer about later blocks."""
+"""Bloom filters that instrumented kernels fill, on the CPU: their bits, and their answers about later blocks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ __global__ void histogram(const int* index, int* bins, int n) {
 
 
 def run_recorder(folder: Path, how: FilterSettings) -> tuple[Path, dict[int, np.ndarray], list[np.ndarray]]:
-    """Two sums, a transposition, a histogram and a sum, which depend on each other; the trace and the filters."""
+    """Record two sums, a transposition, a histogram and a sum, which depend on each other; return the trace and the
+    filters.
+    """
     random = np.random.default_rng(5)
     x, y, z, rotated, last = (random.random((64, 64), np.float32) for _ in range(5))
     index, bins = random.integers(0, 64, 512, np.int32), np.zeros(64, np.int32)
@@ -67,7 +69,7 @@ def test_filters_hold_what_was_recorded_and_miss_no_dependency(tmp_path: Path, h
     answer, path = answers_of(tmp_path, how)
     assert answer.unequal == answer.lacking == answer.missed == 0
     assert answer.pairs == 32 * 16 + 2 * (32 + 16) * 4 + (32 + 16 + 4 + 4) * 32 + 4 * 4
-    # Every edge between launches that the analysis finds is among the dependent pairs: here all are direct.
+    # Every edge between launches in the analysis is among the dependent pairs: here all are direct.
     assert answer.dependent >= len(build_graph(load(path)).edges.query("producer_launch != consumer_launch"))
     assert answer.answered == answer.dependent + answer.false
     assert 0 <= answer.granular <= answer.false

@@ -79,7 +79,7 @@ def nvcc() -> Path:
 
 
 def compiled(nvcc: Path, folder: Path, source: str, *options: str) -> bytes:
-    """The cubin."""
+    """Return the cubin."""
     folder.mkdir()
     (folder / "kernel.cu").write_text(source)
     out = folder / "out"
@@ -91,7 +91,7 @@ def compiled(nvcc: Path, folder: Path, source: str, *options: str) -> bytes:
 
 
 def machine_code(cubin: bytes) -> dict[str, bytes]:
-    """Each kernel's instructions: the sections of the 64-bit ELF file whose names begin with .text."""
+    """Return each kernel's instructions: the sections of the 64-bit ELF file whose names begin with .text."""
     (table,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names = struct.unpack_from("<HHH", cubin, 58)
     headers = [struct.unpack_from("<IIQQQQ", cubin, table + i * size) for i in range(count)]

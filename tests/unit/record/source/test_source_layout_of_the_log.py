@@ -1,4 +1,4 @@
-"""The structs of native/log.h and their Python twins agree, field by field."""
+"""The structs of native/log.h and their Python counterparts agree, field by field."""
 
 from __future__ import annotations
 

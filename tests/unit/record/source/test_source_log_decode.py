@@ -1,4 +1,4 @@
-"""The boxes of a log hold exactly the bytes of its entries: against a byte-by-byte oracle."""
+"""The boxes of a log hold exactly the bytes of its entries, compared with a byte-by-byte oracle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPANS = [
 
 
 def entries(*rows: tuple[int, ...]) -> np.ndarray:
-    """Rows of (address, stride_0, stride_1, length, count_0, count_1, block, mode, clock)."""
+    """Draw rows of (address, stride_0, stride_1, length, count_0, count_1, block, mode, clock)."""
     return np.array([(*row, 0) for row in rows], layout.ENTRY).reshape(-1)
 
 
@@ -97,7 +97,7 @@ def test_batches_of_few_runs_give_the_same_bytes(given_rows: list[tuple[int, ...
 @settings(deadline=None)  # the first call compiles
 @given(st.lists(rows.filter(lies_inside), min_size=1, max_size=25), st.integers(0, 1 << 33))
 def test_an_access_lies_in_its_boxs_part_of_life(given_rows: list[tuple[int, ...]], start: int) -> None:
-    # The clock's low word wraps inside the life of a block.
+    # The clock's low word wraps while the block runs.
     log = entries(*((*row[:8], (start + row[8]) % (1 << 32)) for row in given_rows))
     boxes = decode.boxes(log, lives(4, start + 100, start + 900), SPANS)
     assert ((boxes.last - boxes.first) == 1 / decode.PARTS).all()

@@ -74,7 +74,7 @@ __global__ void follow(const Link* link) { store(load(link).next, 3.0f); }
 
 @pytest.fixture
 def record(tmp_path: Path):
-    """``record(calls, **options)``: the trace of what ``calls(recording)`` launches."""
+    """Provide ``record(calls, **options)``, which returns the trace of what ``calls(recording)`` launches."""
 
     def run(calls, **options):
         with Recording(tmp_path / "out", machine="host", force=True, **options) as recording:
@@ -124,9 +124,9 @@ def test_main_loops_are_told_apart_in_time(record) -> None:
         recording.launch(kernel, 1, (8, 8), zeros(8, k), zeros(k, 8), zeros(8, 8), 8, 8, k)
 
     boxes = record(calls).footprint(0).boxes
-    left = boxes.operand == 0
-    assert (np.diff(boxes.first[left][np.argsort(boxes.offset[left])]) >= 0).all()
-    assert len(set(boxes.first[left].tolist())) >= 6
+    is_left = boxes.operand == 0
+    assert (np.diff(boxes.first[is_left][np.argsort(boxes.offset[is_left])]) >= 0).all()
+    assert len(set(boxes.first[is_left].tolist())) >= 6
     assert boxes.last[boxes.operand == 2] == 1.0
 
 

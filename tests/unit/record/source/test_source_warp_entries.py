@@ -22,7 +22,7 @@ ROOM = 40
 
 @pytest.fixture(scope="module")
 def entry_library():
-    """Entries that a warp leaves: ``entry_library(addresses, mask, bytes, capacity)`` gives them and the number."""
+    """Provide ``entry_library(addresses, mask, bytes, capacity)``, which returns a warp's entries and their number."""
     machine = Host("H200")
     kernel = machine.compile(Program(SOURCE, "lanes.cu", "lanes"), record=True)
 

@@ -1,4 +1,4 @@
-"""Triton kernels in the interpreter: every program touches what its index arithmetic says."""
+"""Triton kernels in the interpreter: every program touches the bytes of its index arithmetic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def gather_add(table, index, out, n, BLOCK: tl.constexpr):  # noqa: N803
 
 @contextlib.contextmanager
 def kernel_of(*, fake: bool = False):
-    """Launches inside the block, as (kernel, tensors)."""
+    """Collect launches inside the block, as (kernel, tensors)."""
     from triton.runtime import interpreter
 
     actual, original = [], interpreter.GridExecutor.__call__

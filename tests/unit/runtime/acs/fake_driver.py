@@ -1,4 +1,4 @@
-"""Programs of the fake driver (`fake/`), and tables made from what its kernels are known to touch."""
+"""Programs of the fake driver (`fake/`), and tables of what its kernels are known to touch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 200
 
 @dataclass(frozen=True)
 class Machine:
-    """A compiled fake driver and program; ``library`` is the one under test."""
+    """A compiled fake driver and program; ``library`` is the library under test."""
 
     folder: Path
     library: Path
@@ -39,8 +39,9 @@ class Machine:
         code: int = 0,
         **more: str,
     ) -> subprocess.CompletedProcess[str]:
-        """The program run to its end, or until `PATIENCE_S` has passed, which fails the test, as another exit code than
-        ``code`` does. ``more``: variables.
+        """Run the program to its end.
+
+        A run of more than `PATIENCE_S`, or another exit code than ``code``, fails the test. ``more`` are variables.
         """
         variables = {
             **os.environ,
@@ -60,13 +61,13 @@ class Machine:
         return outcome
 
     def logged(self, *words: str, folder: Path) -> list[Logged]:
-        """The launches that a program makes."""
+        """Return the launches that a program makes."""
         self.run(*words, settings=acs.Settings("log", folder), delay_us=0)
         (path,) = folder.glob("launches-*")
         return acs.read_log(path)
 
     def table(self, *words: str, folder: Path) -> tuple[Table, Path]:
-        """The table of a program, and its file."""
+        """Write the table of a program; return the table and its file."""
         table = tabulate(filter(None, map(instance, self.logged(*words, folder=folder))), " ".join(words))
         path = folder / "table"
         table.write(path)
@@ -74,7 +75,7 @@ class Machine:
 
 
 def compiled() -> Machine:
-    """The fake driver and its program, compiled once in a run of tests."""
+    """Compile the fake driver and its program, once per test run."""
     return Machine(once("fake-driver", _compile), acs.build())
 
 
@@ -90,7 +91,7 @@ def _compile(folder: Path) -> None:
 
 
 def instance(call: Logged) -> Instance | None:
-    """Return what the kernels of fake/libcuda.cpp touch; None for the one that no table is to hold."""
+    """Return what the kernels of fake/libcuda.cpp touch; None for the kernel that no table may hold."""
     if call.symbol == "gather":
         return None
     words = struct.unpack_from("<I", call.parameters, {"combine": 24, "scale": 8, "copy": 16}[call.symbol])[0]

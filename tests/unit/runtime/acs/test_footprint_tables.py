@@ -18,7 +18,7 @@ SHAPE = (4, 1, 1, 128, 1, 1, 0)
 
 
 def instance(pointer: int, size: int, scalar: int, high: int) -> Instance:
-    """A kernel that writes ``high`` bytes through its only pointer."""
+    """Return a kernel that writes ``high`` bytes through its only pointer."""
     return Instance("k", SHAPE, struct.pack("<QII", pointer, size, scalar), (0,), (), ((0, 0, high),))
 
 
@@ -57,7 +57,7 @@ def test_a_fine_table_keeps_ranges_and_closes_the_narrowest_gaps():
 
 
 def a_trace(folder: Path) -> Path:
-    """Two launches that read x and write the halves of y; then one that reaches memory of no parameter."""
+    """Return two launches that read x and write the halves of y, then one that touches memory of no parameter."""
     writer = TraceWriter(folder / "t.tileprof", recorder="test", command=["t"], device=get("H200"))
     boxes = Boxes.of(tile=0, operand=[0, 1], mode=[READ, WRITE], offset=0, length=[64, 32])
     footprint = writer.add_footprint(Footprint(np.zeros((1, 3), np.int32), boxes))
@@ -76,7 +76,8 @@ def an_event(t: int) -> dict[str, object]:
 def test_a_trace_and_a_log_are_joined_by_time_and_relative_to_pointers(tmp_path: Path):
     calls = [
         Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQQ", 8192, 4096, 7)),
-        Logged(130, 131, "other", (9, *SHAPE[1:]), whole=True, parameters=b""),  # of a tool: no event says it
+        # a tool's memory, which no event reports
+        Logged(130, 131, "other", (9, *SHAPE[1:]), whole=True, parameters=b""),
         Logged(200, 220, "k", SHAPE, whole=True, parameters=struct.pack("<QQQ", 8192 + 32, 4096, 7)),
         Logged(300, 320, "k", SHAPE, whole=True, parameters=struct.pack("<QQQ", 5, 4096, 7)),
     ]
@@ -157,7 +158,7 @@ def test_a_captured_launch_is_known_by_one_that_differs_in_padding_alone(tmp_pat
     assert [one_instance.parameters for one_instance in join.captured] == [captured.parameters]
     (one_instance,) = join.captured
     assert (one_instance.reads, one_instance.writes) == (join.instances[0].reads, join.instances[0].writes)
-    assert instances(trace, [an_event(110)], calls).captured == []  # without other runs nothing tells padding
+    assert instances(trace, [an_event(110)], calls).captured == []  # without other runs, padding cannot be recognised
 
 
 def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path):
@@ -211,6 +212,6 @@ def test_a_launch_of_an_h200_is_known_again_in_another_process():
     (entry,) = tabulate([instance], "p").entries["clamp"]
     agree = [a & m == b & m for a, b, m in zip(first, third, entry.mask, strict=True)]
     assert all(agree)
-    assert entry.mask[:4] == b"\xff" * 4  # how many numbers there are decides
+    assert entry.mask[:4] == b"\xff" * 4  # the number of numbers decides
     (alone,) = tabulate([replace(instance, varying=())], "p").entries["clamp"]
     assert any((a ^ b) & m for a, b, m in zip(first, third, alone.mask, strict=True))

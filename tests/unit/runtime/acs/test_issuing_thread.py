@@ -1,4 +1,4 @@
-"""The thread that issues in the program's place: what it costs, what it may not change, how it ends."""
+"""The thread that issues instead of the program: its cost, what it must not change, and how it ends."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MODES: list[acs.Mode] = ["streams", "graph"]
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
-    """The fake driver and its program."""
+    """Provide the fake driver and its program."""
     return compiled()
 
 
 def settings_of(machine: Machine, place: Path, mode: acs.Mode, *words: str) -> acs.Settings:
-    """Settings for a run of a program with a thread that issues, and its table."""
+    """Provide settings for a run of a program with an issuing thread, and its table."""
     _, table = machine.table(*words, folder=place / "log")
     return acs.Settings(mode, place / "run", table, threads=1, lanes=4)
 
@@ -137,7 +137,7 @@ def test_on_one_cpu_the_programs_own_thread_issues(machine: Machine, tmp_path: P
 
 
 def test_no_data_is_raced_for(machine: Machine, tmp_path: Path) -> None:
-    """Under ThreadSanitizer, which cannot be preloaded: library and program are one file here."""
+    """Run under ThreadSanitizer, which cannot be preloaded, so library and program are one file here."""
     probe = tmp_path / "probe.cpp"
     probe.write_text("int main() { return 0; }\n")
     command = ["g++", "-fsanitize=thread", str(probe), "-o", str(tmp_path / "probe")]

@@ -1,4 +1,4 @@
-"""Scripts that measure ACS on a GPU continue where they were cut: what is there is not done again, and nothing is
+"""Scripts that measure ACS on a GPU continue after an interruption: finished work is not repeated, and nothing is
 lost.
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tileprof.runtime import acs
 
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[3] / "gpu" / "measuring"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "gpu" / "measuring" / "acs"))
 
 import measure_acs_eager as eager
 import measure_acs_runs as runs
@@ -33,7 +34,7 @@ class Table:
 
 
 class Machine:
-    """Runs of programs as they would end, of which some are cut."""
+    """Simulates runs of programs, some of which are cut."""
 
     def __init__(self, cut):
         self.cut, self.started, self.recorded = set(cut), [], 0
@@ -56,34 +57,33 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch):
-    made = Machine([])
-    monkeypatch.setattr(runs, "record_table", made.record)
-    monkeypatch.setattr(runs, "ran", made.ran)
-    monkeypatch.setattr(acs, "results", made.results)
+    gpu_machine = Machine([])
+    monkeypatch.setattr(runs, "record_table", gpu_machine.record)
+    monkeypatch.setattr(runs, "ran", gpu_machine.ran)
+    monkeypatch.setattr(acs, "results", gpu_machine.results)
     monkeypatch.setattr(acs, "environment", lambda library, settings: {"folder": str(settings.folder)})
-    return made
+    return gpu_machine
 
 
-def of_program(folder):
-    return of_steps(folder, 1000)
+LIMITS = runs.Limits(1000, time.time() + 10**6, 1)
 
 
-def of_steps(folder, steps):
+def of_program(folder, limits=LIMITS):
     with ThreadPoolExecutor(1) as recordings, ThreadPoolExecutor(1) as runs_in_turn:
         pools = runs.Pools(recordings, runs_in_turn)
-        return runs.of_program("cloth", folder, Path("library"), runs.Limits(steps, time.time() + 1000, 1), pools)
+        return runs.of_program("cloth", folder, Path("library"), limits, pools)
 
 
 def test_a_program_that_was_cut_goes_on_with_the_stage_that_did_not_end(machine, tmp_path):
     machine.cut = {"delayed", "check", "broken-0"}
-    assert not runs.is_complete(of_program(tmp_path))
+    assert not runs.is_complete(of_program(tmp_path), LIMITS)
     machine.cut = {"check"}
     row = of_program(tmp_path)
     assert (row["same"], row["spread"]) == (True, 5)
-    assert not runs.is_complete(row)
+    assert not runs.is_complete(row, LIMITS)
     machine.cut = set()
     row = of_program(tmp_path)
-    assert runs.is_complete(row)
+    assert runs.is_complete(row, LIMITS)
     assert (row["differing"], row["noticed"], row["deleted"]) == (0, 1, "a")
     assert machine.recorded == 1
     assert machine.started == ["plain", "delayed", "check", "broken-0", "delayed", "check", "broken-0", "check"]
@@ -93,9 +93,19 @@ def test_a_program_that_was_cut_goes_on_with_the_stage_that_did_not_end(machine,
 
 def test_stages_of_another_number_of_steps_do_not_count(machine, tmp_path):
     of_program(tmp_path)
-    of_steps(tmp_path, 10)
+    of_program(tmp_path, replace(LIMITS, steps=10))
     assert machine.started.count("plain") == 2
     assert machine.recorded == 1
+
+
+def test_delayed_steps_run_in_further_ways_and_without_checks(machine, tmp_path):
+    limits = replace(LIMITS, ways=("graph", "workers"), checked=False)
+    row = of_program(tmp_path, limits)
+    assert machine.started == ["plain", "delayed-graph", "delayed-workers"]
+    assert runs.is_complete(row, limits)
+    assert not runs.is_complete(row, LIMITS)
+    assert row["same"]
+    assert row["delayed-workers-counts"]["spread"] == 5
 
 
 def test_programs_measure_in_turn_and_one_that_does_not_answer_is_left_out(monkeypatch, tmp_path):
@@ -129,7 +139,7 @@ def test_a_recorded_program_is_not_recorded_again(monkeypatch, tmp_path):
     monkeypatch.setattr(acs, "build", lambda: Path("library"))
     place = tmp_path / "moe"
     assert "2 launches known" in simulated.tabulate("moe", place)
-    assert "2 launches known" in simulated.tabulate("moe", place)  # without a recording: it was cut
+    assert "2 launches known" in simulated.tabulate("moe", place)  # without a recording, which was cut
     (place / "recorded.tileprof").mkdir()
     assert simulated.tabulate("moe", place) == "moe: its table is there"
     assert machine.recorded == 2

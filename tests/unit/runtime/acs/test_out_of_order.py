@@ -17,8 +17,8 @@ from tileprof.runtime import acs
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "acs" / "inception-h200.table"
-"""Of 828 launches: `tileprof run --scheduler acs --table FILE -- python -m tileprof.examples.inception --device cuda
---steps 4`.
+"""A table for 828 launches, written by `tileprof run --scheduler acs --table FILE -- python -m
+tileprof.examples.inception --device cuda --steps 4`.
 """
 
 KINDS = [("all", 150), ("plain", 100), ("loop", 25)]
@@ -26,7 +26,7 @@ KINDS = [("all", 150), ("plain", 100), ("loop", 25)]
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
-    """The fake driver and its program."""
+    """Provide the fake driver and its program."""
     return compiled()
 
 
@@ -62,6 +62,21 @@ def test_a_region_that_repeats_becomes_a_graph_whose_parameters_follow_the_buffe
     assert counts["updated"] > 0
 
 
+def test_delays_stand_before_the_kernels_of_a_graph_and_show_an_order_that_lacks(
+    machine: Machine, tmp_path: Path
+) -> None:
+    words = ("4", "25", "loop")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    lacking = tmp_path / "lacking"
+    lacking.write_text("".join(line + "\n" for line in table.read_text().splitlines() if not line.startswith("write")))
+    expected = machine.run(*words, delay_us=0)
+    for used, right in ((table, True), (lacking, False)):
+        settings = acs.Settings("graph", tmp_path / str(right), used, delay_us=200)
+        assert (machine.run(*words, settings=settings, delay_us=0) == expected) == right
+        (counts,) = acs.results(settings.folder)
+        assert counts["graph_kernels"] > 0
+
+
 def test_a_program_that_repeats_itself_without_waiting_gets_the_same_graphs(machine: Machine, tmp_path: Path) -> None:
     words = ("5", "300", "steps")
     _, table = machine.table(*words, folder=tmp_path / "log")
@@ -77,11 +92,11 @@ def test_launches_that_a_program_captures_become_branches_of_its_graph(machine: 
     machine.run("2", "150", "all", settings=acs.Settings("streams", tmp_path / "run", table))
     (counts,) = acs.results(tmp_path / "run")
     assert counts["captured"] > 0
-    assert counts["moves"] > 0  # copies and fills, too
+    assert counts["moves"] > 0  # copies and fills too
 
 
 def test_slots_that_may_hold_anything_count_where_they_hold_something(machine: Machine, tmp_path: Path) -> None:
-    """Every entry gets an old pointer beside each real one: the same word, loose, with the same ranges."""
+    """Add an old pointer beside each real one of every entry: the same word, varying, with the same ranges."""
     words = ("3", "150", "all")
     _, path = machine.table(*words, folder=tmp_path / "log")
     lines: list[str] = []
@@ -128,7 +143,7 @@ def test_windows_and_streams_of_every_size_give_the_same_bits(
 
 @pytest.mark.parametrize("rest", [1, 3])
 def test_rests_in_stream_order_begin_and_end_anywhere(machine: Machine, tmp_path: Path, rest: int) -> None:
-    rested = spread = 0
+    rests = spread = 0
     for seed in ("1", "2", "3", "4"):
         words = (seed, "150", "all")
         _, table = machine.table(*words, folder=tmp_path / f"log-{seed}")
@@ -136,8 +151,8 @@ def test_rests_in_stream_order_begin_and_end_anywhere(machine: Machine, tmp_path
         message = machine.run(*words, settings=settings, seed=int(seed), FAKE_QUERY="random")
         assert message == machine.run(*words, delay_us=0)
         (counts,) = acs.results(settings.folder)
-        rested, spread = rested + counts["rested"], spread + counts["spread"]
-    assert rested > 50
+        rests, spread = rests + counts["rested"], spread + counts["spread"]
+    assert rests > 50
     assert spread > 50
 
 
@@ -145,31 +160,31 @@ def test_a_program_rests_in_stream_order_as_long_as_the_gpu_is_idle(machine: Mac
     words = ("4", "400", "loop")
     _, table = machine.table(*words, folder=tmp_path / "log")
     expected = machine.run(*words, delay_us=0)
-    rested = {}
+    rests = {}
     for answer, rest in (("idle", 64), ("busy", 64), ("idle", 0)):
         settings = acs.Settings("streams", tmp_path / f"{answer}{rest}", table, rest=rest)
         assert machine.run(*words, settings=settings, delay_us=0, FAKE_QUERY=answer) == expected
         (counts,) = acs.results(settings.folder)
-        rested[answer, rest] = counts["rested"]
+        rests[answer, rest] = counts["rested"]
         assert counts["launches"] == 2400
-    assert rested == {("idle", 64): 2400 - 63, ("busy", 64): 0, ("idle", 0): 0}
+    assert rests == {("idle", 64): 2400 - 63, ("busy", 64): 0, ("idle", 0): 0}
 
 
 def test_segments_rest_as_well_where_the_gpu_waits_for_a_slow_host(machine: Machine, tmp_path: Path) -> None:
     words = ("4", "400", "loop")
     _, table = machine.table(*words, folder=tmp_path / "log")
     expected = machine.run(*words, delay_us=0)
-    rested = {}
+    rests = {}
     for answer in ("idle", "busy"):  # segments of two launches, each of which takes 20 us to issue
         settings = acs.Settings("graph", tmp_path / answer, table, segment=2)
         assert machine.run(*words, settings=settings, delay_us=0, FAKE_QUERY=answer, FAKE_ISSUE_NS="20000") == expected
         (counts,) = acs.results(settings.folder)
-        rested[answer] = counts["rested"]
-    assert rested == {"idle": 2400 - 1023, "busy": 0}
+        rests[answer] = counts["rested"]
+    assert rests == {"idle": 2400 - 1023, "busy": 0}
 
 
 def ranges_of(table: Path) -> list[tuple[int, str]]:
-    """Lines of a table that say what is touched, except for reads of what a kernel writes, too, which change no
+    """Yield lines of a table that name touched ranges, except reads of what a kernel also writes, which change no
     order.
     """
     actual, writes = [], ""
@@ -190,7 +205,7 @@ def test_check_notices_a_range_that_was_deleted(machine: Machine, tmp_path: Path
         mutant.write_text("\n".join(lines[:number] + lines[number + 1 :]) + "\n")
         settings = acs.Settings("check", tmp_path / f"run-{number}", mutant, orders=12)
         outcome = machine.outcome(*words, settings=settings, delay_us=0)
-        assert outcome.stdout.strip() == expected  # the program continues with what stream order gives
+        assert outcome.stdout.strip() == expected  # the program continues with the results of stream order
         (counts,) = acs.results(settings.folder)
         if not counts["differing"]:
             misses.append(line)
@@ -260,7 +275,9 @@ def test_plain_runs_are_logged_before_a_recording(
 def test_tables_are_recorded_without_names_and_tell_tensors_apart(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a read would stand for a whole segment of PyTorch's caching allocator, and every launch for a conflict."""
+    """Otherwise a read would count as a whole segment of PyTorch's caching allocator, and every launch as a
+    conflict.
+    """
     chosen: list[Settings] = []
 
     def record(_options: object, settings: Settings) -> int:

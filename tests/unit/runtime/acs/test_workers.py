@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
-    """The fake driver and its program."""
+    """Provide the fake driver and its program."""
     return compiled()
 
 
@@ -41,7 +41,7 @@ def test_any_number_of_workers_and_any_window_do(machine: Machine, tmp_path: Pat
 
 
 def test_a_table_without_writes_gives_other_results(machine: Machine, tmp_path: Path) -> None:
-    """What the workers keep in order is what the table says: without it, they would run anything at any time."""
+    """The workers keep the order that the table requires; without the table, launches would run at any time."""
     words = ("4", "100", "plain")
     _, path = machine.table(*words, folder=tmp_path / "log")
     lacking = tmp_path / "lacking"

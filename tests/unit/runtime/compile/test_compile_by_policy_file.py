@@ -1,5 +1,5 @@
-"""``torch.compile(..., options={"policies": ...})``: a file's stages are found in a graph whatever its tiles and names,
-its pipeline computes them, and a file that fits nowhere is warned of.
+"""``torch.compile(..., options={"policies": ...})`` finds a file's stages in a graph, whatever their tiles and names,
+computes them by its pipeline, and warns of a file that fits nowhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ matrix, weight = (partial(make, dtype="float32") for make in (chains.matrix, cha
 
 
 def products(rows: int = 40) -> Chain:
-    """Tiles and names as a recording might have them: none of those that the backend itself takes."""
+    """Rename tiles and stages as a recording might have them, unlike any that the backend itself finds."""
     up = Gemm(
         matrix("t4", rows, 64), weight("0.weight", 64, 96), matrix("t8", rows, 96), matrix("0.bias", 96), tile=(16, 48),
         epilogue="gelu", rows_along="x",
@@ -126,7 +126,7 @@ def test_convolutions_with_batch_norm_are_found() -> None:
         return torch.func.functional_call(model, dict(zip(state, tensors, strict=True)), (x,))
 
     graph = traced(call, x, *tensors)
-    graph.graph.eliminate_dead_code()  # the statistics that the norm gives back
+    graph.graph.eliminate_dead_code()  # the statistics that the norm returns
     count, run = replaced_by(convolutions().policy(), graph)
     assert count == 1
     out = run(x, *tensors)

@@ -1,4 +1,4 @@
-"""Gates whose two weights are kept as one: which chains, and that no copy is ever older than its weights."""
+"""Gates whose two weights are kept as one: which chains have them, and that no copy is older than its weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Gated(nn.Module):
 
 
 def traced(model, x):
-    """A graph that takes its weights as inputs, as torch.compile hands it over; their values."""
+    """Return a graph that takes its weights as inputs, as torch.compile passes it, and their values."""
     values = dict(model.named_parameters())
 
     def plain(x, *weights):
@@ -100,7 +100,7 @@ def test_the_promise_is_asked_for_and_then_gates_are_for_the_persistent_kernel(m
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Chains with joined gates, as for the persistent kernel."""
+    """Return chains with joined gates, as for the persistent kernel."""
     result = lambda candidate, _: (joined(candidate.chain)[0], "auto", joined(candidate.chain)[1], None)  # noqa: E731 - a line
     monkeypatch.setattr(products, "suited", result)
 

@@ -1,4 +1,4 @@
-"""Check what finders build upon: the graph as the backend sees it, and strict matching in it."""
+"""The base of the finders: the graph as the backend sees it, and strict matching in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATEN = aten.ATEN
 
 
 class Block(nn.Module):
-    """One of everything that Inductor would have taken apart, and a cache that is updated."""
+    """One of each operator that Inductor would have decomposed, and a cache that is updated."""
 
     def __init__(self) -> None:
         super().__init__()

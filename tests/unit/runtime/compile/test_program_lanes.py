@@ -1,5 +1,5 @@
-"""Lanes, in which the regions of a program run: one per stream and capture, with weights that are followed; and how
-results of two programs are compared.
+"""Lanes, in which the regions of a program run (one per stream and capture, with weights that are followed), and the
+comparison of two programs' results.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def test_a_twin_that_shares_a_copy_of_a_weight_is_made_anew_with_it() -> None:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Streams and captures, played; ``stream`` and ``capture`` are the current ones, ``waited`` the streams whose last
-    call was waited for.
+    """Simulates streams and captures.
+
+    ``stream`` and ``capture`` are the current ones, ``waited`` the streams whose last call was waited for.
     """
     now = SimpleNamespace(stream=1, capture=0, waited=[], relaxed=False)
 

@@ -1,5 +1,5 @@
-"""Regions in whole programs: results stay, what is updated in place is updated once, the faster and right program is
-kept, and the log says why.
+"""Regions in whole programs: results stay the same, updates in place happen once, the faster correct program is kept,
+and the log says why.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def attention_part(graph):
 
 
 class Harness:
-    """``torch.compile`` with finders of the test's own on a CPU, as if it were a GPU."""
+    """Provide ``torch.compile`` with the test's own finders on a CPU, as if it were a GPU."""
 
     def __init__(self, monkeypatch, *finders, times=(1.0, 2.0), use="measured") -> None:
         torch._dynamo.reset()
@@ -86,7 +86,7 @@ def two_decoders():
 
 
 def check_three_calls(compiled, model, other) -> None:
-    """Three calls give the results and the caches that another model gives in eager mode."""
+    """Check that three calls give the results and caches that another model gives in eager mode."""
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(4, 64)
@@ -391,7 +391,7 @@ def test_dynamic_shapes_are_inductors(monkeypatch, log) -> None:
 def test_a_region_keeps_its_place_among_what_needs_it_and_what_it_needs() -> None:
     def compute(x):
         a = x.relu()
-        b = a.sin()  # outside, needs the region's first result
+        b = a.sin()  # outside, and needs the region's first result
         c = x.cos()  # outside, needed by the region's last node, and behind b
         return b, (a * c).tanh()
 

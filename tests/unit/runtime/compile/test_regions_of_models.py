@@ -1,5 +1,5 @@
-"""The regions that finders propose hold what they say: PyTorch computes their nodes in their place, and models and
-caches stay as they are.
+"""The regions that finders propose are complete: PyTorch computes their nodes instead, and models and caches stay the
+same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tileprof.runtime.compile.regions.finders import FINDERS
 
 
 class Block(nn.Module):
-    """Two convolutions with batch norm around which the input goes."""
+    """Two convolutions with batch norm, and a connection from the input to the sum."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Pictures(nn.Module):
 
 @pytest.fixture(autouse=True)
 def played_regions(monkeypatch):
-    """The package's own finders, whose regions PyTorch computes."""
+    """Provide the package's own finders, whose regions PyTorch computes."""
 
     def played(finder):
         def find(graph):

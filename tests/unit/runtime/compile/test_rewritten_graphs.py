@@ -1,4 +1,4 @@
-"""Outer products become multiplications in our program; results and strides stay."""
+"""Outer products become multiplications in the backend's program; results and strides stay the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATEN = aten.ATEN
 
 
 class Angles(nn.Module):
-    """Angles of rotary embeddings, as transformers computes them."""
+    """Return angles of rotary embeddings, as transformers computes them."""
 
     def forward(self, frequencies, positions):
         return (frequencies[None, :, None].expand(2, -1, 1) @ positions[:, None, :].float()).transpose(1, 2).cos()

@@ -1,4 +1,4 @@
-"""``torch.compile(backend="tileprof")`` takes the chains that it may take, and never changes a result."""
+"""``torch.compile(backend="tileprof")`` takes the chains that it is able to run, and never changes a result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALWAYS = Options(use="always")
 
 
 def weights(*sizes: int, dtype=torch.float32) -> list[torch.Tensor]:
-    """Matrices as nn.Linear keeps them."""
+    """Return matrices as nn.Linear keeps them."""
     torch.manual_seed(0)
     return [(torch.randn(n, k) / k**0.5).to(dtype) for k, n in pairwise(sizes)]
 
@@ -36,7 +36,7 @@ def traced(function, *inputs):
 
 
 def found_in(function, *inputs) -> list[list[str]]:
-    """The operators of each chain of a function."""
+    """Return the operators of each chain of a function."""
     matched_chains = chains(traced(function, *inputs).graph)
     return [[getattr(o, "epilogue", getattr(o, "function", "")) for o in f.chain.operators] for f in matched_chains]
 
@@ -84,10 +84,10 @@ def test_a_gate_is_four_stages_whichever_factor_comes_first() -> None:
     "function",
     [
         lambda x, a, b: (h := functional.linear(x, a), functional.linear(h, b)),  # the intermediate is a result
-        lambda x, a, b: functional.linear(h := functional.linear(x, a), b).sum() + h.sum(),  # somebody else reads it
-        lambda x, a, b: functional.linear(functional.linear(x, a).sigmoid(), b),  # no such epilogue
+        lambda x, a, b: functional.linear(h := functional.linear(x, a), b).sum() + h.sum(),  # another node reads it
+        lambda x, a, b: functional.linear(functional.linear(x, a).sigmoid(), b),  # there is no such epilogue
         lambda x, a, b: functional.linear(functional.silu(functional.linear(x, a).relu()), b),
-        lambda x, a, b: a.t() @ functional.linear(x, a).view(40, 96).t()[:, :40],  # handed on as a second factor
+        lambda x, a, b: a.t() @ functional.linear(x, a).view(40, 96).t()[:, :40],  # passed on as a second factor
         lambda x, a, b: functional.linear(x, a),
         # another order of rows
         lambda x, a, b: functional.linear(functional.linear(x, a).view(20, 2, 96).transpose(0, 1), b),
@@ -221,7 +221,7 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
         for each, choice in (
             (matched_chains, expected),
             (single, "cusync" if name == "auto" else name),
-        ):  # float32 is nothing for that kernel
+        ):  # that kernel does not take float32
             result, way, pairs, _ = suited(
                 SimpleNamespace(chain=each.chain, stages=each.stages, last=last), Options(scheduler=name)
             )

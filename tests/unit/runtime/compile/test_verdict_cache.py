@@ -1,5 +1,5 @@
-"""Verdicts of races that a later process recalls: nothing is timed again, results are still compared, and anything that
-may matter asks again.
+"""Verdicts of races that a later process reads: nothing is timed again, results are still compared, and any relevant
+change starts a new race.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def activation(graph):
 
 
 class Process:
-    """A new process, as far as verdicts can tell: the backend on a CPU as if it were a GPU, with verdicts in
-    ``folder``.
+    """Provide the state of a new process as far as verdicts can tell: the backend on a CPU as if it were a GPU, with
+    verdicts in ``folder``.
     """
 
     def __init__(self, monkeypatch, folder, times=(1.0, 2.0), **options) -> None:

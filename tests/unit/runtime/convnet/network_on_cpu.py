@@ -1,4 +1,4 @@
-"""The kernel of convolutional networks run on the CPU by the machine in `emulated/`; see `kernel_on_cpu`."""
+"""Runs the kernel of convolutional networks on the CPU, in the machine of `emulated/`; see `kernel_on_cpu`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMED = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED) = ")
 
 
 def compiled(folder: Path, options: Options | None = None, patch: Patch | None = None) -> Path:
-    """A library of the kernel, which runs any plan, in a new folder next to machine.o."""
+    """Build the kernel, which runs any plan, as a library in a new folder next to machine.o."""
     texts = KERNEL.texts()
     texts["stages.h"] = without_products(header(options or Options()))
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ class HostNetwork:
         ]
 
     def run(self, seed: int) -> str | None:
-        """Poison what layers write, and run. None, or what went wrong."""
+        """Poison the results of all layers, and run. Return None or the fault."""
         for poisoned in (self._memory, self.results[-1], self._sums):
             poisoned.fill_(float("nan"))
         arguments = HostArguments(ARGUMENT_WORDS)
@@ -83,7 +83,7 @@ class HostNetwork:
         schedule = Schedule.of(seed, self.plan.blocks, 1)
         message = self._run(
             ctypes.c_void_p(arguments.pointers[0]), self.plan.blocks, 1, ctypes.byref(schedule),
-            # where what TMA reads is posted
+            # where data that TMA reads is posted
             ctypes.c_void_p(self.flags.data_ptr()), ctypes.c_uint64(self.plan.counters[0] * FLAG_BYTES),
         )  # fmt: skip
         if message is None and int(self._shared[3][0]):
@@ -92,7 +92,7 @@ class HostNetwork:
 
 
 def _room(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    """Memory that begins where 128 bytes do."""
+    """Return memory that begins at a multiple of 128 bytes."""
     elements = 1
     for side in shape:
         elements *= side
@@ -106,7 +106,7 @@ def _in_memory(weights: Weights) -> Weights:
 
 
 def _kept(tensor: Any) -> Any:
-    """A copy that begins where 128 bytes do."""
+    """Return a copy that begins at a multiple of 128 bytes."""
     return _room(tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
 

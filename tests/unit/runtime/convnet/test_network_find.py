@@ -1,4 +1,6 @@
-"""Convolutional networks in what AOTAutograd makes of modules: found, computed alike, or left alone."""
+"""Convolutional networks in the graphs that AOTAutograd makes of modules: found and computed with the same results, or
+left out.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class Small(nn.Module):
 
 
 class Plain(nn.Module):
-    """Convolutions, pooling and products, as VGG."""
+    """Convolutions, pooling and products, as in VGG."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ def picture(images: int = 2, *, last: bool = True) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regions build the network itself."""
+    """Let regions build the network itself."""
     monkeypatch.setattr(finding, "NetworkRunner", lambda network, _device, _shape: network)
 
 
@@ -100,7 +102,7 @@ def network_of(region: Any) -> Network:
     ((True, True), torch.bfloat16),
 ])  # fmt: skip
 def test_a_network_is_found_and_is_the_model(model: nn.Module, lasts: tuple[bool, bool], dtype: torch.dtype) -> None:
-    """Channels last or first, of the model's weights and of the picture."""
+    """Memory formats, channels last or first, of the model's weights and of the picture."""
     model, x = half(model, last=lasts[0]).to(dtype), picture(last=lasts[1]).to(dtype)
     records: list[Any] = []
 

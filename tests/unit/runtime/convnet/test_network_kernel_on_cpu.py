@@ -1,6 +1,5 @@
-"""The kernel of convolutional networks on the CPU, thread by thread in adversarial orders.
-
-Always the same bits, and every planted fault is seen.
+"""The kernel of convolutional networks on the CPU, thread by thread in adversarial orders: always the same bits, and
+every planted fault is detected.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def host(plan: Plan, library: Path) -> HostNetwork:
 
 
 def far_layers(runner: HostNetwork) -> Iterator[str]:
-    """Those whose memory no later layer has used again."""
+    """Return the layers whose memory no later layer has reused."""
     plan, network = runner.plan, runner.plan.network
     expected = computed(network, runner.x, inputs_of(network))
     ends = [at + layer_bytes(layer) for at, layer in zip(plan.offsets, network.layers, strict=True)]
@@ -92,7 +91,7 @@ def test_every_layer_is_pytorchs_in_every_order(
 
 @pytest.mark.parametrize("layout", ["channels first", "wider rows"])
 def test_an_input_may_lie_in_other_ways(library: Path, layout: str) -> None:
-    """Loaded channel by channel, sixteen bytes at a time, or element by element."""
+    """Weights are loaded channel by channel, sixteen bytes at a time, or element by element."""
     network = small(2)
     x = image(2)
     if layout == "channels first":
@@ -175,9 +174,7 @@ FAULTS = (
     ("loads.cuh", "channels += load;", ";"),
     ("products.cuh", "&& task.part == 0;", ";"),
 )  # fmt: skip
-"""File, what stands there, and what is put in its place. The gate plants every third, the night all: each is compiled
-again.
-"""
+"""File, old text, new text. The gate plants every third fault, the nightly run all, since each compiles again."""
 
 
 def planted(name: str, old: str, new: str) -> Patch:
@@ -203,13 +200,13 @@ def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) ->
         of_kinds(pooling(2), 1, False, width=16),
         of_kinds(pooling(2), 1, True, False),
     )
-    runners = [host(plan, library) for plan in plans]  # a fault shows at once in one plan, and in another never
+    runners = [host(plan, library) for plan in plans]  # a fault appears at once in one plan, and never in another
     assert any(runner.run(seed) is not None or list(far_layers(runner)) for seed, runner in product(range(20), runners))
 
 
 def of_kinds(network: Network, blocks: int, *kinds: bool, width: int = 8, parts: int = 1) -> Plan:
-    """Tiles whose k the warpgroups share, or not, layer by layer in turn, wherever there are such; of about this many
-    columns and parts.
+    """Return tiles whose k the warpgroups share or not, layer by layer in turn where such tiles exist, with about this
+    many columns and parts.
     """
     tilings = []
     for number, (layer, tiling) in enumerate(zip(network.layers, plan_network(network, blocks).tilings, strict=True)):

@@ -1,4 +1,4 @@
-"""Layers that use memory again: an oracle by elements agrees with what plans await and with what `verify` refuses."""
+"""Layers that reuse memory: an oracle by elements agrees with the waits of plans and with the refusals of `verify`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tileprof.runtime.convnet.tiling import candidates
 
 
 def deep(images: int) -> Network:
-    """Blocks of three convolutions, the second of which reads the rows above and below, at two sizes of pixels."""
+    """Return blocks of three convolutions, the second of which reads the rows above and below, at two sizes of
+    pixels.
+    """
     wide, narrow, half = (images, 12, 12, 128), (images, 12, 12, 64), (images, 6, 6, 128)
     layers: list[Convolution | Average] = [Convolution(-1, (images, 12, 12, 64), narrow, 0)]
     layers.append(Convolution(0, narrow, wide, 1))
@@ -36,11 +38,11 @@ def deep(images: int) -> Network:
 
 
 GROUP = 8
-"""Elements that are looked at together: no tile has a part of them."""
+"""Elements per group: no tile has a part of a group."""
 
 
 def groups(plan: Plan, number: int, images: tuple[int, int], rows: tuple[int, int], *more: slice) -> np.ndarray:
-    """Places in memory, in groups of elements, of a part of a layer's results."""
+    """Return the places in memory, in groups of elements, of a part of a layer's results."""
     layer = plan.network.layers[number]
     first, size = plan.offsets[number] // 2, layer_bytes(layer) // 2
     if isinstance(layer, Convolution) and layer.flat:  # channels lie in front of pixels
@@ -52,7 +54,9 @@ def groups(plan: Plan, number: int, images: tuple[int, int], rows: tuple[int, in
 
 
 def ready(plan: Plan) -> np.ndarray | None:
-    """Row n: the tasks that are over before task n begins, whatever the order. None: not all tasks ever begin."""
+    """Return in row n the tasks that have ended before task n begins, in any order, or None if some task never
+    begins.
+    """
     tasks, count = plan.tasks.tolist(), len(plan.tasks)
     posters: dict[int, list[int]] = {}
     for n, task in enumerate(tasks):
@@ -70,8 +74,10 @@ def ready(plan: Plan) -> np.ndarray | None:
 
 
 def conflicts(plan: Plan) -> np.ndarray | None:
-    """True where the task of a row must end before that of a column begins: it is of an earlier layer, and one of them
-    writes what the other reads or writes. None: what a layer reads is overwritten by one between.
+    """Return a matrix that is True if the row's task must end before the column's begins: it belongs to an earlier
+    layer, and one of them writes what the other reads or writes.
+
+    None if a layer between overwrites what a layer reads.
     """
     network, layers, last = plan.network, plan.network.layers, len(plan.network.layers) - 1
     count, size = len(plan.tasks), plan.memory_bytes // 2 // GROUP
@@ -114,7 +120,7 @@ def is_refused(plan: Plan) -> bool:
 
 
 def fine(network: Network, blocks: int) -> Plan:
-    """Tiles of as few rows as can be."""
+    """Choose tiles of as few rows as possible."""
     tilings = list(plan_network(network, blocks).tilings)
     for number, layer in enumerate(network.layers):
         if isinstance(layer, Convolution):
@@ -140,7 +146,7 @@ def test_no_tile_overwrites_what_another_still_uses(name: str) -> None:
 
 
 def test_some_plan_awaits_more_than_what_its_tiles_read() -> None:
-    """Else the waits that are added would not be tested here."""
+    """Otherwise the added waits would not be tested here."""
     plan = PLANS["fine"]()
     own = plan_network(plan.network, len(plan.heads), plan.tilings, reuse=False)
     assert len(plan.waits) > len(own.waits)
@@ -148,7 +154,7 @@ def test_some_plan_awaits_more_than_what_its_tiles_read() -> None:
 
 @pytest.mark.parametrize("name", ["fine", "deep"])
 def test_each_harmful_mutant_is_refused(name: str) -> None:
-    """Waits dropped one by one, and layers put where others lie."""
+    """Drop waits one by one, and move layers to addresses of others."""
     plan, dice = PLANS[name](), random.Random(0)
     needs, actual = conflicts(plan), []
     for number in dice.sample(range(len(plan.waits)), min(100, len(plan.waits))):

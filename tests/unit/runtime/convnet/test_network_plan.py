@@ -1,4 +1,4 @@
-"""Plans of convolutional networks: tiles wait for all that they read, and a plan that lacks something is refused."""
+"""Plans of convolutional networks: tiles wait for all that they read, and an incomplete plan is refused."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_rows_whose_tiles_post_two_semaphores_are_awaited_on_both() -> None:
 
 
 def in_parts(blocks: int) -> Plan:
-    """Tiles of as many parts as can be."""
+    """Choose tiles of as many parts as possible."""
     network = small(1)
     tilings = list(plan_network(network, blocks).tilings)
     for number, layer in enumerate(network.layers):
@@ -110,7 +110,7 @@ PART, COUNTER, PLACE = 8, 9, 10
     (PLACE, True, "share"),
 ])  # fmt: skip
 def test_parts_that_do_not_add_up_are_refused(word: int, from_other: bool, message: str) -> None:
-    """A part has the word of the layer's next tile, or a tile's parts all have the one of the tile before."""
+    """A part has the word of the layer's next tile, or all parts of a tile have that of the tile before."""
     plan = in_parts(5)
     verify(plan)
     tasks = plan.tasks.copy()
@@ -135,7 +135,7 @@ def test_every_tile_of_parts_posts_for_each_part() -> None:
 
 @pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
 def test_weights_are_where_the_parameters_lie_unless_they_lie_otherwise(last: bool) -> None:
-    """Check what `copied` says, of tensors with memory and without."""
+    """Check `copied` for tensors with and without memory."""
     network, inputs = small(1, flattened=True), parameters()
     lie = torch.channels_last if last else torch.contiguous_format
     inputs = [p.contiguous(memory_format=lie) if p.dim() == 4 else p for p in inputs]
@@ -168,7 +168,7 @@ def test_weights_at_an_odd_address_or_of_another_dtype_are_copied() -> None:
 
 
 def test_every_convolution_has_tiles() -> None:
-    """Those that read windows in pairs of rows, the others such whose k the warpgroups share, too."""
+    """Return stages that read windows in pairs of rows, or stages whose k the warpgroups share too."""
     network = small(2)
     for layer in network.layers:
         if isinstance(layer, Convolution):
@@ -177,7 +177,7 @@ def test_every_convolution_has_tiles() -> None:
 
 
 def test_a_network_with_batch_norms_is_pytorchs() -> None:
-    """Scales and biases of batch norms, against PyTorch's own batch norm."""
+    """Scales and biases of batch norms, compared with PyTorch's own batch norm."""
     inputs = parameters()
     network = small(2)
     x = image(2)

@@ -13,7 +13,7 @@ from tileprof.runtime.convnet.runner import NetworkRunner
 
 
 class Launcher:
-    """Keeps what it is bound to, and launches nothing."""
+    """Keeps its operands, and launches nothing."""
 
     def __init__(self, *_: Any) -> None:
         self.results: list[Any] = []
@@ -23,7 +23,7 @@ class Launcher:
         self.results, self.weights = results, weights
 
     def launch(self, x: Any, out: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 @pytest.mark.parametrize("first", ["runner", "twin"])

@@ -29,7 +29,7 @@ class Worker:
     taken: int = 0
     fetched: deque[int] = field(default_factory=deque)
     link: deque[tuple[int, int]] = field(default_factory=deque)
-    """Words on their way to the CPU: where they land, and what they are."""
+    """Words on their way to the CPU: their destination and value."""
     ended: bool = False
 
 
@@ -54,9 +54,10 @@ class Machine:
         return self.memory[LINK_HEAD + worker * COMMANDS :][:COMMANDS]
 
     def run(self, seed: int) -> str | None:
-        """One run of the plan; the next one continues in the same rings. Returns what went wrong, None for nothing.
+        """Run the plan once; the next run continues in the same rings. Return the fault, or None.
 
-        ``seed``: of the order; by turns a late link to a worker, from it, a worker or a co-pilot.
+        ``seed`` decides the order. Seeds in turn have a late link to a worker, a late link from it, a slow worker or a
+        slow co-pilot.
         """
         dice, runs = random.Random(seed), [0] * len(self.plan.tasks)
         lead = dice.choice([1, 1, 2, 4])
@@ -70,27 +71,27 @@ class Machine:
             if deed == late and number in {late_worker, 0} and dice.random() < 0.9:  # worker 0: as slow as a whole link
                 continue
             if deed == "step":
-                moved = self.pilot.step()
+                progress = self.pilot.step()
             else:
-                moved, fault = getattr(self, deed)(self.workers[number], number, lead, runs)
+                progress, fault = getattr(self, deed)(self.workers[number], number, lead, runs)
                 if fault is not None:
                     return fault
-            idle = 0 if moved else idle + 1
+            idle = 0 if progress else idle + 1
             if idle > 400 * len(self.workers) and not self._anything(lead, runs):
                 return f"nobody can go on; {runs.count(0)} tasks have not run"
         wrong = [task for task, count in enumerate(runs) if count != 1]
         return f"tasks {wrong} ran {[runs[task] for task in wrong]} times" if wrong else None
 
     def _anything(self, lead: int, runs: list[int]) -> bool:
-        """Whether anybody can continue once everything has arrived."""
+        """Return whether anything can continue once everything has arrived."""
         while any(self.land(w, n, lead, runs)[0] for n, w in enumerate(self.workers)):
             pass
-        moved = self.pilot.step()
+        progress = self.pilot.step()
         for number, worker in enumerate(self.workers):
-            moved |= self.arrive(worker, number, lead, runs)[0]
-            moved |= bool(worker.fetched and self._begins(worker, runs))
-            moved |= self._waiting_command(worker) is not None and len(worker.fetched) < lead and not worker.ended
-        return moved
+            progress |= self.arrive(worker, number, lead, runs)[0]
+            progress |= bool(worker.fetched and self._begins(worker, runs))
+            progress |= self._waiting_command(worker) is not None and len(worker.fetched) < lead and not worker.ended
+        return progress
 
     def arrive(self, worker: Worker, number: int, _lead: int, _runs: list[int]) -> tuple[bool, str | None]:
         """The worker sees its commands as they are now."""
@@ -99,7 +100,7 @@ class Machine:
         return new, None
 
     def land(self, worker: Worker, _number: int, _lead: int, _runs: list[int]) -> tuple[bool, str | None]:
-        """The CPU sees the next word of the worker."""
+        """The CPU sees the worker's next word."""
         if not worker.link:
             return False, None
         at, word = worker.link.popleft()
@@ -128,7 +129,7 @@ class Machine:
         return not task & AWAITS or all(runs[other] for other in self.inputs[task & ~AWAITS])
 
     def work(self, worker: Worker, _number: int, _lead: int, runs: list[int]) -> tuple[bool, str | None]:
-        """The worker runs a task that it has fetched, and says so."""
+        """The worker runs a task that it has fetched, and reports it."""
         if not worker.fetched or not self._begins(worker, runs):
             return False, None
         task = worker.fetched.popleft() & ~AWAITS

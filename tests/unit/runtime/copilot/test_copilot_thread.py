@@ -1,5 +1,5 @@
-"""The thread of the co-pilots leaves the processor to the program while there is nothing to deal; what it deals is
-spread over the clusters.
+"""The co-pilots' thread leaves the processor to the program while there is no tile to assign, and spreads tiles over
+the clusters.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_it_naps_between_any_two_looks_and_looks_no_more_when_the_last_copilot_i
 
     tower, end = Tower(), time.monotonic() + PATIENCE_S
     tower.add(look, 1)
-    while True:  # it begins to nap when nothing has been completed for a while
+    while True:  # it begins to sleep when nothing has been completed for a while
         begin, before = time.monotonic(), looks[0]
         time.sleep(0.05)
         actual, elapsed_s = looks[0] - before, time.monotonic() - begin
@@ -56,7 +56,7 @@ def test_it_naps_between_any_two_looks_and_looks_no_more_when_the_last_copilot_i
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_no_cluster_gets_its_next_task_while_another_has_none(tmp_path, monkeypatch, depth) -> None:
-    """A run's first commands, as they stand in the rings: tasks that are ready go to as many clusters as there are."""
+    """Return a run's first commands, as they stand in the rings: ready tasks go to as many clusters as there are."""
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
     chain = gelu_mlp(512, (128, 128), (128, 128), 768, 3072)  # 96 and 24 tiles
     plan = plan_of(chain.policy(), chain, clusters=lambda _: 40, cuts=False)
@@ -70,7 +70,7 @@ def test_no_cluster_gets_its_next_task_while_another_has_none(tmp_path, monkeypa
 
 
 def urgent_beside_large():
-    """A large chain and a small one that is urgent, side by side: stages 0 and 1, 2 and 3."""
+    """A large chain and a small urgent one, side by side: stages 0 and 1, 2 and 3."""
     large, small = gelu_mlp(512, (128, 128), (128, 128), 768, 3072), gelu_mlp(64, (64, 64), (64, 64), 256, 512)
     chain = large.beside(small)
     assert [op.out.tensor for op in chain.operators][2:] == [f"{op.out.tensor}'" for op in small.operators]
@@ -93,7 +93,7 @@ def test_tasks_of_the_program_whose_deadline_is_near_come_first() -> None:
     assert min(order(Choices(order="deadline", deadlines_us=(math.inf, 30.0)))[:small]) >= 2
     assert max(order(Choices(order="deadline", deadlines_us=(30.0, math.inf)))[:-small]) <= 1
     assert max(order(Choices())[:6]) <= 1  # the longest chain first
-    # Without deadlines at all, and with one that leaves all the time there is, the longest chain is first.
+    # Without deadlines, and with one that leaves enough time, the longest chain is first.
     assert order(Choices(order="deadline", deadlines_us=(math.inf, math.inf))) == order(Choices())
     both = order(Choices(order="deadline", deadlines_us=(1e6, 1e6)))
     assert both == order(Choices())

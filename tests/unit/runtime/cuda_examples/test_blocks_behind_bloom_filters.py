@@ -1,5 +1,6 @@
-"""Dependencies by Bloom filter: the device code's own source with blocks as threads, under a race detector; planted
-faults are seen; the same bits as the simulator's filters.
+"""Dependencies by Bloom filter: the source of the device code with blocks as threads, under a race detector.
+
+Planted faults are detected, and the bits are those of the simulator's filters.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ PROGRAM = Path(examples.__file__).parent / "cuda" / "bloom.cu"
 THREADS = Path(__file__).parents[3] / "support" / "emulated" / "bloom_threads.h"
 FLAGS = ("-O1", "-std=c++17", "-w", "-pthread", "-include", str(THREADS), "-x", "c++")
 ENDLESS, PATIENT = "3000", "100000"
-"""ms after which a wait gives up: with a fault, which may make it endless, and without, however busy the machine is."""
-SIZES = "32", "10"  # kernels, blocks of each: dependencies reach about a window of 8 back
+"""Milliseconds after which a wait gives up: with a fault, which may make it endless, and without one, however busy the
+machine is.
+"""
+SIZES = "32", "10"  # kernels, blocks of each: dependencies reach back about a window of 8
 
 
 NEVER_ENDS = "a block does not say that it has ended"
@@ -66,14 +69,15 @@ FAULTS = {
         "if (lane() == 0 && !(planted && block == 40)) store_release(ended + block, 1);",
     ),
 }  # fmt: skip
-"""Window, what stands in the header, and the same with a fault where `planted`: all are compiled once per window, and
-one is on in a run.
+"""Window, text of the header, and the same text with a fault if `planted`.
+
+All are compiled once per window, and one is active in a run.
 """
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Callable[..., tuple[int, list[dict[str, object]]]]:
-    """Runs the program, perhaps with a fault of its header: exit code and lines."""
+    """Run the program, perhaps with a fault of its header. Return exit code and lines."""
 
     @cache
     def built(window: int) -> Path:

@@ -1,4 +1,4 @@
-"""Exported headers on the bundled runtime: they compile, and only those that their policy exports to are run."""
+"""Exported headers on the bundled runtime: they compile, and only headers whose policy is beside them are run."""
 
 from __future__ import annotations
 

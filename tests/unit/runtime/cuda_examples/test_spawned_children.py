@@ -1,5 +1,6 @@
-"""Launches from the GPU by cost: the programs' own source on the CPU, children at random moments; same results under
-each rule, planted faults seen, the controller's formula.
+"""Launches from the GPU by cost: the programs' own source on the CPU, with children at random moments.
+
+The results are the same under each rule, planted faults are detected, and the controller follows its formula.
 """
 
 from __future__ import annotations
@@ -91,15 +92,15 @@ FAULTS = {
         "pattern.h", "follows(part.last, next.first);", "if (!planted) follows(part.last, next.first);",
     ),
 }  # fmt: skip
-"""File, what stands there, and the same with a fault where `planted`: all are compiled once, and one is on in a run."""
+"""File, text, and the same text with a fault if `planted`. All are compiled once, and one is active in a run."""
 SMALL = ("bfs", "sssp", "join", "mandelbrot", "quick-sort", "mandelbrot-nested", "regular-expressions")
-"""Of the programs those in which most faults show, and which take little time."""
+"""Programs in which most faults appear and which take little time."""
 SHOWN_BY = {"children and parent": ("amr",), "children without children": ("amr-nested",)}
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
-    """Runs the program, perhaps with a fault of its headers: its lines, to the first wrong one."""
+    """Run the program, perhaps with a fault of its headers. Return its lines, up to the first wrong one."""
     folder = tmp_path_factory.mktemp("spawn")
     for path in SOURCES.iterdir():
         text = path.read_text()
@@ -113,7 +114,7 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
     def run(fault: str = "", *names: str, seed: int = 1, refuse: int = 0) -> list[dict[str, object]]:
         assert fault in {"", *FAULTS}
         environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(refuse), "SPAWN_FAULT": fault}
-        defaults = ("16", "32", "1024") if names else ()  # what stands between the scale and the names
+        defaults = ("16", "32", "1024") if names else ()  # the words between the scale and the names
         command = [folder / "program", "1", "5", *defaults, *names]
         lines = []
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -182,7 +183,7 @@ def test_a_child_is_launched_where_it_is_expected_to_end_first(controller) -> No
     assert not worth(waiting=192)  # 31,500 + 194 * 500 = 128,500
     assert worth(waiting=190)  # 127,500
     assert not worth(turn=154)  # 30,000 + 155 * 500 + 21,000 = 128,500
-    assert worth(ended=0.0, waiting=9, items=32)  # nothing is known, and ten blocks are tried
+    assert worth(ended=0.0, waiting=9, items=32)  # nothing is known, so ten blocks are tried
     assert not worth(ended=0.0, waiting=9, items=33)
 
 
@@ -197,10 +198,10 @@ def test_the_pace_is_that_of_the_last_whole_window(controller) -> None:
     for begin, now in ((1_100, 1_300), (1_200, 1_500), (2_100, 2_500)):
         controller.end_at(control, begin, now)
     assert controller.waiting(control) == 0
-    assert pace(2_600) == (2.0, 500.0, 1_024.0)  # window 1; window 2 still continues
+    assert pace(2_600) == (2.0, 500.0, 1_024.0)  # window 1; window 2 is not complete yet
     assert pace(3_100) == (1.0, 400.0, 1_024.0)
-    assert pace(3_072 + 1_024) == (1.0, 400.0, 1_024.0)  # window 3 had none
-    assert pace(1_024 * 40) == (3.0, 900.0, 1_024.0 * 40 - 1_100)  # too long ago: all of time
+    assert pace(3_072 + 1_024) == (1.0, 400.0, 1_024.0)  # no child ended in window 3
+    assert pace(1_024 * 40) == (3.0, 900.0, 1_024.0 * 40 - 1_100)  # too long ago, so the mean of all time counts
     controller.end_at(control, 1_024 * 41, 1_024 * 41 + 10)  # in the slot of window 1, which is emptied
     assert pace(1_024 * 42) == (1.0, 10.0, 1_024.0)
 
@@ -210,21 +211,21 @@ def test_a_warp_ends_with_its_slowest_thread_or_its_children(controller) -> None
     assert controller.ends(10.0, 500.0, 7, 0, 0, 300) == 3_000
     assert controller.ends(10.0, 500.0, 7, 2, 3, 30) == 1_200 + 10 * 50
     assert controller.ends(10.0, 500.0, 7, 2, 3, 60) == 1_200 + 60 * 10
-    assert controller.ends(0.0, 500.0, 7, 2, 3, 60) == 1_200 + 10 * 100  # nothing ended: launches are served
+    assert controller.ends(0.0, 500.0, 7, 2, 3, 60) == 1_200 + 10 * 100  # no child has ended, so launches are served
 
 
 def test_a_warp_launches_only_what_shortens_it(controller) -> None:
     def launch_count(*items: int, waiting: int = 0) -> int:
         return controller.launched_by(10.0, 500.0, waiting, len(items), (ctypes.c_int * len(items))(*items))
 
-    assert launch_count(100, 100, 100) == 0  # 1,000 ns flat, more with any launch
+    assert launch_count(100, 100, 100) == 0  # 1,000 ns without launches, more with any
     assert launch_count(900, 20, 10) == 1  # 1,100 + 29 blocks in 1,450
     assert launch_count(900, 880, 10, 10) == 2  # 1,200 + 57 * 50 = 4,050 against 9,000 flat and 8,800 with one
     assert launch_count(900, 880, 10, 10, waiting=200) == 0  # the queue alone takes 10,000
 
 
 def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
-    noting, sites = EMULATED / "noting.h", Path(__file__).parents[3] / "benchmarks" / "spawn_sites.cpp"
+    noting, sites = EMULATED / "noting.h", Path(__file__).parents[3] / "benchmarks" / "spawn" / "spawn_sites.cpp"
     counting = "-fsanitize-coverage=trace-pc"
     flags = ["-std=c++17", "-w", "-Og", counting, "-include", noting, f"-I{SOURCES}", "-x", "c++"]
     subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)

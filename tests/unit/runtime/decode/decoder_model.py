@@ -1,4 +1,4 @@
-"""A random decoder on the CPU: what the kernel is given, and what PyTorch's operations make of it in float32."""
+"""A random decoder on the CPU: the inputs of the kernel, and the results of PyTorch in float32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tileprof.runtime.decode.shape import DecoderShape
 
 
 class HostModel:
-    """Weights and caches for a shape; caches and counters of a launch are copies."""
+    """Return weights and caches for a shape; caches and counters of a launch are copies."""
 
     def __init__(self, shape: DecoderShape) -> None:
         self.shape = shape
@@ -21,7 +21,7 @@ class HostModel:
         self._norm, self._head = 1 + self._random(shape.hidden, scale=0.1), self._random(shape.vocabulary, shape.hidden)
 
     def decode(self, decoder: Any, position: int, seed: int) -> tuple[torch.Tensor, str | None]:
-        """Logits of a launch, and what the machine found; counters are checked."""
+        """Return the logits of a launch and the fault that the machine detected; counters are checked."""
         layers = [layer | {"counter": torch.tensor(position)} for layer in self._layers]
         layers = [layer | {role: aligned(layer[role]) for role in ("keys", "values")} for layer in layers]
         cosine, sine = self._tables(position)
@@ -107,7 +107,7 @@ def _rotated_half(x: torch.Tensor) -> torch.Tensor:
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that begins where 16 bytes do, as allocators of GPU memory give it."""
+    """Return a copy that begins at a multiple of 16 bytes, as allocators of GPU memory return."""
     size = tensor.element_size()
     flat = torch.empty(tensor.numel() + 16, dtype=tensor.dtype)
     at = -(flat.data_ptr() // size) % (16 // size)

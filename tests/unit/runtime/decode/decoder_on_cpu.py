@@ -1,5 +1,5 @@
-"""The decoder's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives
-them on a GPU.
+"""Runs the decoder's source on the CPU, in the machine of `emulated/`; the same code as on a GPU computes its
+arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tileprof.runtime.persistent.driver import Arguments
 
 
 def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None = None) -> Path:
-    """A library of the kernel for a shape, in a new folder beside machine.o."""
+    """Build the kernel for a shape as a library, in a new folder beside machine.o."""
     texts = KERNEL.texts()
     texts["config.h"] = shape.header(blocks)
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
@@ -29,8 +29,10 @@ def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None
 
 
 class HostDecoder(launch.Decoder):
-    """`Decoder` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine
-    found in the last.
+    """`Decoder` on the machine.
+
+    Launches follow each other on the same memory, as on a GPU; `said` is the fault that the machine detected in the
+    last one.
     """
 
     def __init__(self, shape: DecoderShape, blocks: int, library: Path) -> None:
@@ -42,7 +44,7 @@ class HostDecoder(launch.Decoder):
         self.seed, self.complaint = 0, None
 
     def start(self, layers: list[dict[str, Any]], model: dict[str, Any], logits: torch.Tensor, seed: int) -> str | None:
-        """Return what the machine found in a launch in the order of a seed; None if nothing."""
+        """Return the fault that the machine detects in a launch in the order of a seed, or None."""
         self.seed = seed
         function = type("Function", (), {"launch": lambda _self, *a, **k: self._enter(*a, **k)})()
         with (
@@ -56,7 +58,7 @@ class HostDecoder(launch.Decoder):
 
     def _enter(self, blocks: int, _threads: int, _stream: int, arguments: Arguments, **_: bool) -> None:
         schedule = Schedule.of(self.seed, blocks, 1)
-        schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
+        schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # unordered words arrive in the end
         actual = self._run(
             ctypes.c_void_p(arguments.pointers[0]), blocks, 1, ctypes.byref(schedule), None, ctypes.c_uint64(0)
         )

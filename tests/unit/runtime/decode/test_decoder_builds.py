@@ -1,4 +1,4 @@
-"""The decoder's source compiles for every kind of shape, and its registers hold what it keeps in them."""
+"""The decoder's source compiles for every kind of shape, without spilling registers."""
 
 from __future__ import annotations
 

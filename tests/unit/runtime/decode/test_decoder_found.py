@@ -1,5 +1,6 @@
-"""Decoders of transformers are found in their graphs, whole; what differs in a node is left alone, with the reason in
-the log.
+"""Decoders of transformers are found in their graphs as a whole.
+
+A decoder that differs in a node is left out, with the reason in the log.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 @cache
 def graph_of(name: str, style: str = "plain", **changes: Any) -> fx.Graph:
-    """The graph of one decoded token."""
+    """Return the graph of one decoded token."""
     kind, extra, batch = MODELS[name]
     config = getattr(transformers, f"{kind}Config")(**(SIZES | extra | changes))
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(torch.bfloat16).eval()
@@ -61,7 +62,7 @@ def graph_of(name: str, style: str = "plain", **changes: Any) -> fx.Graph:
 
 
 def copied(name: str) -> fx.Graph:
-    """A graph that a test may change."""
+    """Return a graph that a test may change."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph_of(name).nodes:
@@ -84,8 +85,10 @@ def test_a_decoder_is_one_region_that_the_backend_takes(name):
     (region,) = decoders(graph)
     assert unfit(graph, region) is None
     assert aten.convex(region.nodes)
-    left = [node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)]
-    assert not {ATEN.mm.default, ATEN.addmm.default, ATEN.index_copy.default, ATEN.copy_.default} & set(left)
+    other_targets = [
+        node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)
+    ]
+    assert not {ATEN.mm.default, ATEN.addmm.default, ATEN.index_copy.default, ATEN.copy_.default} & set(other_targets)
     assert len(region.mutated) == 3 * 2
 
 
@@ -163,7 +166,7 @@ def attend_the_future(graph: fx.Graph) -> None:
 
 
 def read_the_residual_twice(graph: fx.Graph) -> None:
-    """Another reader of a node inside: it would have to be a result."""
+    """Another node reads an inner node, which would have to be a result."""
     inner = calls(graph, ATEN.silu.default)[0]
     (output,) = (node for node in graph.nodes if node.op == "output")
     output.args = ((*output.args[0], inner),)  # type: ignore[misc]

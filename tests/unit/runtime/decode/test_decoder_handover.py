@@ -1,5 +1,5 @@
-"""Check that what the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left
-out is caught.
+"""The words that the decoder's tiles poll are those of the data that they read, in adversarial orders; a missing poll
+is detected.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def test_a_poll_that_is_left_out_is_caught(name):
 
 
 def runs_early(policy: Policy, number: int, wait: int, watch: Memory) -> bool:
-    """True if a tile races without one wait of an edge while a tile is held back that posts what it waited for."""
+    """Return whether a tile races without one wait of an edge, while a tile is held back that posts what it waited
+    for.
+    """
     edge = policy.edges[number]
     assert isinstance(edge.waits, WaitTable)
     mutant = Program.of(without(policy, number, wait))
@@ -84,15 +86,15 @@ def runs_early(policy: Policy, number: int, wait: int, watch: Memory) -> bool:
 
 
 def already_ordered(policy: Policy, number: int) -> bool:
-    """Whether a chain of other stages, each of which waits for all of the one before, orders the two stages of an edge
-    anyway: residuals.
+    """Return whether a chain of other stages, each of which waits for all of the one before, orders the two stages
+    anyway, as for residuals.
     """
     edge = policy.edges[number]
     return edge.consumer - edge.producer > 1
 
 
 def without(policy: Policy, number: int, wait: int) -> Policy:
-    """The policy without one wait of an edge."""
+    """Return the policy without one wait of an edge."""
     edge = policy.edges[number]
     assert isinstance(edge.waits, WaitTable)
     assert isinstance(edge.value, tuple)

@@ -1,5 +1,5 @@
-"""The decoder's own source, run on the CPU thread by thread in adversarial orders: PyTorch's results, always the same
-bits, and planted faults are seen.
+"""The decoder's source, run on the CPU thread by thread in adversarial orders: PyTorch's results, always the same bits,
+and planted faults are detected.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def model_of(name: str) -> HostModel:
 
 
 def launches(name: str, library: Path, seed: int) -> tuple[list[torch.Tensor], str | None]:
-    """Logits of launches that follow each other on the same memory, and what the machine found."""
+    """Return logits of launches that follow each other on the same memory, and the faults that the machine detected."""
     shape, blocks = CASES[name]
     decoder, results = HostDecoder(shape, blocks, library), []
     for number, position in enumerate(POSITIONS):

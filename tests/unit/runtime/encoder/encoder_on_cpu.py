@@ -1,5 +1,5 @@
-"""The transformer kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code
-that gives them on a GPU.
+"""Runs the transformer kernel's source on the CPU, in the machine of `emulated/`; the same code as on a GPU computes
+its arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def compiled(
     stamps: bool = False,
     wiping_warp: bool = False,
 ) -> Path:
-    """A library of the kernel for a plan and a machine of its own, in a new folder beside machine.o."""
+    """Build the kernel for a plan as a library, with a machine of its own, in a new folder beside machine.o."""
     texts = KERNEL.texts()
     texts["stages.h"] = header(plan, Options(timeout_ns, stamps=stamps, wiping_warp=wiping_warp))
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
@@ -44,7 +44,7 @@ class HostLauncher:
     library: Path
     memory: Memory | None = None
     drain_odds: int = 16
-    """One of so many steps lets go of a store that is held back, where the schedule lets go of none."""
+    """One of this many steps releases a delayed store, when the schedule releases none."""
 
     def __post_init__(self) -> None:
         run = ctypes.CDLL(str(self.library)).run_kernel
@@ -54,7 +54,7 @@ class HostLauncher:
 
         def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(self.seed, blocks, self.plan.cluster)
-            schedule.drain_odds = schedule.drain_odds or self.drain_odds  # stores without an order arrive in the end
+            schedule.drain_odds = schedule.drain_odds or self.drain_odds  # unordered stores arrive in the end
             message = run(
                 ctypes.c_void_p(arguments.pointers[0]),
                 blocks,
@@ -80,7 +80,9 @@ class HostLauncher:
         )
 
     def run(self, inputs: Mapping[str, torch.Tensor], seed: int) -> list[torch.Tensor]:
-        """Outputs of a run in the order that a seed gives; `said` is what the machine found, None if nothing."""
+        """Return the outputs of a run in the order of a seed; `said` is the fault that the machine detected, or
+        None.
+        """
         self.seed = seed
         with self._patched():
             outputs = self.launcher(inputs)
@@ -107,7 +109,7 @@ class _Cuda:
 
 
 class _Torch:
-    """torch, with a device that is the CPU and memory that begins where 128 bytes do."""
+    """Stands for torch: its device is the CPU, and memory begins at multiples of 128 bytes."""
 
     def __init__(self, stream: object) -> None:
         self.cuda = _Cuda(stream)
@@ -120,7 +122,7 @@ class _Torch:
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that begins where 128 bytes do."""
+    """Return a copy that begins at a multiple of 128 bytes."""
     size = tensor.element_size()
     flat = torch.empty(tensor.numel() + 128, dtype=tensor.dtype)
     at = -(flat.data_ptr() // size) % (128 // size)

@@ -1,7 +1,7 @@
 """The transformer kernel's source, run on the CPU thread by thread in adversarial orders: the reference's results,
-always the same bits, and planted faults are seen.
+always the same bits, and planted faults are detected.
 
-`TILEPROF_KERNEL_RUNS` is how many orders of each program are tried.
+`TILEPROF_KERNEL_RUNS` is the number of orders per program.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ CASES: dict[str, tuple[Program, int, int, int | None]] = {
     "wide tiles": (pre_norm(70, 128, 1, k_major=True, causal=False, epilogue="gelu"), 4, 2, 2),
     "wide tiles of rows of k": (pre_norm(33, 128, 1), 4, 2, 1),
 }
-"""A program, blocks, blocks of a cluster, and in how many parts k may be cut."""
+"""A program, blocks, blocks per cluster, and the number of parts into which k may be cut."""
 
 WIDTHS = {"wide tiles": 80, "wide tiles of rows of k": 96}
-"""Of tiles, where they are not the best."""
+"""Tile shapes, if they are not the best ones."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference
     expected = reference.run(program, arguments)
     separate = HostLauncher(
         plan, launcher.library, memory_of(plan, reuse=False)
-    )  # what stages computed can be looked at
+    )  # so that the results of stages can be compared
     (first,) = separate.run(arguments, 0)
     assert separate.complaint is None
     for name in plan.sizes.keys() & expected.keys():
@@ -83,7 +83,7 @@ def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference
 
 
 LAYERS = pre_norm(33, 64, 4)
-"""Enough of them to use memory again within a run, where generations have two stages."""
+"""So many layers that memory is reused within a run, where generations have two stages."""
 
 
 def layers_plan() -> tuple[Plan, Memory]:
@@ -110,7 +110,7 @@ def test_layers_that_use_memory_again_give_the_reference_and_all_blocks_post_wha
 def test_a_generation_whose_end_is_not_posted_is_awaited_in_vain(folder: Path) -> None:
     plan, memory = layers_plan()
     silent = replaced("kernel.cu", ("FENCE_WORDS * ended, 1", "FENCE_WORDS * ended, 0"))
-    sooner = replaced("tables.cuh", ("++tries % 256", "++tries % 4"))  # the machine is less patient than a GPU
+    sooner = replaced("tables.cuh", ("++tries % 256", "++tries % 4"))  # the machine waits for a shorter time than a GPU
     library = compiled(plan, folder / "silent", together(silent, sooner), timeout_ns=40)
     launcher = HostLauncher(plan, library, memory)
     launcher.run(inputs(LAYERS), 1)
@@ -126,8 +126,10 @@ def close(result: torch.Tensor, expected: torch.Tensor) -> None:
 def differs(
     launcher: HostLauncher, arguments: dict[str, torch.Tensor], expected: list[torch.Tensor], runs: int
 ) -> bool:
-    """Whether a fault shows in any of ``runs`` orders: by the machine, a wait that gives up, or a wrong result. Every
-    third run has other activations.
+    """Return whether a fault is detected in any of ``runs`` orders: by the machine, by a wait that times out, or by a
+    wrong result.
+
+    Every third run has other activations.
     """
     for seed in range(runs):
         sign = seed // 3 % 2
@@ -204,7 +206,7 @@ def test_a_task_ends_after_those_that_write_its_activations_had_their_sums(folde
 
 
 def overlap(a: Box, b: Box) -> bool:
-    """Whether two boxes have an element in common."""
+    """Return whether two boxes have an element in common."""
     return a[0] == b[0] and all(a[at] < b[at + 1] and b[at] < a[at + 1] for at in (1, 3))
 
 
@@ -217,7 +219,7 @@ def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(fold
     assert faults(broken_plan)
     library = compiled(
         plan, folder / "a-task-too-few", replaced("tables.cuh", ("++tries % 256", "++tries % 4")), timeout_ns=40
-    )  # the machine is less patient than a GPU
+    )  # the machine waits for a shorter time than a GPU
     launcher = HostLauncher(broken_plan, library)
     launcher.run(arguments, 1)
     assert launcher.complaint is not None

@@ -1,5 +1,5 @@
-"""Memory between stages of the transformer kernel: used again behind fences, and refused where anything can be read
-that is no longer there.
+"""Memory between stages of the transformer kernel is reused behind fences, and a plan is refused if a stage could read
+memory that has been overwritten.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tileprof.runtime.programs.whole_policy import of_blocks
 
 
 def set_bytes(plan: Plan) -> int:
-    """Bytes of one set of all matrices between stages."""
+    """Return the bytes of one set of all matrices between stages."""
     return sum(rows * columns * size for rows, columns, size in plan.sizes.values())
 
 
@@ -49,7 +49,7 @@ def test_twelve_layers_need_a_fraction_of_two_sets(program: Program, cluster: in
 
 
 def longest(change: Callable[[int, int], tuple[int, int]]) -> Callable[[Memory], Memory]:
-    """Changes slots and distance of the ring of the most matrices."""
+    """Change slots and distance of the largest ring."""
 
     def changed_memory(memory: Memory) -> Memory:
         at = max(range(len(memory.rings)), key=lambda n: len(memory.rings[n].names))

@@ -1,5 +1,5 @@
-"""Transformer blocks in ATen graphs: what is taken computes what the graph does, what differs is left alone, and plans
-hold.
+"""Transformer blocks in ATen graphs: regions compute what the graph computes, other graphs are left out, and plans are
+complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tileprof.runtime.encoder.program import Attention, Program
 
 
 class Block(nn.Module):
-    """A pre-norm block as models write it; what is changed in it is not a block that the kernel takes."""
+    """A pre-norm block as models write it; with any change it is not a block that the kernel takes."""
 
     def __init__(self, hidden: int = 128, change: str = "") -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def graph_of(model: nn.Module, *args: Any, dtype: torch.dtype = torch.float16) -
 
 
 def values_of(graph: fx.GraphModule) -> dict[fx.Node, Any]:
-    """Values of all nodes for random placeholders."""
+    """Return the values of all nodes for random placeholders."""
     matches: dict[fx.Node, Any] = {}
 
     class Recorder(fx.Interpreter):

@@ -1,4 +1,4 @@
-"""The executor finds the races that the verifier predicts, and no others."""
+"""The executor detects the races that the verifier predicts, and no others."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_order_runs_each_tile_once_and_never_before_its_waits_end(policy: 
 
 
 def test_memory_handed_out_again_is_one_memory_by_address() -> None:
-    """Buffers 1 and 2 share addresses 100 to 150, buffer 0 stands alone."""
+    """Buffers 1 and 2 share addresses 100 to 150; buffer 0 shares none."""
     base, size = np.array([400, 50, 100]), np.array([10, 100, 100])
     read = Touches.of([(0, 2, 0, 20, 10, 1, 0, 1, 0), (0, 0, 0, 3, 4, 1, 0, 1, 0), (0, 1, 0, 70, 1, 1, 0, 1, 0)])
     actual = recycled(read, base, size)
@@ -104,7 +104,7 @@ def test_cells_of_any_pitch_are_the_bytes_of_their_boxes(data: st.DataObject) ->
 
 
 def rows(**options: object) -> Policy:
-    """Four tiles of a row feed a consumer's row; three rows."""
+    """Four tiles of a row feed a consumer's row; there are three rows."""
     edge = {
         "producer": 0, "consumer": 1, "hazards": ["RAW"], "kind": "row", "semaphores": 0,
         "waits": ["0", "y", "0"], "value": "4",
@@ -159,10 +159,10 @@ def test_consumers_that_take_every_slot_first_deadlock() -> None:
     program = Program.of(rows())
     consumers_first = np.concatenate([np.arange(12, 18), np.arange(12)])
     assert execute(program, stream(program), slots=7, dispatch=consumers_first).deadlock is None
-    stuck = execute(program, stream(program), slots=6, dispatch=consumers_first).deadlock
-    assert stuck is not None
-    assert stuck.waiting == 18
-    assert {m.actual for m in stuck.first} == {0}
+    deadlock = execute(program, stream(program), slots=6, dispatch=consumers_first).deadlock
+    assert deadlock is not None
+    assert deadlock.waiting == 18
+    assert {m.actual for m in deadlock.first} == {0}
 
 
 def test_overwriting_what_a_late_reader_needs_is_found() -> None:

@@ -1,4 +1,4 @@
-"""Synthesised policies over recorded programs survive every order; weakened ones do not."""
+"""Synthesised policies over recorded programs pass in every order; weakened ones do not."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_policy_without_an_edge_is_caught_where_the_verifier_says_so(graph, po
 
 
 def test_a_wait_that_names_the_wrong_semaphore_is_caught(graph, policy, memory) -> None:
-    """The first wait of a tile goes to the next semaphore, where there is more than one."""
+    """Return the policy in which the first wait of a tile goes to the next semaphore, if there is more than one."""
     attempts = 0
     for number, waits in enumerate(lower(policy)):
         count = len(waits.posts)

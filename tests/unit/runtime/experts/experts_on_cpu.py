@@ -1,5 +1,5 @@
-"""The kernel of a layer of experts on the CPU, its own source, run by the machine in `emulated/`; `layer.py` gives it
-its arguments.
+"""Runs the kernel of a layer of experts on the CPU, from its own source, in the machine of `emulated/`; `layer.py`
+computes its arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tileprof.runtime.experts.shape import Dealing, ExpertsShape
 
 
 def compiled(shape: ExpertsShape, blocks: int, dealing: Dealing, folder: Path, patch: Patch | None = None) -> Path:
-    """A library of the kernel for a shape, in a new folder beside machine.o."""
+    """Build the kernel for a shape as a library, in a new folder beside machine.o."""
     texts = KERNEL.texts()
     header = shape.header(blocks, dealing, delay_ns=0, timeout_ns=1_000_000_000)
     texts["config.h"] = without_products(header)
@@ -30,8 +30,10 @@ def compiled(shape: ExpertsShape, blocks: int, dealing: Dealing, folder: Path, p
 
 
 class HostExperts(layer.Experts):
-    """`Experts` on the machine. Calls follow each other on the same memory, as on a GPU; ``complaint`` is what the
-    machine found in the last.
+    """`Experts` on the machine.
+
+    Calls follow each other on the same memory, as on a GPU; ``complaint`` is the fault that the machine detected in the
+    last one.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class HostExperts(layer.Experts):
         if self.complaint is not None:
             return
         schedule = Schedule.of(self.run_seed, blocks, 1)
-        tell_bytes = 4 * (2 * self.shape.tiles + 64)  # counts up to those that tell of memory that TMA reads
+        tell_bytes = 4 * (2 * self.shape.tiles + 64)  # counters up to those for memory that TMA reads
         status = self._library.run_kernel(
             ctypes.c_void_p(arguments.pointers[0]), blocks, 1, ctypes.byref(schedule),
             ctypes.c_void_p(self._counts.data_ptr()), ctypes.c_uint64(tell_bytes),
@@ -83,7 +85,10 @@ class HostExperts(layer.Experts):
         self.complaint = None if status is None else status.decode()
 
     def run(self, x: Any, seed: int) -> str | None:
-        """Poison what tasks write, and run in the order of a seed. What the machine found, or a wait that gave up."""
+        """Poison the results of all tasks, and run in the order of a seed.
+
+        Return the fault that the machine detected, or the wait that timed out.
+        """
         self.run_seed, self.complaint = seed, None
         self.poison()
         with mock.patch.object(layer, "Arguments", HostArguments):

@@ -1,5 +1,5 @@
-"""A layer of experts whose tasks exist only once tokens are routed: the kernel's and the co-pilot's own sources, in
-adversarial orders, right in every bit; planted faults are seen.
+"""A layer of experts whose tasks exist only once tokens are routed: the sources of the kernel and the co-pilot in
+adversarial orders, always with the same bits; planted faults are detected.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ def cache(monkeypatch, tmp_path_factory) -> None:
 
 
 def wrong_runs(layer: HostExperts, name: str, runs: int) -> Iterator[str]:
-    """Provide what went wrong in which run. Run 0 is calm, and near PyTorch's result; others are the same bits."""
+    """Yield the fault of each run.
+
+    Run 0 delays nothing and is close to PyTorch's result; the others have the same bits.
+    """
     shape = CASES[name]
     weights, x = layer_inputs(shape)
     expected, calm = plain(weights, x, shape.top), None
@@ -215,7 +218,7 @@ def test_a_copilot_of_any_depth_gives_the_same_bits(make, choices) -> None:
     layer = make("full tiles and others", "ccks", choices)
     assert not list(wrong_runs(layer, "full tiles and others", RUNS))
     counts = layer.pilot_counts()
-    assert counts.runs >= RUNS - 1  # it may not have heard of the last one's end
+    assert counts.runs >= RUNS - 1  # it may not know yet that the last one has ended
     assert (counts.ahead > 0) == choices.speculate
 
 

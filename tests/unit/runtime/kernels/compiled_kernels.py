@@ -53,7 +53,7 @@ def scale(x, y, sync, BLOCK: tl.constexpr):  # noqa: N803 - as kernels spell it
 
 
 def of_a_user() -> str:
-    """PTX of a kernel that belongs to no operator."""
+    """Return the PTX of a kernel that belongs to no operator."""
     source = ASTSource(
         scale, {"x": "*fp16", "y": "*fp16", "sync": "*i64", "BLOCK": "constexpr"}, constexprs={(3,): 2048},
         attrs={(n,): [["tt.divisibility", 16]] for n in range(3)},
@@ -64,7 +64,7 @@ def of_a_user() -> str:
 
 
 def of_hold() -> str:
-    """PTX of the wait kernel, for a GPU that needs it."""
+    """Return the PTX of the wait kernel, for a GPU that needs it."""
     types = dict.fromkeys(("waits", "flags", "runs", "record"), "*i32")
     source = ASTSource(
         hold, types | {"STAGE": "constexpr", "TIMEOUT_NS": "constexpr"}, constexprs={(4,): 1, (5,): 10**9},

@@ -1,4 +1,4 @@
-"""What the compiler made of posts and waits for sm_90: every acquire and release is there, and loads stayed behind the
+"""The compiler's output for posts and waits on sm_90: every acquire and release is there, and loads stay behind the
 waits.
 """
 

@@ -112,7 +112,7 @@ def test_what_has_no_kernel_is_refused_in_words(operator, message) -> None:
 
 
 def test_what_offsets_of_32_bits_do_not_reach_is_refused() -> None:
-    """65,536 tokens of 96 heads of 128, queries, keys and values in one tensor; an image of 3 GB."""
+    """65,536 tokens of 96 heads of 128, with queries, keys and values in one tensor, and an image of 3 GB."""
     flash = CHAINS["flash"].operators[1]
     q, k, v = (View("qkv", (96, 2**16, 128), (128, 36864, 1), "float16", 12288 * n) for n in range(3))
     out = View("o", (96, 2**16, 128), (128, 12288, 1), "float16")

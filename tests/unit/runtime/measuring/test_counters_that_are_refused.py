@@ -1,4 +1,4 @@
-"""The script that reads hardware counters says which call was refused, and by which library, where there are none."""
+"""The script that reads hardware counters says which call was refused, and by which library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "gpu" / "measuring"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "gpu" / "measuring" / "arithmetic"))
 
 import hardware_counters
 
@@ -20,7 +20,7 @@ extern "C" int cuptiGetResultString(int, const char** text) { return *text = "no
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_call_that_the_driver_refuses_is_named(tmp_path, monkeypatch):
-    """The headers are CUPTI's; the library is one that refuses the first call."""
+    """The headers are CUPTI's; the library refuses the first call."""
     source, library = tmp_path / "cupti.cpp", tmp_path / "libcupti.so"
     source.write_text(FAKE)
     if not hardware_counters.headers():

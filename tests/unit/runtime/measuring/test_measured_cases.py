@@ -1,4 +1,4 @@
-"""Check what is measured, what each row is compared with, and what the persistent kernel is predicted to take."""
+"""Which cases are measured, what each row is compared with, and the predicted times of the persistent kernel."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def test_a_row_gains_over_its_own_kernels_in_stream_order() -> None:
 
 @pytest.fixture
 def fake_gpu(monkeypatch, tmp_path, every_case):
-    """A GPU on which nothing is compiled and every job takes no time; what was compiled, and the clock."""
+    """Provide a GPU on which nothing is compiled and every job takes no time.
+
+    Return the compiled kernels, and the clock.
+    """
     compiled, clock = [], [0.0]
     for place, name, value in (
         (measure, "cases", lambda: iter(every_case)),
@@ -170,8 +173,8 @@ def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_
     assert sum("MLP" in case.name for case in thorough) == 9
     assert sum("convolutions" in case.name for case in thorough) == 3
     assert len({job.name for job in actual}) == len(actual)
-    everything = measure.jobs(every_case, (9, 0), Namespace(triton=True, compile=True))
-    assert [sum(job.kind == kind for job in everything) for kind in ("persistent", "triton", "compiled")] == [
+    jobs = measure.jobs(every_case, (9, 0), Namespace(triton=True, compile=True))
+    assert [sum(job.kind == kind for job in jobs) for kind in ("persistent", "triton", "compiled")] == [
         len(wide), len(every_case), len(every_case),
     ]  # fmt: skip
     elsewhere = measure.jobs(every_case, (8, 0), options)
@@ -181,24 +184,24 @@ def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_
 def test_rows_of_a_later_job_gain_over_what_was_measured_before() -> None:
     rows = [{"chain": "c", "row": "graph", "us": 10.0}, {"chain": "d", "row": "graph", "us": 1.0}]
     job = measure.Job(SimpleNamespace(name="c"), "compiled")
-    late = measure._joined(rows, job, [{"row": COMPILED, "us": 8.0}])
+    late = measure._with_rows_of_job(rows, job, [{"row": COMPILED, "us": 8.0}])
     assert [(row["chain"], row["row"], row.get("gain")) for row in late] == [
         ("c", "graph", 0.0), ("c", COMPILED, pytest.approx(0.2)), ("d", "graph", None),
     ]  # fmt: skip
-    failure_rows = measure._joined(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
+    failure_rows = measure._with_rows_of_job(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
     assert [row.get("said") for row in failure_rows] == [None, "not compiled in 9 s", None]
     assert "gain" not in failure_rows[1]
     assert [
         row["chain"]
-        for row in measure._joined(
+        for row in measure._with_rows_of_job(
             failure_rows, measure.Job(SimpleNamespace(name="e"), "triton"), [{"row": "graph", "us": 1.0}]
         )
     ] == ["c", "c", "d", "e"]
-    assert measure._joined(rows, job, []) == rows
+    assert measure._with_rows_of_job(rows, job, []) == rows
 
 
 def test_the_kernels_that_are_prepared_are_those_that_are_launched(monkeypatch) -> None:
-    """Compare headers: those compiled for a plan beforehand with those that a launcher asks for."""
+    """Compare headers: those that are compiled for a plan in advance, and those that a launcher asks for."""
     chain = gelu_mlp(64, (64, 48), (64, 96), 1024, 512)
     result = []
     monkeypatch.setattr(run, "compiled", lambda plan, options: result.append(header(plan, options)))
@@ -214,7 +217,7 @@ def test_the_kernels_that_are_prepared_are_those_that_are_launched(monkeypatch) 
 
 
 def test_stages_without_waits_overlap_and_one_launch_costs_once() -> None:
-    """Four tiles on eight clusters, then four: alone 10 us each, of which a launch is 2.5."""
+    """Four tiles on eight clusters, then four more: 10 us each alone, of which a launch is 2.5."""
     chain = gelu_mlp(64, (64, 64), (64, 64), 128, 256)
     chain = replace(chain, operators=(chain.operators[0], replace(chain.operators[1], tile=(64, 32))))
     plan = plan_of(chain.policy(), chain, clusters=8, split=1)
@@ -227,17 +230,15 @@ def test_stages_without_waits_overlap_and_one_launch_costs_once() -> None:
 
 
 def test_a_task_that_waits_has_some_of_its_weights_when_it_goes_on() -> None:
-    """One cluster each: what the ring holds of a long k is nearly nothing, of a short one everything."""
+    """One cluster each: the ring holds little of a long k, and all of a short one."""
     ends = []
     for inner in (64, 64 * 64):
         chain = gelu_mlp(64, (64, 256), (64, 256), 256, inner)
         plan = plan_of(chain.policy(), chain, clusters=99, split=1)
         ends.append(predicted_us(plan, [50.0, 50.0], GAP_US))
-    everything, nearly_nothing = ends
+    all_loaded, nearly_nothing = ends
     fixed = GAP_US + BOUNDARY_US
-    assert (
-        50.0 + SIGNAL_US < everything < 50.0 + SIGNAL_US + 4
-    )  # activations are loaded and products made after the wait
+    assert 50.0 + SIGNAL_US < all_loaded < 50.0 + SIGNAL_US + 4  # activations are loaded and multiplied after the wait
     assert nearly_nothing == pytest.approx(fixed + 2 * (50.0 - fixed) + SIGNAL_US, rel=0.1)
 
 

@@ -1,4 +1,4 @@
-"""The table that `measure_models.py` makes of its rows, and the page about whole models, which holds that table."""
+"""The table that `measure_models.py` makes of its rows, and the page about whole models, which contains it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[4]
-sys.path.append(str(ROOT / "tests/gpu/measuring"))
+sys.path.append(str(ROOT / "tests/gpu/measuring/models"))
 
 from measure_models import merge, names, sentence, table, what_ran  # noqa: E402 - found there
 

@@ -1,4 +1,4 @@
-"""Rows of PyTorch's own ways: what is timed, and what is said where there is nothing to time."""
+"""Rows of PyTorch's own programs: what is timed, and the message if there is nothing to time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHAIN = gated_mlp(16, (16, 16), (16, 32), 64, 48)
 
 @pytest.fixture
 def plain(monkeypatch):
-    """A chain's reference and inputs; times count calls of the work, and torch.compile returns its argument."""
+    """Return a chain's reference and inputs; times count calls, and torch.compile returns its argument."""
     compiled = []
     monkeypatch.setattr(rivals, "time_graph", lambda work: [float(len(work()))])
     monkeypatch.setattr(torch, "compile", lambda graph, **how: compiled.append((graph, how)) or graph)

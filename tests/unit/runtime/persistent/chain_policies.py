@@ -1,4 +1,4 @@
-"""Random chains that the persistent kernel runs, sound policies of them, and their plans."""
+"""Random chains that the persistent kernel runs, sound policies for them, and their plans."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tileprof.runtime.stages.gemm import Gemm
 
 
 def policy_of(chain: Chain, kind: str, orders: list[tuple[int, ...] | None] | None = None) -> Policy:
-    """A sound policy that waits for every parent tile (``tile``), for whole rows of tiles (``row``), or for every other
-    tile of them (``strided``).
+    """Return a sound policy that waits for every parent tile (``tile``), for whole rows of tiles (``row``), or for
+    every other tile of them (``strided``).
     """
     given_orders = orders or [None] * len(chain.operators)
     stages = tuple(
@@ -33,10 +33,11 @@ def policy_of(chain: Chain, kind: str, orders: list[tuple[int, ...] | None] | No
         return replace(result, stages=stages)
     semaphores, edges = [], []
     for (producer, consumer), (parent, child) in chain._needs(chain.memory()).items():
-        gx, gy, _ = stages[producer].grid
-        x, y = (n.ravel() for n in np.meshgrid(np.arange(gx), np.arange(gy)))
+        gx, gy, gz = stages[producer].grid
+        tile = np.arange(gx * gy * gz)
+        x, y = tile % gx, tile // gx % gy
         down, across = (y, x) if chain.operators[producer].rows_along == "y" else (x, y)
-        of = {"tile": np.arange(gx * gy), "row": down, "strided": 2 * down + across % 2}[kind]
+        of = {"tile": tile, "row": down, "strided": 2 * down + across % 2}[kind]
         _, of = np.unique(of, return_inverse=True)
         full = np.bincount(of)
         waits = [sorted(set(of[parent[child == t]].tolist())) for t in range(stages[consumer].tiles)]
@@ -59,7 +60,9 @@ def policy_of(chain: Chain, kind: str, orders: list[tuple[int, ...] | None] | No
 
 @st.composite
 def products(draw: st.DrawFn) -> Chain:
-    """Two to four products of ragged sizes; residuals of earlier results, and memory that is written twice."""
+    """Draw two to four products of ragged sizes, with residuals of earlier results, and memory that is written
+    twice.
+    """
     m = draw(st.integers(1, 300))
     widths = [8 * draw(st.integers(1, 40)) for _ in range(draw(st.integers(3, 5)))]
     height = draw(st.sampled_from([16, 24, 64, 128, 256]))

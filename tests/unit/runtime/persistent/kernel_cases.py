@@ -1,17 +1,18 @@
-"""Chains that the persistent kernel runs on the CPU, their plans, and the comparison of runs in other orders."""
+"""Chains that the persistent kernel runs on the CPU, their plans, and the comparison of runs in several orders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
 from tests.support.runtime.chains import biased, gated_apart, matrix, weight
 from tests.support.runtime.kernel_on_cpu import HostKernel
 from tests.unit.runtime.persistent.chain_policies import policy_of
-from tileprof.policy.format import Policy
+from tileprof.policy.format import Policy, WaitTable
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.measuring.cases import attention_block, convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.pipeline import Pipeline
@@ -20,7 +21,7 @@ from tileprof.runtime.stages.gemm import Gemm
 
 
 def deep(gate: bool) -> Chain:
-    """A pair's product of so deep a k that it is cut, then a shallow one."""
+    """A product whose k is so deep that it is cut, then a shallow one."""
     up = Gemm(
         matrix("x", 200, 2112),
         weight("w1", 2112, 192 * (1 + gate)),
@@ -62,10 +63,20 @@ def normed_block() -> Chain:
 
 
 def wide_rows() -> Chain:
-    """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
+    """A row of pixels is so long that not all taps are loaded at once, but one row of them at a time."""
     x, h, y = matrix("x", 1, 3, 112, 64), matrix("h", 1, 3, 112, 128), matrix("y", 1, 3, 112, 128)
     first = Conv2d(x, matrix("w1", 128, 3, 3, 64), h, matrix("b1", 128), tile=(112, 128), padding=1, epilogue="relu")
     return Chain(("first", "second"), (first, Conv2d(h, matrix("w2", 128, 3, 3, 128), y, tile=(112, 128), padding=1)))
+
+
+def attending(
+    tokens: int, heads: int, groups: int, head: int, tile: tuple[int, int], rows: int, *, causal: bool = True
+) -> Chain:
+    """Attention between products, in tiles of so many rows."""
+    chain = attention_block(tokens, 64, heads, groups, head, bias=True)
+    first, attention, last = chain.operators
+    operators = replace(first, tile=tile), replace(attention, rows=rows, causal=causal), replace(last, tile=tile)
+    return Chain(chain.names, operators)
 
 
 PRODUCTS = gelu_mlp(100, (64, 48), (64, 96), 328, 264)
@@ -83,8 +94,8 @@ ROWS = convolution_pair(3, 14, 64, (98, 32))
 
 
 Case = tuple[Chain, str, int, int, int]
-"""A chain, for what its tiles wait, blocks of a cluster, clusters, and KB of shared memory: with little, rings are
-short and wrap often.
+"""A chain, its tiles' waits, blocks per cluster, clusters, and KB of shared memory: with little, rings are short and
+wrap often.
 """
 
 
@@ -118,6 +129,11 @@ CASES: dict[str, Case] = {
     "a batch norm and a product of results": (normed_block(), "tile", 1, 3, 227),
     "a batch norm and a product of results, by two": (normed_block(), "tile", 2, 3, 227),
     "two programs": (TWO_PROGRAMS, "tile", 1, 2, 56),
+    "attention": (attending(80, 2, 1, 64, (64, 64), 64), "tile", 1, 3, 100),
+    "attention of 128 columns": (attending(150, 2, 1, 128, (128, 128), 64), "fewest", 1, 3, 120),
+    "attention, high": (attending(200, 2, 2, 64, (128, 64), 128), "tile", 1, 3, 120),
+    "attention, high, of 128 columns": (attending(150, 1, 1, 128, (128, 128), 128), "tile", 1, 2, 227),
+    "attention to all keys": (attending(100, 2, 1, 64, (64, 64), 64, causal=False), "row", 1, 3, 227),
     "a gate apart": (GATED_APART, "tile", 1, 3, 227),
     "a gate apart, by two": (GATED_APART, "tile", 2, 3, 227),
 }
@@ -139,7 +155,7 @@ ABREAST: dict[str, tuple[Case, tuple[bool, ...]]] = {
     "one token abreast": ((gated_mlp(1, (1, 192), (1, 48), 320, 264), "tile", 4, 2, 227), (True, False)),
     "bias and residual, abreast": ((biased("float16"), "tile", 2, 3, 227), (False, True, True)),
 }
-"""Further cases, and the stages in which blocks of a cluster stand abreast."""
+"""Further cases, and the stages in which the blocks of a cluster lie side by side in m."""
 
 
 CASES |= {name: case for name, (case, _) in ABREAST.items()}
@@ -151,9 +167,21 @@ def plan_for(name: str, policy: Policy | None = None) -> Plan:
     return plan_of(policy or policy_of(chain, kind), chain, clusters=clusters, split=split, abreast=abreast)
 
 
+def own_rows_alone() -> Policy:
+    """A policy of the case "attention" whose tiles wait for their own rows, and not for the keys of the rows before,
+    which come last.
+    """
+    policy = policy_of(CASES["attention"][0], "row", [(*range(7, -1, -1),), None, None])
+    first = policy.edges[0]
+    assert first.waits == WaitTable((0, 1, 3, 4, 6), (0, 0, 1, 0, 0, 1))  # two tiles of each head
+    own = replace(first, waits=WaitTable((0, 1, 2, 3, 4), (0, 1, 0, 1)), value=first.value[:4])
+    return replace(policy, edges=(own, *policy.edges[1:]))
+
+
 def wrong_runs(kernel: HostKernel, chain: Chain, runs: int) -> Iterator[str]:
-    """What went wrong in which run, as they are made. Run 0 is calm, and within rounding of PyTorch's result; the
-    others are the same bits.
+    """Yield the fault of each run, as runs are made.
+
+    Run 0 delays nothing and is within rounding of PyTorch's result; the others have the same bits.
     """
     pipeline = Pipeline(chain.policy())
     inputs = pipeline.example()

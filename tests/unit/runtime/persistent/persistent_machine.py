@@ -24,7 +24,7 @@ MOST_AHEAD = 2
 POST_SLOTS = 4
 
 Actor = tuple[int, int, str]
-"""Cluster, rank, and what it does: await, load, eat or post."""
+"""Cluster, rank, and the actor's role: await, load, eat or post."""
 
 
 @dataclass
@@ -71,13 +71,13 @@ class Machine:
         self.flags = np.zeros(plan.semaphores, np.int64)
         blocks = [(c, r) for c in range(plan.clusters) for r in range(plan.split)]
         self.first = {(c, r): int(plan.task_ptr[c]) for c, r in blocks}
-        self.loading = dict(self.first)  # task that the loader is at
+        self.loading = dict(self.first)  # the loader's current task
         self.k = {b: self._part(self.first[b], b[1])[0] for b in blocks}
-        self.eating = dict(self.first)  # task that the consumer is at
+        self.eating = dict(self.first)  # the consumer's current task
         self.partials: set[tuple[int, int, int]] = set()
-        self.awaiting = dict(self.first)  # task and k-blocks of it that may be loaded, and all before it
+        self.awaiting = dict(self.first)  # task and k-block up to which data may be loaded
         self.next_loads = dict(self.k)
-        self.posting = dict(self.first)  # task that will be posted next
+        self.posting = dict(self.first)  # the next task to post
         self.outcome = Outcome()
         asks = {"await": self._may_await, "load": self._may_load, "eat": self._may_eat, "post": self._may_post}
         self._asks = {(*b, role): (ask, b) for role, ask in asks.items() for b in blocks}
@@ -95,10 +95,10 @@ class Machine:
         return [actor for actor, can in self._can_step.items() if can]
 
     def step(self, actor: Actor) -> None:
-        """Let an actor step, and check the actors again that this may concern.
+        """Step one actor, and check the actors again that may be affected.
 
-        What a step changes is its own cluster's, except for posts and partial sums. More of these never stop an actor
-        of another cluster, so that only those of the right role that cannot step are asked.
+        A step changes its own cluster, except for posts and partial sums. More of these never stop an actor of another
+        cluster, so only actors of the affected role that cannot step are checked.
         """
         block, partials, flag_sum = actor[:2], len(self.partials), int(self.flags.sum())
         {"await": self._await, "load": self._load, "eat": self._eat, "post": self._post}[actor[2]](block)
@@ -120,7 +120,7 @@ class Machine:
         return at[block] >= self.plan.task_ptr[block[0] + 1]
 
     def _waits(self, task: int, rank: int):
-        """Those that concern a block's part of k."""
+        """Return the waits of a block's part of k."""
         waits = self.plan.waits[self.plan.wait_ptr[task] : self.plan.wait_ptr[task + 1]]
         return waits[waits[:, 1] > self._part(task, rank)[0]]
 
@@ -147,7 +147,7 @@ class Machine:
         (low, high), k = self._part(task, block[1]), self.k[block]
         stage = self.plan.stages[int(self.plan.tasks[task, 0])]
         halo = stage.halo(self.plan.split)
-        taps = halo.taps if halo else 1  # of a slot, which are loaded at once
+        taps = halo.taps if halo else 1  # k-blocks of a slot, which are loaded at once
         last = min(high, (k // taps + 1) * taps) - 1
         return (
             low == high
@@ -168,7 +168,7 @@ class Machine:
             self.k[block] = self._part(self.loading[block], block[1])[0]
 
     def _loaded(self, stage: int, down: int, k: int, rank: int):
-        """Activations behind a k-block of a tile."""
+        """Return the activations of a k-block of a tile."""
         operator = self.plan.stages[stage].operator
         if isinstance(operator, Gemm):
             yield "a", (self._rows(operator, down, rank), slice(k * K_BLOCK, (k + 1) * K_BLOCK))
@@ -181,7 +181,7 @@ class Machine:
         yield "x", (n[inside], row[inside], column[inside], slice(channels * K_BLOCK, (channels + 1) * K_BLOCK))
 
     def _rows(self, operator: Gemm, down: int, rank: int) -> slice:
-        """Rows of a tile that a block takes; blocks that are no pair take them all."""
+        """Return the rows of a tile that a block takes; without pairs, each block takes all."""
         height = operator.tile[0] // (2 if self.plan.paired else 1)
         first = down * operator.tile[0] + (rank * height if self.plan.paired else 0)
         return slice(first, first + height)
@@ -207,7 +207,7 @@ class Machine:
         return all(self.loading[b] > task and self.eating[b] >= task for b in cluster)
 
     def _partial_there(self, task: int, rank: int) -> bool:
-        """Where k is cut, the late task of a tile adds what the same block of the early one has summed."""
+        """Where k is cut, the later task of a tile adds the sums of the same block of the earlier task."""
         stage, tile = int(self.plan.tasks[task, 0]), int(self.plan.tasks[task, 3])
         return not self.plan.stages[stage].cut or bool(self.plan.early[task]) or (stage, tile, rank) in self.partials
 
@@ -255,5 +255,5 @@ def at_random(seed: int) -> Callable[[list[Actor]], Actor]:
 
 
 def held_back(clusters: set[int]) -> Callable[[list[Actor]], Actor]:
-    """Consumers of some clusters step when no other thread can; all others step first."""
+    """Consumers of some clusters step only when no other thread can."""
     return lambda ready: min(ready, key=lambda a: (a[2] == "eat" and a[0] in clusters, a[2] == "eat", a))

@@ -1,5 +1,5 @@
-"""Tiles that a queue on the GPU or a co-pilot on the CPU hands out: the kernel's and the co-pilot's own sources, in
-adversarial orders, right in every bit; planted faults are seen.
+"""Tiles that a queue on the GPU or a co-pilot on the CPU assigns: the sources of the kernel and the co-pilot in
+adversarial orders, always with the same bits; planted faults are detected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
 from tests.support.runtime.planted import Patch, gate_third, replaced, without_effect
-from tests.unit.runtime.persistent.kernel_cases import CASES, plan_for, wrong_runs
+from tests.unit.runtime.persistent.kernel_cases import CASES, own_rows_alone, plan_for, wrong_runs
 from tileprof.policy.format import Policy
 from tileprof.policy.format.expression import parse
 from tileprof.runtime.copilot import build as pilot_build
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which com
 
 NAMES = (
     "the smallest products", "products by four", "gated products by two", "gated pairs", "bias and residual by two",
-    "convolutions, rows, short rings", "a residual block", "abreast behind parts",
+    "convolutions, rows, short rings", "a residual block", "abreast behind parts", "attention", "attention, high",
 )  # fmt: skip
 
 PLAIN = Choices(order="stages", speculate=False, depth=1)
@@ -58,8 +58,10 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
         flight: Patch | None = None,
         policy: Policy | None = None,
     ) -> HostKernel:
-        """Return a case's kernel; with ``choices`` a co-pilot deals. ``patch`` and ``flight`` change their sources,
-        ``policy`` stands for the case's own.
+        """Return a case's kernel.
+
+        With ``choices``, a co-pilot assigns tiles. ``patch`` and ``flight`` change the sources; ``policy`` replaces the
+        case's own.
         """
         plan: Plan = plan_for(name, policy)
         dealer = Dealer.QUEUE if choices is None else Dealer.PILOT
@@ -86,7 +88,7 @@ def test_a_queue_on_the_gpu_gives_the_same_bits_in_every_order(make, name) -> No
 
 
 @pytest.mark.parametrize("choices", list(CHOICES))
-@pytest.mark.parametrize("name", ["products by two", "gated pairs", "bias and residual"])
+@pytest.mark.parametrize("name", ["products by two", "gated pairs", "bias and residual", "attention"])
 def test_a_copilot_gives_the_same_bits_in_every_order(make, name, choices) -> None:
     kernel = make(name, CHOICES[choices])
     assert not list(wrong_runs(kernel, CASES[name][0], 12))
@@ -142,6 +144,10 @@ QUEUE_FAULTS: dict[str, tuple[str, Patch]] = {
         replaced("kernel.cu", ("PAIRED || (DEALT && SPLIT > 1)", "PAIRED")),
     ),
 }
+
+
+def test_attention_that_waits_for_its_own_rows_alone_goes_wrong(make) -> None:
+    assert any(wrong_runs(make("attention", policy=own_rows_alone()), CASES["attention"][0], 24))
 
 
 @pytest.mark.parametrize("fault", gate_third(QUEUE_FAULTS))

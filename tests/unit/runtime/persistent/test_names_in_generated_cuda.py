@@ -1,4 +1,4 @@
-"""Generated CUDA holds numbers alone: whatever stages and tensors are called, the text is the same."""
+"""Generated CUDA contains only numbers: the text does not depend on the names of stages and tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUN_TEXT = {"exec", "eval"}
 
 
 def renamed_chain(chain: Chain, word: str) -> Chain:
-    """The chain with stages and tensors of other names."""
+    """Return the chain with other names of stages and tensors."""
     operators = [
         replace(
             one,
@@ -66,7 +66,7 @@ def test_no_name_reaches_generated_cuda(kind: str) -> None:
 
 
 def test_no_python_is_made_from_a_text_but_the_users_program() -> None:
-    """Triton kernels are modules of the package, so no name from a file is in their source."""
+    """Triton kernels are modules of the package, so their source contains no name from a file."""
     package = Path(tileprof.__file__).parent
     folders = {package, *(Path(path) for name in ("analysis", "viz") for path in _folders(name))}
     actual = set()
@@ -76,9 +76,7 @@ def test_no_python_is_made_from_a_text_but_the_users_program() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RUN_TEXT:
                 actual.add(path.relative_to(package.parent).as_posix() if package in path.parents else path.name)
     lowering_files = {f"tileprof/record/model/compiled/{name}.py" for name in ("evaluation", "kernels", "wrapper")}
-    assert (
-        actual == {"tileprof/record/program.py"} | lowering_files
-    )  # those: what Inductor generates of the user's program
+    assert actual == {"tileprof/record/program.py"} | lowering_files  # Inductor generates these from the user's program
 
 
 def _folders(name: str) -> list[str]:

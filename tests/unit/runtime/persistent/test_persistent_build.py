@@ -1,4 +1,4 @@
-"""The persistent kernel compiles for sm_90a without a GPU, once; what cannot be is refused with what to do."""
+"""The persistent kernel compiles for sm_90a without a GPU, once; a refusal says what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ except UserError:
 
 
 def plan(chain, split, abreast=(False, False)) -> Plan:
-    """Return what is compiled in depends on stages and split alone."""
+    """Return a plan whose compiled constants depend on stages and split alone."""
     none = np.zeros(1, np.int32)
     return Plan(split, 1, arranged(stage_plans(chain), abreast, split), none, none, none, none, none, none, 0, none)
 
@@ -49,7 +49,7 @@ def cache(tmp_path, monkeypatch):
 def test_no_kernel_spills_a_register_or_serialises_its_products(name) -> None:
     message = (build.compiled(PLANS[name], Options()) / "compiler.txt").read_text()
     assert re.findall(r"(\d+) bytes spill", message) == ["0", "0"]
-    assert "C75" not in message  # ptxas says so of products that it had to put one after the other
+    assert "C75" not in message  # the message of ptxas about products that it had to serialise
 
 
 def test_a_build_is_found_again_and_other_options_make_another(monkeypatch) -> None:
@@ -120,7 +120,7 @@ def test_delays_and_time_limits_are_compiled_in() -> None:
 
 
 def constants(text, stage) -> dict[str, int]:
-    """Return what a header says of a stage in whole numbers."""
+    """Return the whole numbers of a header for a stage."""
     members = text.split(f"template <> struct Stage<{stage}> {{")[1].split("};")[0]
     return {name: int(value) for name, value in re.findall(r"int (\w+) = (-?\d+);", members)}
 

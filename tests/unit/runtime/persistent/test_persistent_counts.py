@@ -1,4 +1,4 @@
-"""Counts of the persistent kernel continue for as long as a process lives, beyond what 32 bits hold."""
+"""Counters of the persistent kernel work for as long as a process lives, beyond the range of 32 bits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ int main(int, char** given) {{ return reached(std::strtol(given[1], 0, 10), std:
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 def test_a_semaphore_is_awaited_beyond_the_largest_number(tmp_path) -> None:
-    """A compiler may take the difference of signed numbers for a comparison, and the wait of one run in 2^31 posts
-    would return at once.
+    """A compiler may turn the difference of signed numbers into a comparison; then a wait in one of 2^31 posts would
+    return at once.
     """
     match = re.search(
         r"^__device__[^\n]* bool reached\(.*?^}", (SOURCES / "loads.cuh").read_text(), re.MULTILINE | re.DOTALL

@@ -1,5 +1,5 @@
-"""What is compiled in for convolutions that load all taps at once: where the kernel multiplies and stores each pixel,
-and who has which slots meanwhile.
+"""Constants for convolutions that load all taps at once: where the kernel multiplies and stores each pixel, and which
+slots are in use meanwhile.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tileprof.runtime.stages.gemm import Gemm
 
 
 def plan(chain: Chain, split: int) -> Plan:
-    """Return what is compiled in depends on stages and split alone."""
+    """Return a plan whose compiled constants depend on stages and split alone."""
     none = np.zeros(1, np.int32)
     return Plan(split, 1, stage_plans(chain), none, none, none, none, none, none, 0, none)
 
 
 def constants(result: Plan) -> dict[str, int]:
-    """Return what the header says of the first stage, and of the kernel, in whole numbers."""
+    """Return the whole numbers of the header, for the first stage and for the kernel."""
     text = header(result, Options()).split("template <> struct Stage<1>")[0]
     return {name: int(value) for name, value in re.findall(r"int (\w+) = (-?\d+);", text)}
 
@@ -40,7 +40,7 @@ def convolution(images: int, size: int, tile: tuple[int, int], kernel: int = 3, 
 
 
 def result_row(stage: dict[str, int], row: int) -> int:
-    """Return what the function of this name in common.cuh does."""
+    """Return the results of the function of this name in common.cuh."""
     image = row // 64 if stage["IMAGES"] > 1 else 0
     down, column = divmod(row - 64 * image, stage["ROW_STEP"])
     pixel = down * stage["ROW_PIXELS"] + column
@@ -62,9 +62,7 @@ SHAPES = (6, 72, 3), (7, 98, 3), (6, 72, 5), (7, 49, 3), (14, 98, 3), (56, 112, 
 def test_every_pixel_of_a_tile_is_stored_once_and_its_taps_are_where_the_product_reads(
     size, pixels, kernel, columns
 ) -> None:
-    """Two images of 6 x 6 are 8 x 8 with what is around them: the second begins at row 64 of the slot and of the
-    product.
-    """
+    """Two images of 6 x 6 are 8 x 8 with their borders: the second begins at row 64 of the slot and of the product."""
     halo_plan = plan(convolution(4, size, (pixels, columns), kernel), 1)
     stage, box, halo = constants(halo_plan), Box.of(halo_plan.stages[0].operator), halo_plan.stages[0].halo(1)
     assert halo is not None
@@ -75,7 +73,7 @@ def test_every_pixel_of_a_tile_is_stored_once_and_its_taps_are_where_the_product
             continue
         image, (y, x) = result // (box.rows * box.columns), divmod(result % (box.rows * box.columns), box.columns)
         for tap in range(kernel**2):
-            begin = tap // halo.taps * halo.taps  # of the slot, which is loaded further down by as many rows
+            begin = tap // halo.taps * halo.taps  # of the slot, which is loaded that many rows further down
             down, across = divmod(tap - begin, stage["SHARE"])
             group = row // 64 if stage["ROWS"] == 128 else 0
             read = group * stage["GROUP_STEP"] + row % 64 + down * stage["ROW_STEP"] + across
@@ -85,7 +83,7 @@ def test_every_pixel_of_a_tile_is_stored_once_and_its_taps_are_where_the_product
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("channels", [64, 128, 512])
 def test_every_block_has_a_part_of_k(split, channels) -> None:
-    """A block without one would await nothing, and still read a residual."""
+    """A block without k-blocks would wait for nothing, but still read a residual."""
     result = plan(convolution(1, 7, (49, 64), 3, channels), split)
     stage = result.stages[0]
     tasks = np.zeros((1, 4), np.int32)
@@ -107,13 +105,13 @@ def test_widest_tiles_of_the_largest_halos_leave_room_for_rings() -> None:
 
 
 def test_pairs_of_blocks_draw_weights_without_a_limit() -> None:
-    """Their loads of weights land in two blocks, where the loading task is not known."""
+    """Their loads of weights go to two blocks, where the loading task is not known."""
     product = Gemm(matrix("x", 40, 256), weight("w", 256, 256), matrix("h", 40, 256), tile=(256, 64))
     assert constants(plan(Chain(("one",), (product,)), 2))["UNDER_WAY"] == 0
 
 
 def test_a_stage_that_reads_another_than_the_one_before_is_modelled() -> None:
-    """The shortcut of a residual block reads the block's input, of four times as many pixels."""
+    """The shortcut of a residual block reads the block's input, which has four times as many pixels."""
     x, small = matrix("x", 2, 16, 16, 64), (2, 8, 8, 64)
     first = Conv2d(x, matrix("w0", 64, 3, 3, 64), matrix("y", *small), tile=(64, 32), padding=1, stride=2)
     second = Conv2d(matrix("y", *small), matrix("w1", 64, 3, 3, 64), matrix("z", *small), tile=(64, 32), padding=1)

@@ -21,6 +21,7 @@ from tests.support.runtime.planted import Patch, gate_third, replaced, together,
 from tests.unit.runtime.persistent.chain_policies import random_plans
 from tests.unit.runtime.persistent.kernel_cases import (
     CASES,
+    own_rows_alone,
     plan_for,
     wrong_runs,
 )
@@ -141,7 +142,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     ),
     "warps turn round in one another's buffers": (
         "a residual block",
-        replaced("ends.cuh", ("thread / 32 * (16 * 2 * ALONE_COLUMNS)", "thread / 64 * (16 * 2 * ALONE_COLUMNS)")),
+        replaced("ends.cuh", ("thread / 32 * ALONE_BYTES", "thread / 64 * ALONE_BYTES")),
     ),
     "all rows of taps are the first one": (
         "convolutions, taps of a row",
@@ -158,6 +159,51 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     "sums of a cut k are not waited for": (
         "pairs whose k is cut",
         replaced("handover.cuh", ("until([=] { return load_acquire_gpu_s32(word) != 0; });", "")),
+    ),
+    "a query sees the key behind it": (
+        "attention",
+        replaced("attention.cuh", ("mine > query)", "mine > query + 1)")),
+    ),
+    "keys are multiplied before they are there": (
+        "attention of 128 columns",
+        replaced(
+            "attention.cuh",
+            (
+                "part < OF_KEYS; ++part) wait_cta(shared + A_FULL + 8 * slots[part], turns[part]);",
+                "part < OF_KEYS; ++part) {}",
+            ),
+        ),
+    ),
+    "values are multiplied before they are there": (
+        "attention of 128 columns",
+        replaced("attention.cuh", ("int part = OF_KEYS; part < S::BLOCK_SLOTS", "int part = 9; part < S::BLOCK_SLOTS")),
+    ),
+    "values are given back while they are multiplied": (
+        "attention, high",
+        replaced("attention.cuh", ("if (sees) add_values(scores);", "give_all_back(); if (sees) add_values(scores);")),
+    ),
+    "warps meet in slots that others still read": (
+        "attention",
+        replaced("attention.cuh", ("barrier_sync<3, CONSUMERS>();  // all have read", "// all have read")),
+    ),
+    "warps meet before their sums are there": (
+        "attention",
+        replaced("attention.cuh", ("}\n        barrier_sync<3, CONSUMERS>();", "}")),
+    ),
+    "slots are given back before warps have met": (
+        "attention",
+        together(
+            replaced("attention.cuh", ("if (GROUPS == 1 || block + 1 < blocks) give_all_back();", "give_all_back();")),
+            replaced("attention.cuh", ("}\n        give_all_back();", "}")),
+        ),
+    ),
+    "sums keep their old peak": (
+        "attention, high",
+        replaced("attention.cuh", ("sums[square][2 * down] *= shrink, ", "")),
+    ),
+    "attention does not wait for those who await": (
+        "attention",
+        replaced("loads.cuh", ("if (awaited < wanted)", "if (awaited < wanted && !S::ATTENTION)")),
     ),
     "sums of a cut k are not all there": (
         "pairs whose k is cut",
@@ -180,7 +226,14 @@ def test_a_planted_fault_is_seen(make, fault) -> None:
     assert any(wrong_runs(make(plan_for(name), patch, case[4]), case[0], 60))
 
 
-@pytest.mark.parametrize("name", ["products", "products by two", "pairs", "bias and residual", "convolutions, rows"])
+def test_attention_that_waits_for_its_own_rows_alone_goes_wrong(make) -> None:
+    chain, *_, kilobytes = CASES["attention"]
+    assert any(wrong_runs(make(plan_for("attention", own_rows_alone()), kilobytes=kilobytes), chain, 24))
+
+
+@pytest.mark.parametrize(
+    "name", ["products", "products by two", "pairs", "bias and residual", "convolutions, rows", "attention"]
+)
 def test_without_its_waits_a_chain_goes_wrong(make, name) -> None:
     case = CASES[name]
     policy = case[0].policy()

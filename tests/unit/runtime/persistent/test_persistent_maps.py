@@ -1,4 +1,4 @@
-"""Check what the persistent kernel's loads are told: boxes of activations and weights, as TMA takes them."""
+"""The boxes of activations and weights that the persistent kernel's loads get, as TMA takes them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from tileprof.runtime.persistent.driver import MAP_WORDS
 from tileprof.runtime.persistent.launch import Launcher, _heads, _put_stage, max_clusters
 from tileprof.runtime.persistent.plan import arranged
 from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
 
 
 class Recorder:
-    """Stands in for a kernel's arguments: keeps maps by word and pointers by word."""
+    """Stands for a kernel's arguments: keeps maps and pointers by word."""
 
     def __init__(self) -> None:
         self.maps, self.words = {}, {}
@@ -32,7 +34,7 @@ class Recorder:
 
 
 def put(stage, *, pair=False):
-    """The maps and pointers of a stage, and the tensors they are of."""
+    """Return the maps and pointers of a stage, and their tensors."""
     inputs = {}
     for role, v in stage.operator.views().items():
         inputs[role] = torch.zeros(v.elements, dtype=torch.float16).as_strided(v.shape, v.strides, v.offset)
@@ -84,8 +86,31 @@ def test_a_convolution_loads_its_rows_and_those_around_them_once_for_all_taps() 
     result, inputs = put(stage_plans(convolution_pair(8, 56, 64, (112, 32)))[0])
     assert result.maps[0][2:] == ((64, 56, 56, 8), (128, 7168, 401408), (64, 58, 4, 1), (1, 1, 1, 1))
     assert result.maps[MAP_WORDS][2:] == ((64, 9, 64), (128, 1152), (64, 1, 32), (1, 1, 1))
-    pointers = [result.words[2 * MAP_WORDS + n] for n in range(3)]
+    pointers = [result.words[3 * MAP_WORDS + n] for n in range(3)]
     assert pointers == [inputs["out"].data_ptr(), inputs["bias"].data_ptr(), 0]
+
+
+def test_attention_loads_boxes_of_a_head_and_zeros_for_keys_that_no_query_sees() -> None:
+    out = View.contiguous("out", (4, 100, 128), "float16")
+    q, k, v = (
+        View("qkv", (heads, rows, 128), (128, 1024, 1), "float16", at * 128)
+        for heads, rows, at in ((4, 100, 0), (2, 150, 4), (2, 150, 6))
+    )
+    product = Gemm(View.contiguous("x", (150, 64), "float16"), View("w", (64, 1024), (1, 64), "float16"),
+                   View.contiguous("qkv", (150, 1024), "float16"), tile=(128, 128))  # fmt: skip
+    for causal, keys in ((True, 100), (False, 150)):
+        stage = stage_plans(Chain(("qkv", "a"), (product, Attention(q, k, v, out, rows=64, causal=causal))))[1]
+        result, inputs = put(stage)
+        for place, role, sizes in (
+            (0, "k", (128, 2, keys, 1)),
+            (1, "q", (128, 4, 100, 1)),
+            (2, "v", (128, 2, keys, 1)),
+        ):
+            address, _, *shape, steps = result.maps[place * MAP_WORDS]
+            assert address == inputs[role].data_ptr()
+            assert shape == [sizes, (256, 2048, 2048 * inputs[role].shape[1]), (64, 1, 64, 1)]
+            assert steps == (1, 1, 1, 1)
+        assert result.words[3 * MAP_WORDS] == inputs["out"].data_ptr()
 
 
 def test_a_stride_is_one_of_the_box() -> None:

@@ -1,4 +1,4 @@
-"""A pipeline hands the persistent kernel what it needs; the kernel is played by the operators' own tiles on the CPU."""
+"""A pipeline passes the persistent kernel what it needs; the operators' own tiles on the CPU stand for the kernel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Launcher:
 
 @pytest.fixture(autouse=True)
 def fake_gpu(monkeypatch):
-    """A GPU of compute capability 9.0 that is the CPU."""
+    """Provide a GPU of compute capability 9.0 that is the CPU."""
     module = ModuleType("tileprof.runtime.persistent.launch")
     module.Launcher, module.max_clusters = Launcher, lambda split: 132 // split
     monkeypatch.setitem(sys.modules, "tileprof.runtime.persistent.launch", module)
@@ -175,7 +175,7 @@ def test_the_command_runs_a_policy_on_the_gpu_and_compares(monkeypatch, tmp_path
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a pretended GPU")
     monkeypatch.setattr("tileprof.runtime.policy_on_gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
-    monkeypatch.setattr("tileprof.cli.running.run_gpu._times", lambda *_: [])  # needs events of a GPU
+    monkeypatch.setattr("tileprof.cli.running.run_gpu._times", lambda *_: [])  # this needs events of a GPU
     PAIR.policy().save(tmp_path / "p.json")
     assert run(tmp_path / "p.json") == 0
     output = capsys.readouterr().out

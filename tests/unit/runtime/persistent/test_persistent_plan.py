@@ -1,4 +1,6 @@
-"""Plans of the persistent kernel never load what is not written yet, never get stuck, and hold the policy's waits."""
+"""Plans of the persistent kernel never load data before it is written, never deadlock, and contain the policy's
+waits.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,13 @@ def test_no_order_reads_unwritten_memory_or_gets_stuck(plan, seed, ahead) -> Non
 
 
 def without(plan: Plan, wait: int) -> Plan:
-    """The plan with one wait less."""
+    """Return the plan with one wait less."""
     wait_ptr = plan.wait_ptr - (plan.wait_ptr > wait)
     return replace(plan, wait_ptr=wait_ptr.astype(np.int32), waits=np.delete(plan.waits, wait, axis=0))
 
 
 def is_caught(plan: Plan, semaphore: int | None = None) -> bool:
-    """Whether holding back some cluster shows a read or a write that comes too early: first those that post a
+    """Return whether a read or a write comes too early if some cluster is held back, first those that post a
     semaphore.
     """
     posting = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.post_ptr))[plan.posts == semaphore]
@@ -59,13 +61,13 @@ def is_caught(plan: Plan, semaphore: int | None = None) -> bool:
 @pytest.mark.parametrize("kind", ["tile", "row", "fewest"])
 @pytest.mark.parametrize(("split", "every"), [(1, 1), (4, 3), pytest.param(4, 1, marks=pytest.mark.nightly)])
 def test_a_product_or_convolution_without_any_one_of_its_waits_is_caught(kind, split, every) -> None:
-    """In the gate every third wait is left out where there are many."""
+    """In the gate, every third wait is left out if there are many."""
     mlp = gelu_mlp(96, (64, 64), (64, 96), 256, 256)
     pair = convolution_pair(1, 6, 64, (12, 32))
     for chain in (mlp, pair):
         plan = plan_of(
             policy_of(chain, kind), chain, clusters=64, split=split
-        )  # a tile each: no order of tasks stands in for a wait
+        )  # one tile each, so that no order of tasks replaces a wait
         assert len(plan.waits)
         assert not is_caught(plan)
         assert all(is_caught(without(plan, w), plan.waits[w, 2]) for w in range(0, len(plan.waits), every))

@@ -1,4 +1,4 @@
-"""Faults of a pipeline on a GPU; the operators' own tiles on the CPU stand in for the kernel."""
+"""Faults of a pipeline on a GPU; the operators' own tiles on the CPU stand for the kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STALE = 7
 
 
 class Launcher:
-    """Computes the stages one after the other; ``wrong`` adds one to their last result."""
+    """Computes the stages in order; ``wrong`` adds one to their last result."""
 
     launched = 0
     wrong = False
@@ -41,7 +41,7 @@ class Launcher:
 
 
 class Stream:
-    """Notes for which it waited."""
+    """Records what it waited for."""
 
     def __init__(self) -> None:
         self.awaited: list[Stream] = []
@@ -52,7 +52,7 @@ class Stream:
 
 @pytest.fixture(autouse=True)
 def stream(monkeypatch):
-    """A GPU of compute capability 9.0 that is the CPU; its current stream."""
+    """Provide a GPU of compute capability 9.0 that is the CPU, and its current stream."""
     module = ModuleType("tileprof.runtime.persistent.launch")
     module.Launcher, module.max_clusters = Launcher, lambda split: 132 // split
     monkeypatch.setitem(sys.modules, "tileprof.runtime.persistent.launch", module)

@@ -1,4 +1,4 @@
-"""A kernel that computes something else than its operator is found out; one that rounds otherwise is not accused."""
+"""A kernel that computes another function than its operator is detected; other rounding is accepted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_no_number_on_both_sides_is_right(results) -> None:
 
 def test_pieces_are_judged_by_the_size_of_the_whole(monkeypatch) -> None:
     expected = torch.randn(4, 25, generator=torch.Generator().manual_seed(2))
-    expected[3] *= 1e-3  # below what the size of the whole lets pass
+    expected[3] *= 1e-3  # below the error that the size of the whole tensor allows
     actual = expected + torch.linspace(0.0, 0.1, 100).reshape(4, 25)
     counts = set()
     for size in (7, 25, 99, 100, 1000):

@@ -16,7 +16,7 @@ def programs(draw) -> list[frozenset[int]]:
 
 
 def behind(lane_plan) -> list[set[int]]:
-    """Stages that have ended when each stage begins, by walking streams and events back."""
+    """Return the stages that have ended when each stage begins, by following streams and events back."""
     matches = []
     for number, lane in enumerate(lane_plan):
         end_set: set[int] = set()

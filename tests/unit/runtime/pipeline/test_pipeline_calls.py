@@ -1,4 +1,4 @@
-"""A policy as a callable: what it returns, when it falls back, what it refuses."""
+"""A policy as a callable: its results, when it falls back, and what it refuses."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_tensor_that_stages_write_again_keeps_its_last_value() -> None:
 
 
 def without_check(policy: Policy, stage: int, role: str, **changes: object) -> Policy:
-    """The policy with another layout of one operand of one stage."""
+    """Return the policy with another layout of one operand of one stage."""
     operator_text = policy.stages[stage].operator
     operands = operator_text["operands"] | {role: operator_text["operands"][role] | changes}
     other = replace(policy.stages[stage], operator=operator_text | {"operands": operands})

@@ -1,4 +1,6 @@
-"""One policy file for a range of sizes: proved for all, refused where it breaks, the same numbers at each."""
+"""One policy file for a range of sizes: proved for all, refused if it is unsound for one, with the same results at
+each.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ RANDOM_SIZES = 50
 
 
 def products(rows: int, heights: tuple[int, int], along: str = "y") -> Chain:
-    """Two products of tiles of different heights; the second adds what the first has read."""
+    """Two products with tiles of different heights; the second adds what the first has read."""
     up = Gemm(
         matrix("x", rows, 48), weight("w1", 48, 80), matrix("h", rows, 80), matrix("b", 80), tile=(heights[0], 32),
         epilogue="relu",
@@ -68,7 +70,7 @@ def test_a_proved_policy_is_sound_at_sizes_drawn_at_random(heights, along) -> No
     along=st.sampled_from("xy"),
 )  # fmt: skip
 def test_sizes_with_the_same_numbers_of_row_tiles_have_the_same_relation(size, other, first, second, along) -> None:
-    """Check what the proof rests on, against the bytes that the tiles touch."""
+    """Check the assumption of the proof on the bytes that the tiles touch."""
     chains = [products(n, (first, second), along) for n in (size, other)]
     if chains[0].operators[0].grid == chains[1].operators[0].grid and (
         chains[0].operators[1].grid == chains[1].operators[1].grid
@@ -102,7 +104,7 @@ def test_a_guard_of_divisibility_has_only_its_sizes() -> None:
 
 
 def mutants(document):
-    """Documents that wait for less, each with what was done to it."""
+    """Yield documents that wait for less, each with the change."""
     for number, edge in enumerate(document["policy"]["edges"]):
         for what, change in (
             ("value", {"value": f"({edge['value']}) - 1"}),
@@ -120,8 +122,8 @@ def mutants(document):
             edges = list(document["policy"]["edges"])
             edges[number] = edge | change
             yield f"{number}: {what}", document | {"policy": document["policy"] | {"edges": edges}}
-        left = [e for n, e in enumerate(document["policy"]["edges"]) if n != number]
-        yield f"{number}: no edge", document | {"policy": document["policy"] | {"edges": left}}
+        other_edges = [e for n, e in enumerate(document["policy"]["edges"]) if n != number]
+        yield f"{number}: no edge", document | {"policy": document["policy"] | {"edges": other_edges}}
     for number, array in enumerate(document["policy"]["semaphores"]):
         shifted_array = dict(array, of=[f"max(0, {array['of'][0]} - 1)", *array["of"][1:]])
         arrays = [shifted_array if n == number else a for n, a in enumerate(document["policy"]["semaphores"])]

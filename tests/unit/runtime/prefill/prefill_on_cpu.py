@@ -1,4 +1,4 @@
-"""The prefill kernel's own source on the CPU, run by the machine in `emulated/`; `launch.py` gives it its arguments."""
+"""Runs the prefill kernel's source on the CPU, in the machine of `emulated/`; `launch.py` computes its arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tileprof.runtime.prefill.shape import PrefillShape
 def compiled(
     shape: PrefillShape, blocks: int, folder: Path, patch: Patch | None = None, timeout_ns: int = 1_000_000_000
 ) -> Path:
-    """A library of the kernel for a shape, in a new folder beside machine.o."""
+    """Build the kernel for a shape as a library, in a new folder beside machine.o."""
     texts = KERNEL.texts()
     header = shape.header(blocks, LaunchOptions(timeout_ns=timeout_ns))
     texts["config.h"] = without_products(header)
@@ -31,7 +31,8 @@ def compiled(
 class HostPrefill(launch.Prefill):
     """`Prefill` on the machine.
 
-    Launches follow each other on the same memory, as on a GPU; `said` is what the machine found in the last.
+    Launches follow each other on the same memory, as on a GPU; `said` is the fault that the machine detected in the
+    last one.
     """
 
     def __init__(self, shape: PrefillShape, blocks: int, library: Path) -> None:
@@ -46,13 +47,13 @@ class HostPrefill(launch.Prefill):
         self._workspace = flat[at : at + self._kept.numel()].copy_(self._kept)
 
     def start(self, layers: list[dict[str, Any]], model: dict[str, Any], logits: torch.Tensor, seed: int) -> str | None:
-        """Return what the machine found in a launch in the order of a seed; None if nothing."""
+        """Return the fault that the machine detects in a launch in the order of a seed, or None."""
         poison = self._workspace[self._parts : self._flags].view(torch.float16)
         poison.fill_(float("nan"))
 
         def enter(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(seed, blocks, 1)
-            schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
+            schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # unordered words arrive in the end
             flags = self._workspace[self._flags :]
             actual = self._run(
                 ctypes.c_void_p(arguments.pointers[0]),

@@ -1,6 +1,6 @@
-"""Prefills of LLaMAs of transformers are found in their graphs, whole.
+"""Prefills of LLaMAs of transformers are found in their graphs as a whole.
 
-What differs is left alone, with the reason in the log.
+Others are left out, with the reason in the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CALLS = {"a sequence": (1, 24, False), "two sequences": (2, 7, False), "keys are
 
 @cache
 def graph_of(batch: int, length: int, *, cached: bool, kind: str = "Llama") -> fx.Graph:
-    """The graph of a prefill."""
+    """Return the graph of a prefill."""
     config = getattr(transformers, f"{kind}Config")(**SIZES)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(torch.bfloat16).eval()
     (module,) = inference_graphs(model, torch.randint(0, 96, (batch, length)), use_cache=cached)
@@ -44,7 +44,7 @@ def graph_of(batch: int, length: int, *, cached: bool, kind: str = "Llama") -> f
 
 
 def copied(graph: fx.Graph) -> fx.Graph:
-    """A graph that a test may change."""
+    """Return a graph that a test may change."""
     copy = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -60,8 +60,10 @@ def test_a_prefill_is_one_region_that_the_backend_takes(name):
     assert unfit(graph, region) is None
     assert aten.convex(region.nodes)
     assert len(region.outputs) == (5 if cached else 1)
-    left = [node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)]
-    assert not {ATEN.mm.default, ATEN.index.Tensor, ATEN.where.self, ATEN.mean.dim} & set(left)
+    other_targets = [
+        node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)
+    ]
+    assert not {ATEN.mm.default, ATEN.index.Tensor, ATEN.where.self, ATEN.mean.dim} & set(other_targets)
     shape = shape_of(matched(region.outputs[-1], prefill=True))
     assert (shape.batch, shape.length, shape.layers, shape.cache) == (batch, length, 2, length if cached else 0)
     assert (shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.vocabulary) == (128, 256, 4, 2, 96)

@@ -1,6 +1,5 @@
-"""The prefill's own source, run on the CPU thread by thread in adversarial orders.
-
-PyTorch's results, always the same bits, and planted faults are seen.
+"""The prefill's source, run on the CPU thread by thread in adversarial orders: PyTorch's results, always the same bits,
+and planted faults are detected.
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ def model_of(name: str) -> HostModel:
 def launches(
     name: str, library: Path, seeds: tuple[int, ...], right: torch.Tensor | None = None
 ) -> tuple[list[torch.Tensor], str | None]:
-    """Logits of launches that follow each other on the same memory, and what the machine found.
+    """Return logits of launches that follow each other on the same memory, and the faults that the machine detected.
 
-    The first launch whose logits are not ``right`` is the last.
+    Stops at the first launch whose logits are not ``right``.
     """
     shape, blocks = CASES[name]
     prefill, model, results = HostPrefill(shape, blocks, library), model_of(name), []

@@ -1,5 +1,5 @@
-"""Times predicted for whole models: close to what an H200 measured, from constants of one model per family, and in the
-direction in which models grow.
+"""Times predicted for whole models: close to the times measured on an H200, from constants of one model per family, and
+larger for larger models.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def test_a_run_of_blocks_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) -> 
     path = write_trace(timeline, tmp_path / "run.tileprof", H200, ["infer.py"])
     assert not validate(load(path))
     graph = build_graph(load(path))
-    whole = plan_of_blocks(plan, memory_of(plan, reuse=False))  # the trace has a buffer per matrix, wherever it lies
+    # the trace has a buffer per matrix, whatever its address
+    whole = plan_of_blocks(plan, memory_of(plan, reuse=False))
     matches = {}
     for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
         parent, child, _ = graph.blocks[number].edges()
@@ -123,7 +124,8 @@ def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) 
     for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
         parent, child, _ = graph.blocks[number].edges()
         matches.setdefault((producer, consumer), set()).update(zip(parent.tolist(), child.tolist(), strict=True))
-    apart = plan_network(small(2), 16, reuse=False)  # the trace has a buffer per layer, wherever its rows lie
+    # the trace has a buffer per layer, whatever the address of its rows
+    apart = plan_network(small(2), 16, reuse=False)
     needs = plan_of_network(apart).needed
     assert matches == {key: set(zip(p.tolist(), c.tolist(), strict=True)) for key, (p, c) in needs.items() if len(p)}
     assert (timeline.stages[0].end_ns - timeline.stages[0].begin_ns == 500).all()

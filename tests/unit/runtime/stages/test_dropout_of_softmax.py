@@ -1,4 +1,4 @@
-"""Dropout of a softmax stage: the same elements on the CPU and in the kernel, and the share that was asked for."""
+"""Dropout of a softmax stage: the same elements on the CPU and in the kernel, and the requested share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULUS = 2**32
 
 
 def by_hand(seed: int, number: int) -> int:
-    """Philox4x32-10 as its paper writes it, in Python's unbounded numbers."""
+    """Compute Philox4x32-10 as its paper defines it, in Python's unbounded numbers."""
     counter = [number % MODULUS, number // MODULUS, 0, 0]
     key = [seed % MODULUS, seed // MODULUS]
     for _ in range(10):

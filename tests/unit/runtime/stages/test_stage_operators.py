@@ -1,4 +1,4 @@
-"""Each operator computes what PyTorch computes, and touches what it says."""
+"""Each operator computes what PyTorch computes, and touches the bytes that it declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The integer tables that kernels read say what the policy says."""
+"""The integer tables that kernels read agree with the policy."""
 
 from __future__ import annotations
 

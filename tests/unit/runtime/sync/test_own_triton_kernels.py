@@ -1,4 +1,4 @@
-"""Kernels of a user with the two lines in them, where there is no GPU: they run as they did."""
+"""A user's kernels with the two added lines, without a GPU: they run as before."""
 
 from __future__ import annotations
 

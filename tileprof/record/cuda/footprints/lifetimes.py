@@ -154,14 +154,14 @@ class Lifetimes:
 
     def in_trace(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where these stand in the trace, which is elsewhere where memory has several addresses."""
-        moved = addresses.copy()
+        trace_addresses = addresses.copy()
         leaves = self.leaves()
         if self._views and len(leaves.edges):
             piece = leaves.find(addresses)
             for number, base in self._shared.values():
                 in_buffer = (piece >= 0) & (leaves.buffer[piece] == number)
-                moved[in_buffer] += base - leaves.base[piece[in_buffer]]
-        return moved
+                trace_addresses[in_buffer] += base - leaves.base[piece[in_buffer]]
+        return trace_addresses
 
     def allocate_tensor(self, base: int, size: int, kind: str) -> None:
         """A framework's allocator hands out a part of a segment."""
@@ -254,10 +254,10 @@ class Lifetimes:
         while at < end:
             segment = self._segments.holding(at)
             beside = next((high for low, high in self._beside if low <= at < high), at)
-            reached = self._segments.ends[segment] if segment >= 0 else beside
-            if reached == at:
+            segment_end = self._segments.ends[segment] if segment >= 0 else beside
+            if segment_end == at:
                 return False
-            at = reached
+            at = segment_end
         return base < end
 
     def _add(self, base: int, end: int, kind: str, *, before_start: bool = False) -> None:

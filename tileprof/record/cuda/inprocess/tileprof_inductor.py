@@ -184,7 +184,7 @@ def instrumented(source: str) -> str:
     """Return the wrapper module with calls of `mark` above its calls and before its returns; unchanged when it is
     none.
     """
-    out, inside, changed, activation = [], -1, False, ""
+    out, inside, is_instrumented, activation = [], -1, False, ""
     for line in source.splitlines(keepends=True):
         function = _FUNCTION.match(line)
         width = len(line) - len(line.lstrip())
@@ -197,12 +197,12 @@ def instrumented(source: str) -> str:
             out.append(f"{leaves['indent']}_tileprof_mark('', '')\n")
         code = inside >= 0 and not line.lstrip().startswith("#")
         out.append(_around(line, activation) if code else line)
-        changed |= out[-1] != line
+        is_instrumented |= out[-1] != line
         if comment:
-            changed, activation = True, comment["activation"] or ""
+            is_instrumented, activation = True, comment["activation"] or ""
             names = operators(comment["ops"]), comment["modules"] or ""
             out.append(f"{comment['indent']}_tileprof_mark({names[0]!r}, {names[1]!r})\n")
-    return _with_head("".join(out)) if changed else source
+    return _with_head("".join(out)) if is_instrumented else source
 
 
 def _around(line: str, activation: str) -> str:

@@ -24,7 +24,7 @@ def start() -> None:
     try:
         from cupti import cupti
 
-        cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), _completed)
+        cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), _write_activities)
         cupti.activity_enable(cupti.ActivityKind.CONCURRENT_KERNEL)
     except Exception as error:  # noqa: BLE001 - the program continues whatever CUPTI says
         with open(os.path.join(folder, "failed.txt"), "w", encoding="utf-8") as file:
@@ -33,7 +33,7 @@ def start() -> None:
     atexit.register(_finish, cupti, folder)
 
 
-def _completed(activities: list[Any]) -> None:
+def _write_activities(activities: list[Any]) -> None:
     for a in activities:
         row = {
             "name": a.name, "grid": [a.grid_x, a.grid_y, a.grid_z], "block": [a.block_x, a.block_y, a.block_z],

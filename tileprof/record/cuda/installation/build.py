@@ -67,8 +67,8 @@ def build(architecture: str) -> Built:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, commands))
         _run([str(compiler), *HOST_FLAGS, *objects.values(), *LINK_FLAGS, "-o", str(work / LIBRARY)])
-        for made in objects.values():
-            Path(made).unlink()
+        for object_file in objects.values():
+            Path(object_file).unlink()
         (work / "built.json").write_text(json.dumps(parts, indent=1))
 
     folder = building.cached(building.cache_folder("cuda") / key_of(parts), (LIBRARY, PATCHES), make, WHAT)

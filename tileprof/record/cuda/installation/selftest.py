@@ -154,13 +154,13 @@ def _formula(kernel: str, where: Buffers, *, flip: bool) -> Callable[[int], Touc
             WRITE: [_span(target, tile, 1024)],
             ATOMIC: [_span(where["counters"] + 1024, tile, 64)],
         },
-        "copy_tensor": lambda tile: _copied([tile], where),
-        "copy_tensor_clusters": lambda tile: _copied([2 * tile, 2 * tile + 1], where),
+        "copy_tensor": lambda tile: _copied_ranges([tile], where),
+        "copy_tensor_clusters": lambda tile: _copied_ranges([2 * tile, 2 * tile + 1], where),
     }
     return formulas.get(name)
 
 
-def _copied(boxes: list[int], where: Buffers) -> TouchedRanges:
+def _copied_ranges(boxes: list[int], where: Buffers) -> TouchedRanges:
     return {
         READ: [r for box in boxes for r in _box(where["from"], box)],
         WRITE: [r for box in boxes for r in _box(where["to"], box)],

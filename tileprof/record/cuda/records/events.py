@@ -561,7 +561,7 @@ def fields_of(kind: str) -> dict[str, bool]:
     return own | _WORDS.get(kind, {})
 
 
-_REQUIRED_FIELDS = {kind: [name for name, needed in fields_of(kind).items() if needed] for kind in KINDS}
+_REQUIRED_FIELDS = {kind: [name for name, required in fields_of(kind).items() if required] for kind in KINDS}
 
 
 def checked(event: dict[str, Any], where: str) -> dict[str, Any]:

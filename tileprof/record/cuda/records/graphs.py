@@ -108,8 +108,8 @@ class Graphs:
         """
         if launch not in self._launched or launch not in self._ended:
             return True
-        ended, threads = self._ended[launch]
-        return threads == 0 and ended == min(self._launched[launch], raw.LAST_GENERATION)
+        node_count, threads = self._ended[launch]
+        return threads == 0 and node_count == min(self._launched[launch], raw.LAST_GENERATION)
 
     def _is_lost(self, launch: int) -> bool:
         """Return whether nodes that never ended under this launch's id may have written records under another."""

@@ -191,13 +191,13 @@ def time_passes(folder: Path) -> list[TimePass]:
     for process in sorted(folder.glob("process-*")):
         rows, failure_file = process / "kernels.jsonl", process / "failed.txt"
         if rows.exists():
-            passes.append(_timed(rows))
+            passes.append(_read_times(rows))
         elif failure_file.exists():
             passes.append(TimePass([], failure_file.read_text(encoding="utf-8")))
     return sorted(passes, key=lambda p: -len(p.rows))
 
 
-def _timed(path: Path) -> TimePass:
+def _read_times(path: Path) -> TimePass:
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except ValueError:

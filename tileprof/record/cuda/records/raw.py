@@ -137,7 +137,7 @@ def read(folder: Path) -> Process:
             raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}.")
     path = folder / "entries.bin"
     entries = np.fromfile(path, dtype=ENTRY) if path.exists() else np.empty(0, ENTRY)
-    events, lost_entries = _copied(_of_the_program(events), len(entries))
+    events, lost_entries = _copied_records(_of_the_program(events), len(entries))
     process = grouped(folder, events, entries)
     process.lost = lost_entries
     return process
@@ -155,7 +155,7 @@ def _of_the_program(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return events_kept
 
 
-def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, Any]], int]:
+def _copied_records(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, Any]], int]:
     """Return what a process that ended early has surely copied from the device, and how many launches come after.
 
     Records leave the device at a drain. A launch without records looks like one that touches nothing, so what comes

@@ -84,8 +84,8 @@ def _spans(tile: I64, low: I64, high: I64) -> tuple[I64, I64] | None:
     if not np.array_equal(np.unique(pieces[:, 0]), np.unique(tile)):
         return None
     head = np.flatnonzero(np.append(True, pieces[1:, 0] != pieces[:-1, 0]))
-    reached = np.maximum.accumulate(pieces[:, 2] + pieces[:, 0] * (1 << 40)) - pieces[:, 0] * (1 << 40)
-    torn = (pieces[1:, 0] == pieces[:-1, 0]) & (pieces[1:, 1] > reached[:-1])
+    ends_so_far = np.maximum.accumulate(pieces[:, 2] + pieces[:, 0] * (1 << 40)) - pieces[:, 0] * (1 << 40)
+    torn = (pieces[1:, 0] == pieces[:-1, 0]) & (pieces[1:, 1] > ends_so_far[:-1])
     return None if torn.any() else (pieces[head, 1], np.maximum.reduceat(pieces[:, 2], head))
 
 

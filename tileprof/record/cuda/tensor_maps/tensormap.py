@@ -64,8 +64,8 @@ class TensorMap:
 def decode(words: NDArray[np.uint32], *, loaded: bool = False) -> TensorMap | None:
     """Return the map in 16 words; None when they cannot be one.
 
-    ``loaded``: a kernel loads through it, so that it is one, of a narrow tensor or one that repeats (a stride of 0),
-    too.
+    ``loaded``: a kernel loads through it, so that it is one, of a narrow tensor or one that repeats (a stride of 0)
+    anywhere, too. Results of cuBLAS's products repeat outside of their dimensions.
     """
     w = [int(x) for x in words]
     base = w[0] | w[1] << 32
@@ -77,12 +77,24 @@ def decode(words: NDArray[np.uint32], *, loaded: bool = False) -> TensorMap | No
     box = [(w[13] >> 24) + 1, *((w[14] >> 8 * d & 255) + 1 for d in range(dims - 1))]
     steps = [(w[13] >> 3 * d & 7) + 1 for d in range(dims)]
     sizes = [x + 1 for x in w[8 : 8 + dims]]
-    repeats = any(size > 1 and not stride for size, stride in zip(sizes, strides, strict=True))
-    if not loaded and (sizes[0] * element < SMALLEST or repeats):
+    if not loaded and (sizes[0] * element < SMALLEST or _repeats_within(sizes, strides)):
         return None
     return TensorMap(
         base, element, tuple(sizes), tuple(strides), tuple(box), tuple(steps), bool(w[2] & 1), tuple(w[2:WORDS])
     )
+
+
+def _repeats_within(sizes: list[int], strides: list[int]) -> bool:
+    """Return whether a tensor repeats anywhere but in dimensions outside of two or more that lie apart in memory."""
+    outer = [(size, stride) for size, stride in zip(sizes[1:], strides[1:], strict=True) if size > 1]
+    apart = [pair for pair in outer if pair[1]]
+    if len(apart) == len(outer):
+        return False
+    end, ordered = sizes[0] * strides[0], bool(apart) and outer[: len(apart)] == apart
+    for size, stride in apart:
+        ordered &= stride >= end
+        end += (size - 1) * stride
+    return not ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +159,8 @@ def _unrolled(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     times = count[:, dimension]
     index = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-    moved = np.repeat(address, times) + index * step[dimension] * stride[dimension]
-    return np.repeat(load, times), moved, np.repeat(length, times), np.repeat(count, times, axis=0)
+    addresses = np.repeat(address, times) + index * step[dimension] * stride[dimension]
+    return np.repeat(load, times), addresses, np.repeat(length, times), np.repeat(count, times, axis=0)
 
 
 def calibrate(driver: ctypes.CDLL) -> None:

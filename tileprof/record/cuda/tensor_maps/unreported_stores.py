@@ -218,9 +218,9 @@ class Owners:
         if by_item is not None:
             return WrittenBoxes(by_item, "inferred", "each work item writes its rows by its columns", split)
         if not complete:
-            return _everything([], geometry, lifetimes, "not all of its parameters were seen")
+            return _all_tensors([], geometry, lifetimes, "not all of its parameters were seen")
         as_loaded = _as_loaded(outputs, loads)
-        return as_loaded or _everything(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
+        return as_loaded or _all_tensors(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
 
     def _replayed_regions(self, launch: int) -> tuple[list[tuple[int, int, int]], str]:
         """Return result, region and address of each tensor that replays of this launch saw written, or why not."""
@@ -457,7 +457,7 @@ def _as_loaded(outputs: list[TensorMap], loads: list[Loads]) -> WrittenBoxes | N
     return None
 
 
-def _everything(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> WrittenBoxes:
+def _all_tensors(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> WrittenBoxes:
     if others:
         ranges = [(m.base, m.base + m.bytes) for m in others]
         return WrittenBoxes(whole(ranges, geometry.tiles), "conservative", f"{why}; every tile stands as writer of all")

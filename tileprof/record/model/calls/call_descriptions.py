@@ -34,9 +34,9 @@ def described_calls(trace: Recording) -> dict[int, list[tuple[int, dict[str, Any
         try:
             call = parse_json(text) if text else {}
         except ValueError as error:
-            raise _damaged(launch, str(error)) from None
+            raise _damaged_call_error(launch, str(error)) from None
         if not isinstance(call, dict):
-            raise _damaged(launch, "no object")
+            raise _damaged_call_error(launch, "no object")
         if "number" in call:
             _check(launch, call, sizes.tolist())
             calls.setdefault(call["number"], []).append((launch, call))
@@ -56,7 +56,7 @@ def refusing(operator: Operator, launch: int) -> Operator:
         except UserError:
             raise
         except Exception as error:  # the arguments are data, and a model takes them for a call that PyTorch took
-            raise _damaged(launch, f"{call.op} takes no such arguments ({type(error).__name__})") from error
+            raise _damaged_call_error(launch, f"{call.op} takes no such arguments ({type(error).__name__})") from error
 
     return replace(operator, entry=replace(entry, model=refused))
 
@@ -64,15 +64,15 @@ def refusing(operator: Operator, launch: int) -> Operator:
 def _check(launch: int, call: dict[str, Any], sizes: list[int]) -> None:
     tensors, places = call.get("tensors"), call.get("places")
     if type(call["number"]) is not int or not isinstance(call.get("arguments"), dict) or not isinstance(places, dict):
-        raise _damaged(launch, "number, arguments or places are of another form")
+        raise _damaged_call_error(launch, "number, arguments or places are of another form")
     if not isinstance(tensors, list):
-        raise _damaged(launch, "tensors are no list")
+        raise _damaged_call_error(launch, "tensors are no list")
     for number, tensor in enumerate(tensors):
         wrong = _wrong_tensor(tensor, sizes)
         if wrong:
-            raise _damaged(launch, f"tensor {number} {wrong}")
+            raise _damaged_call_error(launch, f"tensor {number} {wrong}")
     if not all(_refers(value, len(tensors)) for value in places.values()):
-        raise _damaged(launch, "places name a tensor that is not there")
+        raise _damaged_call_error(launch, "places name a tensor that is not there")
 
 
 def _wrong_tensor(tensor: Any, sizes: list[int]) -> str:
@@ -116,5 +116,5 @@ def _refers(value: Any, tensors: int) -> bool:
     return True
 
 
-def _damaged(launch: int, why: str) -> TraceError:
+def _damaged_call_error(launch: int, why: str) -> TraceError:
     return TraceError(f"launch {launch}: the recorded call of its operator is damaged: {why:.200}; record it again")

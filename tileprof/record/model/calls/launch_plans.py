@@ -169,6 +169,6 @@ def _without_empty(kernel: Kernel) -> Kernel:
     renumbered = (np.cumsum(has_bytes) - 1).astype(np.int32)
     boxes = replace(boxes, operand=renumbered[boxes.operand])
     operands = tuple(o for o, u in zip(kernel.operands, has_bytes, strict=True) if u)
-    awaited = frozenset(int(renumbered[slot]) for slot in kernel.awaited if has_bytes[slot])
+    awaited_slots = frozenset(int(renumbered[slot]) for slot in kernel.awaited if has_bytes[slot])
     footprint = Footprint(kernel.footprint.block, boxes)
-    return replace(kernel, operands=operands, footprint=footprint, awaited=awaited)
+    return replace(kernel, operands=operands, footprint=footprint, awaited=awaited_slots)

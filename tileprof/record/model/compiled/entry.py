@@ -46,9 +46,9 @@ def compiler(session: Session, before: Callable[[], None]) -> Iterator[None]:
 
         session.remark(FUSED)
         session.compiles = True
-        called, converted = torch.nn.Module.__call__, torch.nn.Module._apply  # noqa: SLF001 - ours, in its place
-        for function in (Mode.__torch_dispatch__, called, converted, unless_compiling(print)):
-            _unfollowed(function)
+        module_call, converted = torch.nn.Module.__call__, torch.nn.Module._apply  # noqa: SLF001 - ours, in its place
+        for function in (Mode.__torch_dispatch__, module_call, converted, unless_compiling(print)):
+            _keep_dynamo_out(function)
         mode, settings = options.pop("mode", None), options.pop("options", None)
         options["backend"] = Backend(session, _settings(mode, settings, options.get("dynamic")))
         return original(model, **options)
@@ -60,7 +60,7 @@ def compiler(session: Session, before: Callable[[], None]) -> Iterator[None]:
         torch.compile = original
 
 
-def _unfollowed(function: Any) -> None:
+def _keep_dynamo_out(function: Any) -> None:
     """Let Dynamo run a function of tileprof as it is, where the program calls it between two compiled graphs."""
     frames: Any = import_module("torch._dynamo.eval_frame")
     skip = getattr(frames, "skip_code", None)

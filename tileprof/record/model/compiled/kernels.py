@@ -131,7 +131,7 @@ class CompiledKernel:
         note = _NOTE + (_TUNED.format(count=count, ordinal=("first", "second")[choice.index]) if count > 1 else "")
         coverage = "exact"
         try:
-            accepted = _accepted(self.source, self.name, bound)
+            accepted = _accepted_arguments(self.source, self.name, bound)
             result = evaluate(self.source, self.name, accepted, grid, spaces)
             footprint, flops = result.footprint, result.flops
             if result.bounded:
@@ -151,7 +151,7 @@ class CompiledKernel:
         return kernel, bool(values_read)
 
 
-def _accepted(source: str, name: str, bound: dict[str, Any]) -> dict[str, Any]:
+def _accepted_arguments(source: str, name: str, bound: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that the kernel has: heuristics name some that it sets itself."""
     match = re.search(rf"^def {re.escape(name)}\((.*?)\):", source, re.DOTALL | re.MULTILINE)
     function = match or re.search(r"^@triton\.jit\ndef \w+\((.*?)\):", source, re.DOTALL | re.MULTILINE)
@@ -190,11 +190,11 @@ def _choose(source: str, name: str) -> _Choice:
         mock.patch.object(helpers, "set_driver_to_gpu"),
     )
     with patches[0], patches[1]:
-        exec(_compiled(source, name), vars(module))  # noqa: S102 - Inductor's own code, as it would run
+        exec(_compiled_code(source, name), vars(module))  # noqa: S102 - Inductor's own code, as it would run
     return choices[-1]
 
 
-def _compiled(source: str, name: str) -> Any:
+def _compiled_code(source: str, name: str) -> Any:
     """Return the code under a file name that `inspect` finds: Triton reads the source of what it decorates."""
     import linecache  # noqa: PLC0415 (only here)
 

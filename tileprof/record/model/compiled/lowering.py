@@ -113,7 +113,7 @@ def _lower_part(
     cache: Any = __import__("torch._inductor.codecache", fromlist=["PyCodeCache"]).PyCodeCache
     utils: Any = __import__("torch._inductor.utils", fromlist=["copy_misaligned_inputs"])
     mode = detect_fake_mode(examples)
-    moved = _on_gpu(part)
+    gpu_graph = _on_gpu(part)
     with mode if mode is not None else _no_context():
         inputs = [_like(example) for example in examples]
 
@@ -128,12 +128,14 @@ def _lower_part(
         stack.enter_context(_seeds_looked_up())
         stack.enter_context(mock.patch.object(torch.Tensor, "copy_", _copied_to, create=True))
         stack.enter_context(mock.patch.object(torch.Tensor, "contiguous", _contiguous, create=True))
-        stack.enter_context(mock.patch.object(inductor, "fake_tensor_prop", _propagated(inductor.fake_tensor_prop)))
+        stack.enter_context(
+            mock.patch.object(inductor, "fake_tensor_prop", _propagation_to_gpu(inductor.fake_tensor_prop))
+        )
         stack.enter_context(mock.patch.object(cache, "load_by_key_path", classmethod(load_by_key_path)))
         stack.enter_context(_named_modules())
         stack.enter_context(choices.unmeasured(device.sms, listener.remark))
         stack.enter_context(config.patch(valid_settings))
-        code = inductor.compile_fx_inner(moved, inputs, **options)
+        code = inductor.compile_fx_inner(gpu_graph, inputs, **options)
 
     def run(arguments: list[Any]) -> Any:
         with (
@@ -185,7 +187,7 @@ def _seeds_looked_up() -> Iterator[None]:
         yield
 
 
-def _propagated(original: Callable[..., Any]) -> Callable[..., Any]:
+def _propagation_to_gpu(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what gives nodes their tensors on the GPU: those that they had on the CPU, moved.
 
     To compute them again, as ``original`` does, takes a driver for some operators.
@@ -271,13 +273,13 @@ def _like(value: Any) -> Any:
 
 def _on_gpu(part: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Return a copy of the graph in which everything that named the CPU names the GPU."""
-    moved = copy.deepcopy(part)
+    gpu_graph = copy.deepcopy(part)
 
     def device(value: Any) -> Any:
         return GPU if isinstance(value, torch.device) and value.type == "cpu" else value
 
-    for node in moved.graph.nodes:
+    for node in gpu_graph.graph.nodes:
         node.args = torch.fx.node.map_aggregate(node.args, device)
         node.kwargs = torch.fx.node.map_aggregate(node.kwargs, device)
-    moved.recompile()
-    return moved
+    gpu_graph.recompile()
+    return gpu_graph

@@ -65,7 +65,7 @@ def load(key: str, path: str, attributes: dict[str, Any] | None, listener: Liste
 
     with mock.patch.dict(sys.modules, {"tileprof_inductor": hooks}), mock.patch.object(compiler, "triton", triton):
         exec(compile(text, path, "exec"), vars(module))  # noqa: S102 - Inductor's own code, as it would run
-    vars(module).update({name: value for name, value in _replaced(listener).items() if name in vars(module)})
+    vars(module).update({name: value for name, value in _replacements(listener).items() if name in vars(module)})
     vars(module).update(attributes or {})
     return module
 
@@ -74,7 +74,7 @@ _WRAPPER = re.compile(r"^\s*def call\(", re.MULTILINE)
 """A template's candidate, which Inductor would measure, has none."""
 
 
-def _replaced(listener: Listener) -> dict[str, Callable[..., Any]]:
+def _replacements(listener: Listener) -> dict[str, Callable[..., Any]]:
     """Return counterparts of what the wrapper takes from C++."""
 
     def empty_on_gpu(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -62,7 +62,7 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
             )[0]
         if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability)):
             return operator._op_dk(_IMPLICIT, *inputs, scale=scale, enable_gqa=enable_gqa)  # noqa: SLF001 - PyTorch's
-        return _fused(choice, *inputs, scale=scale)
+        return _fused_attention(choice, *inputs, scale=scale)
 
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", attention, "AutogradCPU")
@@ -95,21 +95,21 @@ def backend(
         return Backend.MATH
     if 0 in (query.shape[2], key.shape[2]) or (mask is not None and mask.stride(-1) != 1):
         return Backend.MATH
-    allowed = torch.backends.cuda
+    backends = torch.backends.cuda
     dense = all(t.stride(-1) == 1 for t in (query, key, value))
     half = query.dtype in _HALF
     widths = query.shape[3], value.shape[3]
     if (dense or query.shape[3] == 1) and half:
         cudnn = max(widths) <= _CUDNN_WIDEST and not any(w % 8 for w in widths) and key.shape[2] != 1
         cudnn = cudnn and not (dropout and query.shape[2] == 1)
-        cudnn = cudnn and capability[0] in _PREFER_CUDNN and allowed.cudnn_sdp_enabled()
+        cudnn = cudnn and capability[0] in _PREFER_CUDNN and backends.cudnn_sdp_enabled()
         if cudnn and _mask_of_cudnn(mask, query, key):
             return Backend.CUDNN
         square = not causal or query.shape[2] == key.shape[2]
         flash = mask is None and max(widths) <= _FLASH_WIDEST and widths[0] == widths[1] and square
-        if flash and capability >= (8, 0) and allowed.flash_sdp_enabled():
+        if flash and capability >= (8, 0) and backends.flash_sdp_enabled():
             return Backend.FLASH
-    if dense and (half or query.dtype is torch.float32) and allowed.mem_efficient_sdp_enabled():
+    if dense and (half or query.dtype is torch.float32) and backends.mem_efficient_sdp_enabled():
         return Backend.EFFICIENT
     return Backend.MATH
 
@@ -146,7 +146,7 @@ def _numbers(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | N
     return torch.where(mask, zero, torch.full((), -math.inf, dtype=query.dtype, device=mask.device))
 
 
-def _fused(
+def _fused_attention(
     choice: Backend,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -192,7 +192,7 @@ def _forward(operator: Any) -> Any:
     names = [r.name for r in operator._schema.returns]  # noqa: SLF001 - has no public name
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        call = _named(operator, args, kwargs)
+        call = _arguments_by_name(operator, args, kwargs)
         results = _laid_out(operator, args, kwargs)
         seed = int(torch.randint(1 << 31, ())) if call["dropout_p"] else 0
         out, sums = _value(call, seed)
@@ -213,7 +213,7 @@ def _backward(operator: Any) -> Any:
     gradient_name = operator._schema.arguments[0].name  # noqa: SLF001 - has no public name
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        call = _named(operator, args, kwargs)
+        call = _arguments_by_name(operator, args, kwargs)
         seed = int(call["philox_seed"].flatten()[0]) if call["dropout_p"] else 0
         gradients = _gradients(call, call[gradient_name].float(), seed)
         results = _laid_out(operator, args, kwargs)
@@ -225,7 +225,7 @@ def _backward(operator: Any) -> Any:
     return kernel
 
 
-def _named(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _arguments_by_name(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     arguments = operator._schema.arguments  # noqa: SLF001 - has no public name
     values = {a.name: a.default_value for a in arguments if a.has_default_value()}
     return values | {a.name: v for a, v in zip(arguments, args, strict=False)} | kwargs
@@ -250,8 +250,8 @@ def _weights(call: dict[str, Any], seed: int) -> tuple[torch.Tensor, torch.Tenso
     if call.get("attn_bias") is not None:
         scores = scores + call["attn_bias"]
     if call["is_causal"]:
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~allowed, -math.inf)
+        causal_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~causal_mask, -math.inf)
     weights = scores.softmax(-1).nan_to_num(0.0)  # rows that see no key
     chance = torch.rand(weights.shape, generator=torch.Generator().manual_seed(seed))
     p = call["dropout_p"]

@@ -185,7 +185,7 @@ def obstacle(error: BaseException) -> str | None:
 Line = tuple[str, int, str]
 
 
-def _installed() -> tuple[str, ...]:
+def _package_folders() -> tuple[str, ...]:
     return sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"), "<frozen"
 
 
@@ -195,7 +195,7 @@ def _own(name: str) -> bool:
 
 def _place(error: BaseException) -> Line:
     """Return the innermost line of the user's own files: neither installed, nor Python's, nor ours."""
-    foreign = (*_installed(), str(Path(torch.__file__).parent))
+    foreign = (*_package_folders(), str(Path(torch.__file__).parent))
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(foreign) and not _own(f.filename)] or frames[-1:]
     return own[-1].filename, own[-1].lineno or 0, own[-1].line or ""
@@ -214,10 +214,10 @@ def _library(error: BaseException) -> Line | None:
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename)
         inner = path.is_relative_to(home) and str(path.relative_to(home)).startswith(_MACHINERY)
-        library = path.is_relative_to(home) or frame.filename.startswith(_installed()[:2])
+        library = path.is_relative_to(home) or frame.filename.startswith(_package_folders()[:2])
         if _own(frame.filename) or frame.filename.startswith("<"):
             continue
-        if not library and not frame.filename.startswith(_installed()):
+        if not library and not frame.filename.startswith(_package_folders()):
             innermost = None  # the user's: what it calls comes after
         elif library and not inner:
             innermost = frame.filename, frame.lineno or 0, frame.line or ""

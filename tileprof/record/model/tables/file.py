@@ -112,9 +112,9 @@ def write(
     arrays["about"] = np.frombuffer(text.encode(), np.uint8)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:  # a third smaller than `np.savez_compressed`
         for name, values in arrays.items():
-            held = io.BytesIO()
-            np.lib.format.write_array(held, np.asanyarray(values), allow_pickle=False)
-            file.writestr(zipfile.ZipInfo(f"{name}.npy"), held.getvalue(), zipfile.ZIP_LZMA)
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, np.asanyarray(values), allow_pickle=False)
+            file.writestr(zipfile.ZipInfo(f"{name}.npy"), buffer.getvalue(), zipfile.ZIP_LZMA)
 
 
 def read(path: Path) -> Table:

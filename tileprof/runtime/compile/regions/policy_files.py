@@ -117,7 +117,7 @@ class _Match:
             value = self._convolution(operator, node)
         else:
             return isinstance(operator, Pointwise) and self._pointwise(operator, node)
-        value = _activated(value, operator.epilogue)
+        value = _value_before_activation(value, operator.epilogue)
         if value is not None and operator.residual is not None:
             value = self._combined(value, operator.residual, operator.combine)
         return value is not None and self._binds(operator.out, value)
@@ -258,7 +258,7 @@ def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
         return GpuPipeline(policy, schedule=scheduler, device=str(device))
 
 
-def _activated(value: fx.Node | None, name: str) -> fx.Node | None:
+def _value_before_activation(value: fx.Node | None, name: str) -> fx.Node | None:
     """Return the value behind an activation; itself for none."""
     if value is None or name == "none":
         return value

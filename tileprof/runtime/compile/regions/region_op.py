@@ -37,7 +37,7 @@ def declare(key: str, outputs: tuple[Like, ...]) -> None:
 def region_call(results: int, *, updating: bool) -> Any:
     """Return the operator for a number of results, defined at first use."""
     with _DEFINING:
-        return _defined(results, updating)
+        return _operator_of(results, updating)
 
 
 _DEFINING: Final = threading.Lock()
@@ -49,7 +49,7 @@ def _library() -> Any:
 
 
 @cache
-def _defined(results: int, updating: bool) -> Any:
+def _operator_of(results: int, updating: bool) -> Any:
     name, library = f"region_{results}{'_updating' if updating else ''}", _library()
     updated, returned = ", Tensor(a!)[] updated" if updating else "", ", ".join(["Tensor"] * results)
     library.define(f"{name}(str key, Tensor[] read{updated}) -> ({returned})", tags=(torch.Tag.needs_exact_strides,))

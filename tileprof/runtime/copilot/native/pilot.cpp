@@ -199,28 +199,27 @@ struct Pilot {
 
     // Writes a task over the command that will be taken first of those that it should overwrite: as far as is known, of
     // the cluster that has worked on its task for longest. Returns false if there is none with fewer than `before`
-    // commands in front of it that are not taken.
+    // commands in front of it that are not taken. A cluster that comes into question is asked at once what it has
+    // taken: all are, where all have taken what the task should overwrite, and each only once.
     bool replace(int task, int before) {
-        for (;;) {
-            int best = -1, nearest = before;
-            for (int cluster = 0; cluster < CLUSTERS; ++cluster) {
+        if (before <= 0) return false;
+        int best = -1, nearest = before;
+        for (int cluster = 0; cluster < CLUSTERS; ++cluster) do {
                 const int behind = command_for(task, cluster);
-                if (behind < 0 || behind > nearest || (behind == nearest && best < 0)) continue;
-                if (behind == nearest && done_at[cluster] >= done_at[best]) continue;
-                best = cluster, nearest = behind;
-            }
-            if (best < 0) return false;
-            if (settle(best)) continue;  // it has taken what it was to be kept from
-            const u32 number = taken[best] + static_cast<u32>(nearest);
-            Command& command = sent_commands[best][number % COMMANDS];
-            command = {task, command.task};
-            if (SPECULATE) begun.remove(command.before);
-            was_sent[task] = true;
-            owner[task] = best;
-            ++commands, ++undecided, ++rings.overwritten;
-            rings.overwrite(best, number, static_cast<u32>(task));
-            return true;
-        }
+                if (behind < 0 || behind > nearest || (behind == nearest && best < 0)) break;
+                if (behind == nearest && done_at[cluster] >= done_at[best]) break;
+                if (!settle(cluster)) best = cluster, nearest = behind;
+            } while (best != cluster);
+        if (best < 0) return false;
+        const u32 number = taken[best] + static_cast<u32>(nearest);
+        Command& command = sent_commands[best][number % COMMANDS];
+        command = {task, command.task};
+        if (SPECULATE) begun.remove(command.before);
+        was_sent[task] = true;
+        owner[task] = best;
+        ++commands, ++undecided, ++rings.overwritten;
+        rings.overwrite(best, number, static_cast<u32>(task));
+        return true;
     }
 
     // Reads a cluster's claims. Returns whether there were new ones.

@@ -6,43 +6,6 @@
 
 using s64 = long long;
 
-// Four squares of eight by eight halves: lane l addresses row l % 8 of square l / 8, and gets elements (2 * (l % 4),
-// +1) of row l / 4 of each.
-__device__ __forceinline__ void load_matrices_shared(u32 address, u32 (&squares)[4]) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(squares[0]), "=r"(squares[1]), "=r"(squares[2]), "=r"(squares[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-// The same for the squares' transposes.
-__device__ __forceinline__ void load_matrices_transposed_shared(u32 address, u32 (&squares)[4]) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(squares[0]), "=r"(squares[1]), "=r"(squares[2]), "=r"(squares[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-// sums += a b: sixteen rows, eight columns, sixteen of k.
-__device__ __forceinline__ void multiply_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b_low, u32 b_high) {
-#if BFLOAT16
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-#else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-#endif
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
-}
-
-// The value of the lane whose number differs in the bits of `mask`.
-__device__ __forceinline__ float exchange_xor(float value, u32 mask) {
-    return __shfl_xor_sync(0xFFFFFFFF, value, mask);
-}
-
 // Loads of tables and of other memory that no block writes.
 __device__ __forceinline__ uint4 load_table_u32x4(const void* address) {
     uint4 v;

@@ -18,17 +18,21 @@ constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles are stored as in handove
 // thread of the CPU.
 enum { LISTS, QUEUE, PILOT };
 constexpr bool DEALT = DEALER != LISTS;  // assigned while the kernel runs
+// Attention: keys of a block, which are rows of a box of 64 columns, and boxes of a slot of activations.
+constexpr int KEYS = 64, SLOT_BOXES = ROWS / KEYS;
+constexpr u32 HEAD_BOX_BYTES = KEYS * SLOT_COLUMNS * 2;
 constexpr int DEALT_SLOTS = 4;  // maximum number of tasks between a block's roles
 
 struct StageTensors {
-    TensorMap activations, weights;
+    TensorMap activations, weights;  // of attention: keys, and queries
+    TensorMap values;
     void* out;
     const void* bias;
     const void* residual;
     unsigned char* partials;  // if k is cut: a line per block of each tile, then sums
     const void *mean, *var, *scale, *shift;  // of a batch norm
 };
-static_assert(sizeof(StageTensors) == 320);
+static_assert(sizeof(StageTensors) == 448);
 
 struct Arguments {
     StageTensors stage[STAGES];
@@ -39,7 +43,7 @@ struct Arguments {
     s32 *flags, *state, *record;
     unsigned char* link;  // PILOT: memory of the CPU, see dealing.cuh
 };
-static_assert(sizeof(Arguments) == 320 * STAGES + 128);  // 72 bytes of pointers; tensor maps are aligned to 64
+static_assert(sizeof(Arguments) == 448 * STAGES + 128);  // 72 bytes of pointers; tensor maps are aligned to 64
 
 // Shared memory: rings, buffers, barriers. Offsets from an address that is a multiple of 1024, as the swizzle
 // requires.
@@ -195,13 +199,21 @@ __device__ __forceinline__ int k_begin(u32 part) {
     return S::K_BLOCKS / S::SHARE * part / (S::ABREAST > 1 ? 1 : PARTS) * S::SHARE;
 }
 
-// The blocks of k of a task in this block.
+// The blocks of keys that a task of attention reads.
+template <class S>
+__device__ __forceinline__ int key_blocks(const Task& task) {
+    const int seen = S::CAUSAL ? (task.row + 1) * S::TILE_ROWS : S::KEY_ROWS;
+    return ((seen < S::KEY_ROWS ? seen : S::KEY_ROWS) + KEYS - 1) / KEYS;
+}
+
+// The blocks of k of a task in this block; of attention, the slots that it loads.
 struct Blocks {
     int begin, end;
 };
 
 template <class S>
 __device__ __forceinline__ Blocks blocks_of(const Task& task, Rank rank) {
+    if constexpr (S::ATTENTION) return {0, S::QUERY_SLOTS + S::BLOCK_SLOTS * key_blocks<S>(task)};
     if constexpr (S::CUT > 0) return task.early() ? Blocks{0, S::CUT} : Blocks{S::CUT, S::K_BLOCKS};
     return {k_begin<S>(part_of<S>(rank)), k_begin<S>(part_of<S>(rank) + 1)};
 }

@@ -323,6 +323,7 @@ __device__ __forceinline__ Halves load_halves(const void* base, long long at) {
 
 constexpr int ALONE_COLUMNS = 64;  // of a warp's buffer, whose 16 rows of 128 bytes are swizzled as TMA would: chunk c
                                    // of row r lies at c ^ (r % 8)
+constexpr u32 ALONE_BYTES = 16 * 2 * ALONE_COLUMNS;
 
 // The epilogue of a tile if every warp has the complete sums of its rows. It finishes them in its registers and
 // transposes them in its own buffer, as many columns at a time as fit, to store sixteen bytes per lane. No warp waits
@@ -336,7 +337,7 @@ struct Alone {
     // The first of a warp's sixteen rows of a tile.
     __device__ int top() const { return (ROWS == 128 ? thread / 32 : thread / 32 % 4) * 16; }
 
-    __device__ u32 buffer() const { return shared + BUFFER_AT + thread / 32 * (16 * 2 * ALONE_COLUMNS); }
+    __device__ u32 buffer() const { return shared + BUFFER_AT + thread / 32 * ALONE_BYTES; }
 
     // Whether a column is one of the result's.
     template <class S>

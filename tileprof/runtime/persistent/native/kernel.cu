@@ -1,4 +1,4 @@
-// One launch for a chain of products and convolutions on sm_90.
+// One launch for a chain of products, convolutions and attention on sm_90.
 //
 // A cluster of SPLIT blocks takes the tiles of its list in order; each block sums its part of k, and the sums meet in
 // shared memory. Where blocks are PAIRED, two take half of the rows each, and load half of the weights for both. In
@@ -18,6 +18,7 @@
 //
 // "stages.h" is made by build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for every width
 // of wgmma.
+#include "attention.cuh"
 #include "common.cuh"
 #include "dealing.cuh"
 #include "ends.cuh"
@@ -143,6 +144,12 @@ __device__ __forceinline__ void keep_biases(const Arguments& arguments, u32 shar
     }
 }
 
+template <int FIRST = 0>
+__device__ __forceinline__ void prefetch_values(const Arguments& arguments) {
+    if constexpr (Stage<FIRST>::ATTENTION) prefetch_tensormap(&arguments.stage[FIRST].values);
+    if constexpr (FIRST + 1 < STAGES) prefetch_values<FIRST + 1>(arguments);
+}
+
 __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     const u32 thread = threadIdx.x - 128;
     Reader reader;
@@ -153,21 +160,26 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const int posts = HANDED ? 0 : DEALER == PILOT ? 1 : task.posts_end - task.post;  // warp 3 knows itself
-        const int rows = product_rows<S>(S::M - first_row<S>(task, rank));
-        float sums[S::WIDTH / 2] = {};  // without them a product would begin with undefined sums, which ptxas spills
-        multiply<S>(sums, reader, blocks_of<S>(task, rank), shared, rank, thread);
-        delay(arguments, number, rank, 1);
-        if constexpr (S::CUT > 0) {
-            if (task.early()) {
-                put_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
-                return;
+        if constexpr (S::ATTENTION) {
+            attend<S>(arguments, task, reader.a, shared, rank, thread, number);
+        } else {
+            const int rows = product_rows<S>(S::M - first_row<S>(task, rank));
+            // Without zeros a product would begin with undefined sums, which ptxas spills.
+            float sums[S::WIDTH / 2] = {};
+            multiply<S>(sums, reader, blocks_of<S>(task, rank), shared, rank, thread);
+            delay(arguments, number, rank, 1);
+            if constexpr (S::CUT > 0) {
+                if (task.early()) {
+                    put_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
+                    return;
+                }
+                add_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
             }
-            add_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
+            if constexpr (HANDED)
+                handing.passes<S>(sums, task, first_row<S>(task, rank), rows);
+            else
+                ends.passes<S>(sums, task, rows);
         }
-        if constexpr (HANDED)
-            handing.passes<S>(sums, task, first_row<S>(task, rank), rows);
-        else
-            ends.passes<S>(sums, task, rows);
         if (posts > 0) {
             wait_cta(shared + POSTED + 8 * posting.slot, posting.turn ^ 1);
             __syncwarp();
@@ -242,6 +254,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
         const StageTensors& tensors = arguments.stage[threadIdx.x / 2];
         prefetch_tensormap(threadIdx.x % 2 ? &tensors.activations : &tensors.weights);
     }
+    if (threadIdx.x == 0) prefetch_values(arguments);
     const Tasks tasks(arguments, shared, number);
     cluster_barrier();
     grid_wait();

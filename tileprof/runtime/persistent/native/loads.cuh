@@ -41,16 +41,18 @@ __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 sha
     int slot = 0;
     for_fetched_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
-        const TensorMap* map = &arguments.stage[S::INDEX].weights;
-        const auto [begin, end] = blocks_of<S>(task, rank);
-        for (int k = begin; k < end; k += S::PACK, ring.advance(), ++slot) {
-            const u32 full = shared + B_FULL + 8 * ring.slot, to = shared + B_AT + ring.slot * B_BYTES;
-            const int blocks = end - k < S::PACK ? end - k : S::PACK;
-            wait_blocks<HALVES>(shared + B_FREE + 8 * ring.slot, ring.turn ^ 1);
-            wait_for_share<S>(shared, slot, number);
-            mbarrier_arrive_expect_release_cta(full, blocks * S::BLOCK_BYTES);
-            for (int block = 0; block < blocks; ++block)
-                load_block<S>(map, to + block * S::BLOCK_BYTES, full, first_column<S>(task, rank), k + block, rank);
+        if constexpr (!S::ATTENTION) {  // which multiplies only what stages in front compute
+            const TensorMap* map = &arguments.stage[S::INDEX].weights;
+            const auto [begin, end] = blocks_of<S>(task, rank);
+            for (int k = begin; k < end; k += S::PACK, ring.advance(), ++slot) {
+                const u32 full = shared + B_FULL + 8 * ring.slot, to = shared + B_AT + ring.slot * B_BYTES;
+                const int blocks = end - k < S::PACK ? end - k : S::PACK;
+                wait_blocks<HALVES>(shared + B_FREE + 8 * ring.slot, ring.turn ^ 1);
+                wait_for_share<S>(shared, slot, number);
+                mbarrier_arrive_expect_release_cta(full, blocks * S::BLOCK_BYTES);
+                for (int block = 0; block < blocks; ++block)
+                    load_block<S>(map, to + block * S::BLOCK_BYTES, full, first_column<S>(task, rank), k + block, rank);
+            }
         }
     });
 }
@@ -139,6 +141,31 @@ struct Waits {
     }
 };
 
+// The bytes of a slot of activations.
+template <class S>
+__device__ __forceinline__ u32 slot_bytes(int k) {
+    if constexpr (S::ATTENTION)
+        return (k < S::QUERY_SLOTS && S::TILE_ROWS <= KEYS ? 1 : SLOT_BOXES) * HEAD_BOX_BYTES;
+    else
+        return S::BOX_ROWS * SLOT_COLUMNS * 2;
+}
+
+// Slot k of a task of attention: 64 columns of the queries, or boxes of a block of keys, then of its values.
+template <class S>
+__device__ __forceinline__ void load_heads(const StageTensors& tensors, u32 to, u32 full, const Task& task, int k) {
+    constexpr int BOXES = S::N / SLOT_COLUMNS;
+    if (k < S::QUERY_SLOTS) {
+        for (u32 box = 0; box < slot_bytes<S>(k) / HEAD_BOX_BYTES; ++box)
+            copy_tensor_4d(to + box * HEAD_BOX_BYTES, &tensors.weights, full, k * SLOT_COLUMNS, task.column,
+                           task.row * S::TILE_ROWS + box * KEYS, 0, EVICT_NORMAL);
+        return;
+    }
+    const int block = (k - S::QUERY_SLOTS) / S::BLOCK_SLOTS, part = (k - S::QUERY_SLOTS) % S::BLOCK_SLOTS;
+    for (int box = part * SLOT_BOXES; box < (part + 1) * SLOT_BOXES; ++box)
+        copy_tensor_4d(to + box % SLOT_BOXES * HEAD_BOX_BYTES, box < BOXES ? &tensors.activations : &tensors.values,
+                       full, box % BOXES * SLOT_COLUMNS, task.column / S::SHARERS, block * KEYS, 0, EVICT_NORMAL);
+}
+
 template <class S>
 __device__ __forceinline__ void load_activation(const TensorMap* map, u32 to, u32 full, int first, int k) {
     const int tap = k % S::TAPS / S::SLOT_TAPS * S::SLOT_TAPS, channel = k / S::TAPS * SLOT_COLUMNS;
@@ -169,7 +196,7 @@ __device__ __forceinline__ void await_tasks(const Arguments& arguments, u32 shar
     const u32 lane = threadIdx.x % 32;
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
-        const int begin = k_begin<S>(part_of<S>(rank)), end = k_begin<S>(part_of<S>(rank) + 1);
+        const auto [begin, end] = blocks_of<S>(task, rank);
         Waits waits(arguments, task, lane, epoch, begin);
         if (lane == 0) until([&] { return number <= loading(shared, tasks) + MOST_AHEAD || (nanosleep(100), false); });
         delay(arguments, number, rank, 2);
@@ -196,8 +223,11 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         auto load = [&](int k) {
             const u32 full = shared + A_FULL + 8 * ring.slot;
             wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
-            mbarrier_arrive_expect_release_cta(full, S::BOX_ROWS * SLOT_COLUMNS * 2);
-            load_activation<S>(map, shared + ring.slot * A_BYTES, full, first, k);
+            mbarrier_arrive_expect_release_cta(full, slot_bytes<S>(k));
+            if constexpr (S::ATTENTION)
+                load_heads<S>(arguments.stage[S::INDEX], shared + ring.slot * A_BYTES, full, task, k);
+            else
+                load_activation<S>(map, shared + ring.slot * A_BYTES, full, first, k);
         };
         if constexpr (HANDED) {
             Waits waits(arguments, task, lane, epoch, begin);

@@ -5,7 +5,10 @@
 #include "ptx.cuh"
 
 // A ring without progress for this long is an error of the kernel, not of the policy or the plan. It ends the kernel
-// by a trap, because the record has only waits for other blocks.
+// by a trap, which the host sees as CUDA_ERROR_LAUNCH_FAILED without a reason. A thread must not go on, as waits for
+// other blocks do: copies that are under way would arrive in shared memory of the next block. The record cannot hold
+// the reason, because a trap ends the context and its memory with it; and a message (`__assertfail`) is a call, for
+// which ptxas gives the persistent kernel a stack frame of 24 bytes and spills 64 bytes (13.0, two products by two).
 constexpr u64 STUCK_NS = 8ull * TIMEOUT_NS;
 
 // Polls until done() is true, at most STUCK_NS.

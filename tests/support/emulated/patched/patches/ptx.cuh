@@ -1,8 +1,8 @@
-// Stands in for the patches' ptx.cuh: one warp on one CPU thread, a lane after another.
+// Replaces the patches' ptx.cuh: one warp on one CPU thread, lane after lane.
 //
-// Where lanes exchange values, each is run up to there, its value is kept, and it is run again with all values known.
-// That works as long as nothing is written before: a lane's second run does what its first did. Behind the exchanges of
-// an access the lanes are taken to have parted, as a GPU may have them do.
+// Where lanes exchange values, each lane runs up to that point, its value is kept, and it runs again with all values
+// known. This works as long as a lane writes nothing before, since its second run then does the same as its first.
+// Behind the exchanges of an access, the lanes count as diverged, as on a GPU.
 #pragma once
 
 #include <stdint.h>
@@ -28,13 +28,13 @@ namespace warp {
 
 struct Stopped {};
 
-inline uint32_t lanes = ~0u, lane = 0;  // that take part; the present one
+inline uint32_t lanes = ~0u, lane = 0;  // lanes that take part; the current one
 inline bool together = false;
 inline size_t exchanges = 0;
 inline std::vector<std::vector<uint64_t>> known;  // by exchange and lane
 inline std::vector<uint64_t> fresh;
 
-// All lanes' values of the exchange that the present one has come to.
+// Returns the values of all lanes in the exchange that the current lane has reached.
 inline const std::vector<uint64_t>& exchanged(uint64_t mine) {
     if (exchanges == known.size()) {
         fresh[lane] = mine;

@@ -1,4 +1,4 @@
-"""Buffers are disjoint while they live, and every address has the innermost allocation as its buffer."""
+"""Live buffers are disjoint, and every address belongs to the innermost allocation."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from tileprof.record.cuda.footprints.lifetimes import SHARED_BASE, UNKNOWN_BYTES
 
 
 class Writer:
-    """Remembers what a trace would hold."""
+    """Stands for a trace, and remembers its buffers."""
 
     def __init__(self):
         self.buffers = []

@@ -1,4 +1,4 @@
-"""One physical memory is one buffer, whatever addresses a program maps it at, and other memory never is."""
+"""One physical memory is one buffer at all addresses where a program maps it, and other memory never is."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def unmap_event(address):
 
 
 def touching_all(n, *addresses):
-    """A launch of one block that touches 32 bytes at each address, in the mode that follows it."""
+    """Return a launch of one block that touches 32 bytes at each address, in the mode after it."""
     entries = [block_record(n, 0, 1000, 1100)]
     for address, mode in addresses:
         window, granule = divmod(address // 32, 32)
@@ -41,7 +41,7 @@ def touching(n, address, *, write):
 
 @pytest.fixture
 def dependencies(tmp_path):
-    """The pairs of launches whose later one reads what the earlier one wrote, and the trace."""
+    """Return the pairs of launches whose later one reads what the earlier one wrote, and the trace."""
 
     def of(*steps, tensors=(), changed=()):
         events, entries = [KERNEL, *tensors], []
@@ -92,7 +92,7 @@ def test_a_block_may_touch_both_addresses(dependencies):
 
 @pytest.mark.parametrize("pages", [1, 4])
 def test_an_access_may_cross_from_one_mapping_into_the_other(dependencies, pages):
-    """Such a range crosses the end of a ring of memory whose begin is mapped again behind it."""
+    """Such a range crosses the end of a ring of memory whose start is mapped again behind it."""
     end = C + PAGE
     pairs, _, _ = dependencies(
         CREATE, mapped(C), mapped(end, pages=pages), touching_all(1, (end - 32, "write"), (end, "write")),
@@ -129,7 +129,7 @@ def test_a_handle_that_is_given_out_again_is_other_memory(dependencies):
     assert set(trace.buffers.base) == {A}
 
 
-@pytest.mark.parametrize(("file", "pairs"), [(40, {(0, 1)}), (41, set())])  # of 41 the recorder complains
+@pytest.mark.parametrize(("file", "pairs"), [(40, {(0, 1)}), (41, set())])  # the recorder complains about 41
 def test_what_a_program_imports_of_its_own_is_one_memory(dependencies, file, pairs):
     out, back = ({"e": what, "handle": h, "file": f} for what, h, f in (("exported", 7, 40), ("imported", 9, file)))
     actual, _, _ = dependencies(
@@ -139,7 +139,7 @@ def test_what_a_program_imports_of_its_own_is_one_memory(dependencies, file, pai
 
 
 def test_memory_is_shared_until_it_is_freed_however_often_it_is_reported(dependencies):
-    """Compute Sanitizer tells of a mapping once it may be used."""
+    """Compute Sanitizer reports a mapping when it may be used."""
     report_event = {"e": "alloc", "address": B, "bytes": PAGE}
     pairs, trace, _ = dependencies(
         CREATE, mapped(A), mapped(B), report_event, touching(1, A, write=True), touching(2, B, write=False)
@@ -149,7 +149,7 @@ def test_memory_is_shared_until_it_is_freed_however_often_it_is_reported(depende
 
 
 def test_memory_is_shared_until_it_is_unmapped_whatever_may_be_done_with_it_meanwhile(dependencies):
-    """Compute Sanitizer tells of memory that may not be used any more as of memory that is freed."""
+    """Compute Sanitizer reports memory that may not be used any more as freed."""
     revoke_event, grant_event = {"e": "free", "address": B}, {"e": "alloc", "address": B, "bytes": PAGE}
     pairs, _, _ = dependencies(
         CREATE, mapped(A), mapped(B), touching(1, A, write=True), revoke_event, grant_event, touching(2, B, write=False)
@@ -199,11 +199,11 @@ def test_an_address_that_such_memory_has_left_is_anybodys(dependencies):
 
 
 def test_the_write_check_knows_both_addresses(dependencies):
-    changed = {"e": "changed", "launch": 1, "ranges": [[A + 64, A + 96], [B + 64, B + 96]]}
-    _, _, decoder = dependencies(CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), changed=[changed])
+    changed_event = {"e": "changed", "launch": 1, "ranges": [[A + 64, A + 96], [B + 64, B + 96]]}
+    _, _, decoder = dependencies(CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), changed=[changed_event])
     assert (decoder.checked, decoder.unrecorded) == (32, {})
-    changed["ranges"][1][1] += 4  # more at one address than at the other
-    _, _, decoder = dependencies(CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), changed=[changed])
+    changed_event["ranges"][1][1] += 4  # more at one address than at the other
+    _, _, decoder = dependencies(CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), changed=[changed_event])
     assert decoder.unrecorded == {0: 4}
 
 
@@ -234,7 +234,7 @@ class Writer:
 
 @given(steps, st.booleans())
 def test_equal_bytes_have_equal_places_and_others_do_not(steps, tensors):
-    """Against memory that is followed byte by byte; pages here have 64 bytes."""
+    """Compare with memory that is followed byte by byte; pages here have 64 bytes."""
     events, now, generation, oracle = [], {}, dict.fromkeys(range(3), 0), []
     for what, at, handle, offset, pages in steps:
         base, size = 1024 * at, 64 * pages

@@ -1,4 +1,4 @@
-"""Masks to runs to boxes against sets of bytes."""
+"""Masks to runs to boxes, compared with sets of bytes."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""The build cache, the layout that host and device share, and that everything compiles."""
+"""The build cache, and the layout that host and device share; all sources compile."""
 
 import json
 import subprocess
@@ -91,19 +91,21 @@ def test_python_reads_the_layout_that_the_library_writes(tmp_path):
 @needs_everything
 def test_library_and_patches_compile_once_and_are_then_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
-    built = build.build("sm_90")
-    assert built.library.stat().st_size > 0
-    assert built.patches.stat().st_size > 0
+    recorder_files = build.build("sm_90")
+    assert recorder_files.library.stat().st_size > 0
+    assert recorder_files.patches.stat().st_size > 0
     symbols = subprocess.run(
-        ["nm", "-D", "--defined-only", built.library], capture_output=True, text=True, check=True
+        ["nm", "-D", "--defined-only", recorder_files.library], capture_output=True, text=True, check=True
     ).stdout
     assert {"InitializeInjection", "tileprof_capture", "tileprof_event"} <= set(symbols.split())
-    undefined = subprocess.run(["nm", "-D", "-u", built.library], capture_output=True, text=True, check=True).stdout
+    undefined = subprocess.run(
+        ["nm", "-D", "-u", recorder_files.library], capture_output=True, text=True, check=True
+    ).stdout
     assert not [s for s in undefined.split() if s.startswith(("cu", "sanitizer"))], "linked, not resolved at run time"
-    stamp = built.library.stat().st_mtime_ns
-    assert build.build("sm_90") == built
-    assert built.library.stat().st_mtime_ns == stamp
-    assert [p.name for p in built.library.parent.parent.iterdir()] == [built.library.parent.name]
+    stamp = recorder_files.library.stat().st_mtime_ns
+    assert build.build("sm_90") == recorder_files
+    assert recorder_files.library.stat().st_mtime_ns == stamp
+    assert [p.name for p in recorder_files.library.parent.parent.iterdir()] == [recorder_files.library.parent.name]
 
 
 SCAN = """
@@ -152,8 +154,8 @@ extern "C" __global__ void calls(unsigned long long map) {
 
 @pytest.fixture
 def scan_of(tmp_path):
-    """Return what the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures,
-    surfaces, launches.
+    """Return what the library says about a cubin: kernel, and whether it loads, stores or reduces through maps, uses
+    textures or surfaces, or launches.
     """
     source, program = tmp_path / "scan.cpp", tmp_path / "scan"
     source.write_text(SCAN)
@@ -178,7 +180,7 @@ def compiled(folder, name, text, *options):
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_textures_and_surfaces_are_seen_in_machine_code(tmp_path, scan_of, architecture):
     actual = scan_of(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
-    actual.pop("reserved.0", None)  # shared memory of the system's
+    actual.pop("reserved.0", None)  # the system's shared memory
     assert actual == {"plain": "000000", "fetch": "000100", "sample": "000100", "look": "000100", "draw": "000010"}
 
 

@@ -1,4 +1,4 @@
-"""Check what the driver says about GPUs, against a driver made for tests: several, slices, shared ones, none."""
+"""What the driver says about GPUs, from a fake driver: several, slices, shared ones, none."""
 
 import ctypes
 
@@ -20,12 +20,12 @@ pytestmark = needs_tools
 H200 = "NVIDIA H200|9|0|132|150754820096|62914560|0"
 SLICE = "NVIDIA H200 MIG 1g.18gb|9|0|16|17179869184|7864320|0"
 SHARED = "NVIDIA H200|9|0|66|150754820096|62914560|1"
-L4 = "NVIDIA L4|8|9|58|23580639232|50331648|"  # of an older driver, which does not know MPS's attribute
+L4 = "NVIDIA L4|8|9|58|23580639232|50331648|"  # an older driver, which does not know MPS's attribute
 
 
 @pytest.fixture
 def driver(libraries, monkeypatch):
-    """A machine with these GPUs."""
+    """Provide a machine with these GPUs."""
     real = ctypes.CDLL
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv(recorded_run.INJECTION, "/other.so")  # so that the doctor does not try what needs a real driver
@@ -138,7 +138,7 @@ def test_without_a_gpu_the_doctor_says_nothing_about_sharing_it(driver):
 
 
 def test_blocks_on_sms_beyond_those_of_a_slice_get_the_slices_numbers(tmp_path):
-    """The numbers are those of the whole GPU, as a slice may keep them."""
+    """The numbers are those of the whole GPU, as a slice may report them."""
     slice_ = gpu.device(gpu.Gpu("NVIDIA H200 MIG 1g.18gb", "sm_90", "13.0", sms=16, memory_bytes=1 << 34))
     numbers = [40, 131, 7, 40]
     entries = [block_record(1, block, 10, 20, sm=sm) for block, sm in enumerate(numbers)]

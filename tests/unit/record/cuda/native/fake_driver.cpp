@@ -1,6 +1,6 @@
-// A driver and a Compute Sanitizer of a page, for the host side of the injection library: "device" memory is the heap,
-// and a launch writes the records that its blocks would. Tests drive it from Python (test_cuda_injection.py); what a
-// real one would answer with a crash (memory of a dead context, calls after the end) ends the process with a message.
+// A small driver and Compute Sanitizer for tests of the host side of the injection library: "device" memory is the
+// heap, and a launch writes the records that its blocks would. Tests drive it from Python (test_cuda_injection.py).
+// Calls that crash a real driver (memory of a dead context, calls after the end) end the process with a message.
 #include <cuda.h>
 #include <sanitizer.h>
 #include <stdio.h>
@@ -30,16 +30,16 @@ struct State {
     std::map<CUmodule, uint64_t> code;
     int patches = 0, unpatches = 0, waits = 0;
     bool gone = false, faulted = false, makes_graph = false;
-    std::atomic<int> pause_ms{0};  // that functions take which threads may be in at the same time
+    std::atomic<int> pause_ms{0};  // functions take it that several threads may enter at the same time
     std::string refused;  // the patch function of instructions that are not patched
     bool capturing = false;
-    CUstream stream = nullptr;   // of launches to come
+    CUstream stream = nullptr;  // applies to later launches
     std::set<const void*> refusing;  // streams in which no place can be marked
     std::set<const void*> spinning;  // streams, by handle
-    std::map<const void*, std::vector<void*>> behind;  // bytes that are to be set when such a stream continues
+    std::map<const void*, std::vector<void*>> behind;  // bytes to set when such a stream continues
     std::mutex mutex;
     std::recursive_mutex
-        driver;  // as the real one's, held in callbacks of launches and resources, and taken by its functions
+        driver;  // like the real driver's: held in callbacks of launches and resources, and taken by its functions
 };
 State& state() {
     static State* s = new State;
@@ -47,9 +47,9 @@ State& state() {
 }
 
 using Driver = std::lock_guard<std::recursive_mutex>;
-thread_local const void* present = nullptr;  // callback data of the present launch
-// Those that are current in this thread; none at first, as where the GPU has not been used. Leaked: calls come while
-// threads end.
+thread_local const void* present = nullptr;  // callback data of the current launch
+// The contexts that are current in this thread; none at first, as in a thread that has not used the GPU. Leaked, since
+// calls come while threads end.
 std::vector<CUcontext>& contexts() {
     thread_local auto* stack = new std::vector<CUcontext>;
     return *stack;
@@ -91,7 +91,7 @@ void append(Header* h, uint64_t key, uint32_t block) {
     e = Entry{key, block, h->launch, {1, 0, 2, 0}};
 }
 
-// What a launch's blocks leave: a record each, at the kernel's entry, also of the exit where each is kept, and the
+// Writes the records of a launch's blocks: one each, at the kernel's entry, also for the exit if each is kept, and the
 // count of nodes in graphs.
 void run(CUmodule module, uint32_t blocks) {
     auto* h = static_cast<Header*>(const_cast<void*>(present));
@@ -278,7 +278,7 @@ API CUresult cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule, co
     return strcmp(name, "table") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-// ---- what a program does, for tests
+// ---- the actions of a program, for tests
 
 API void fake_module(CUcontext context, CUmodule module, uint64_t code, const char* cubin, uint64_t bytes) {
     Sanitizer_ResourceModuleData d{};
@@ -289,7 +289,7 @@ API void fake_module(CUcontext context, CUmodule module, uint64_t code, const ch
     {
         Brief brief(state().mutex);
         state().code[module] = code;
-        state().patched.erase(module);  // whatever had the handle before
+        state().patched.erase(module);  // even if the handle had another module before
     }
     say(SANITIZER_CB_DOMAIN_RESOURCE, SANITIZER_CBID_RESOURCE_MODULE_LOADED, &d);
 }
@@ -354,7 +354,7 @@ API void fake_share(int exported, uint64_t handle, int file, int type) {
     if (exported != 0) return called(SANITIZER_CBID_DRIVER_API_cuMemExportToShareableHandle, &out);
     called(SANITIZER_CBID_DRIVER_API_cuMemImportFromShareableHandle, &in);
 }
-// `before` is called while the call is under way and the kernel has not run, `after` when it has.
+// `before` runs while the call is in progress and the kernel has not run, `after` when it has.
 API void fake_launch_and(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(),
                          void (*after)(), uint64_t parameter) {
     void* parameters[] = {&parameter};
@@ -413,14 +413,14 @@ API void fake_value(uint32_t cbid, CUdeviceptr address, int result, unsigned cou
         say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
     }
 }
-// A call that allocates device memory returns with this result.
+// A call that allocates device memory returns this result.
 API void fake_allocates(int result) {
     Sanitizer_CallbackData d{};
     d.callbackSite = SANITIZER_API_EXIT;
     d.functionReturnValue = &result;
     say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuMemAlloc_v2, &d);
 }
-// A stream begins to capture a graph, or has captured it.
+// A stream begins to capture a graph, or ends.
 API void fake_capture(int begins, CUstream stream) {
     struct {
         CUstream stream;
@@ -439,7 +439,7 @@ API void fake_capture(int begins, CUstream stream) {
     }
 }
 API void fake_synchronize() { say(SANITIZER_CB_DOMAIN_SYNCHRONIZE, 1, nullptr); }
-// A graph of one node of a type that has no data.
+// A graph of one node of a type without data.
 API void fake_node(CUcontext context, int type) {
     Sanitizer_GraphLaunchData graph{};
     graph.context = context;
@@ -463,7 +463,7 @@ API void fake_graph(CUcontext context, CUmodule module, const char* name, uint32
     for (int i = 0; i < nodes - lost; ++i) run(module, blocks);
     say(SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CBID_GRAPHS_LAUNCH_END, &graph);
 }
-// As a program launches it: by a call of the driver's.
+// A launch as a program makes it: by a call of the driver.
 API void fake_graph_call(CUcontext context, CUmodule module, const char* name, uint32_t blocks) {
     Sanitizer_CallbackData d{};
     d.callbackSite = SANITIZER_API_ENTER;
@@ -472,10 +472,10 @@ API void fake_graph_call(CUcontext context, CUmodule module, const char* name, u
     d.callbackSite = SANITIZER_API_EXIT;
     say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuGraphLaunch, &d);
 }
-// The stream of the launches to come.
+// Sets the stream of later launches.
 API void fake_stream(CUstream stream) { state().stream = stream; }
 API void fake_refuse_places(CUstream stream) { state().refusing.insert(stream); }
-// A launch that no call of the driver's API is seen to make.
+// A launch that no visible call of the driver's API makes.
 API void fake_launch_unseen(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(),
                             int api_exit) {
     Sanitizer_LaunchData d = launch_data(context, module, name, blocks);
@@ -501,7 +501,7 @@ API void fake_launch_unseen(CUcontext context, CUmodule module, const char* name
     api.callbackSite = SANITIZER_API_EXIT;
     say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuLaunchKernel, &api);
 }
-// What is in the stream spins, until it is let go.
+// The work in the stream spins until it is released.
 API void fake_spin(CUstream stream) {
     std::lock_guard<std::mutex> lock(state().mutex);
     state().spinning.insert(stream);
@@ -512,7 +512,7 @@ API void fake_let_go(CUstream stream) {
     for (void* byte : state().behind[stream]) *static_cast<volatile char*>(byte) = 1;
     state().behind.erase(stream);
 }
-// As after a kernel that faulted: the context answers nothing any more.
+// As after a kernel that faulted: the context does not answer any more.
 API void fake_fault() { state().faulted = true; }
 API int fake_count(int what) { return what == 0 ? state().patches : what == 1 ? state().unpatches : state().waits; }
 

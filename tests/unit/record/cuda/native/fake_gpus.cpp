@@ -1,5 +1,5 @@
-// What the driver of fake_driver.cpp says about its GPUs: FAKE_GPUS is "name|major|minor|SMs|bytes|L2 bytes|MPS;...",
-// FAKE_INIT what cuInit returns.
+// The answers of fake_driver.cpp about its GPUs. FAKE_GPUS is "name|major|minor|SMs|bytes|L2 bytes|MPS;...", and
+// FAKE_INIT is the result of cuInit.
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>

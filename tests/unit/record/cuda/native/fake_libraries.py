@@ -1,4 +1,4 @@
-"""The injection library beside a driver made for tests: building both, and programs that run under them."""
+"""The injection library beside a fake driver: builds both, and runs programs under them."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ def until_it_waits(thread):  # it sleeps whenever it is looked at, or has ended;
         if looks == 10:
             return
 """
-"""More of a program, which launches on several streams."""
+"""A longer program, which launches on several streams."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ extern "C" __global__ void k(unsigned long long map) {
 
 @pytest.fixture(scope="session")
 def cubin():
-    """A module whose kernels store through tensor maps, and that has a constant variable."""
+    """Return a module whose kernels store through tensor maps, and that has a constant variable."""
 
     def make(folder):
         folder.mkdir()
@@ -158,7 +158,7 @@ extern "C" __global__ void parent(int* p) { child<<<1, 32>>>(p); }
 
 @pytest.fixture(scope="session")
 def launching_cubin():
-    """A module whose kernels launch kernels."""
+    """Return a module whose kernels launch kernels."""
 
     def make(folder):
         folder.mkdir()

@@ -1,4 +1,4 @@
-// Parts of the injection library and of the patches that are pure functions, for tests: what is asked comes on stdin.
+// Parts of the injection library and of the patches that are pure functions, for tests; stdin has the queries.
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 using namespace tileprof;
 
-// 64 bytes each, with a byte before that says whether a kernel loaded through it: what is made of them.
+// Records of 64 bytes, each after a byte that says whether a kernel loaded through it. Returns how each is decoded.
 static void maps() {
     unsigned char record[65];
     while (fread(record, sizeof record, 1, stdin) == 1) {
@@ -25,9 +25,9 @@ static void maps() {
     }
 }
 
-// Keys of launch, block, generation, window, whether in a graph, and kind (0: of a window; 1, 2: of a granule, the
-// window's number, in the filter of reads or of writes): how many share slot and contents with another key, of those
-// that may be facts; and how many may.
+// Keys: launch, block, generation, window, whether in a graph, and kind (0: of a window; 1, 2: of a granule, the
+// window's number, in the filter of reads or of writes). Returns how many of the keys that may have facts share slot
+// and contents with another key, and how many may have facts.
 static void facts() {
     uint64_t key[6];
     std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>,
@@ -46,8 +46,8 @@ static void facts() {
     printf("%llu %llu\n", (unsigned long long)mixed, (unsigned long long)held);
 }
 
-// Four words of a fact of any kind, and what is asked of it: launch, block, thread, map. What there is to it: room that
-// is left, whether it is the map's, and the same of what this thread and this map would leave behind.
+// Four words of a fact of any kind, and a query: launch, block, thread, map. Returns the remaining room, whether it is
+// the map's fact, and the same for the facts that this thread and this map would store.
 static void others() {
     uint64_t asked[8];
     while (fread(asked, sizeof asked, 1, stdin) == 1) {
@@ -60,8 +60,8 @@ static void others() {
     }
 }
 
-// Lanes, bytes, shift of a granule and 32 addresses: granules that the lanes touch, those that they record, and how
-// many of the latter are not among the former or the other way round; how many lanes record.
+// Lanes, bytes, shift of a granule and 32 addresses. Returns the granules that the lanes touch, those that they record,
+// the number of granules in only one of both, and the number of recording lanes.
 static void shares() {
     uint64_t access[35];
     while (fread(access, sizeof access, 1, stdin) == 1) {
@@ -74,7 +74,7 @@ static void shares() {
                 on |= 1u << lane;
         for (uint32_t lane = 0; lane < 32; ++lane) {
             if (!(lanes >> lane & 1)) continue;
-            uint64_t before = lane == 0 ? address[0] : address[lane - 1];  // of a lane that is not here: anything
+            uint64_t before = lane == 0 ? address[0] : address[lane - 1];  // of a lane that is inactive: anything
             uint32_t own = share(lanes, lane, on, shift, address[lane], before, bytes);
             recording += own != 0;
             for (uint64_t at = 0; at < bytes; ++at) touched.insert((address[lane] + at) >> shift);
@@ -87,8 +87,8 @@ static void shares() {
     }
 }
 
-// SMs, threads, entries of the arena, and then which thread continues by one access to memory: entries that were handed
-// out, how many of them more than once or beyond the arena, and how many were taken from the arena.
+// SMs, threads, entries of the arena, and then which thread continues by one access to memory. Returns the number of
+// assigned entries, of those assigned more than once or beyond the arena, and of entries taken from the arena.
 static void pieces() {
     uint64_t sms, number, capacity, next, taken = 0;
     if (fread(&sms, 8, 1, stdin) != 1 || fread(&number, 8, 1, stdin) != 1 || fread(&capacity, 8, 1, stdin) != 1) return;

@@ -1,4 +1,4 @@
-// NVTX's own headers behind plain C functions, as a library of a program has them: tests mark ranges through these.
+// NVTX's own headers behind plain C functions, as in a library of a program; tests mark ranges through them.
 #include <nvtx3/nvToolsExt.h>
 
 #define API extern "C" __attribute__((visibility("default")))

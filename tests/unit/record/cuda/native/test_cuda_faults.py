@@ -1,4 +1,4 @@
-"""Check what ends in a sentence inside the recorded process, against a driver made for tests."""
+"""Faults inside the recorded process that end in one sentence, with a fake driver."""
 
 import signal
 import subprocess
@@ -33,7 +33,7 @@ def trace_of(process, path):
 
 @pytest.fixture
 def refused(runner):
-    """Why the recorder does not start, as the program's user and the caller of ``tileprof record`` read it."""
+    """Return why the recorder does not start, as the program's user and the caller of ``tileprof record`` read it."""
 
     def run(**variables):
         with pytest.raises(AssertionError) as failure:

@@ -1,6 +1,4 @@
-"""The host side of the injection library against a driver made for tests: handles given out again, contexts that end,
-exits.
-"""
+"""The host side of the injection library with a fake driver: reused handles, contexts that end, exits."""
 
 import textwrap
 
@@ -114,7 +112,7 @@ def test_nothing_is_recorded_while_a_compiler_times_kernels(runner):
         """
     )
     assert [e["ordinal"] for e in events(process, "launch")] == [0, 3]
-    assert not events(process, "capture")  # the program marked none
+    assert not events(process, "capture")  # the program marked no range
 
 
 def test_a_pause_outside_of_regions_leaves_recording_off(runner):
@@ -240,7 +238,7 @@ def launch_and(before=None, after=None, name=b"k", blocks=2):
 
 
 def test_records_are_not_copied_while_another_thread_launches(runner):
-    """Its kernel may run while they are copied and cleared."""
+    """Its kernel may run while records are copied and cleared."""
     process, _ = runner(
         BETWEEN
         + "\ninject(); module(); launch(); launch_and(in_another_thread(lambda: library.tileprof_drain())); launch()",
@@ -279,7 +277,7 @@ def test_a_program_that_executes_another_one_keeps_what_it_had_left(runner, tmp_
 
 
 def test_entries_that_the_disk_does_not_take_end_the_recording_there(runner):
-    """The launches that were drained before are whole, the others are not in the trace."""
+    """Launches that were drained earlier are complete; the others are not in the trace."""
     process, _ = runner("""
         import resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -299,7 +297,7 @@ def test_nodes_that_run_other_nodes_are_said_to_be_there(runner):
 
 
 def test_outside_of_what_is_recorded_a_launch_is_replayed_once_for_each_shape_of_its_parameters(runner, cubin):
-    """Products of different depth share kernel and grid; where their buffers lie does not matter."""
+    """Products of different depths share kernel and grid; the addresses of their buffers do not matter."""
     process, _ = runner(
         """
         inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); memory(1, 0x100000); memory(1, 0x200000)

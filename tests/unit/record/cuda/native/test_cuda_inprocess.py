@@ -1,4 +1,4 @@
-"""Check what runs inside recorded Python programs, with a stand-in for the injection library."""
+"""The code that runs inside recorded Python programs, with a stand-in for the injection library."""
 
 import json
 import os
@@ -34,7 +34,7 @@ extern "C" void tileprof_drain() { say("\\"drain\\":1"); }
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """The stand-in for the injection library, compiled."""
+    """Compile the stand-in for the injection library."""
     try:
         compiler = locate.host_compiler()
     except UserError as error:
@@ -47,8 +47,8 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python_with_torch(tmp_path_factory):
-    """An interpreter that has imported PyTorch, and what that imports at the first operator under a dispatch mode; the
-    hooks run in it as if it had just done so.
+    """Provide an interpreter that has imported PyTorch and what it imports at the first operator under a dispatch mode;
+    the hooks run in it as if it had just done so.
     """
     pytest.importorskip("torch")
     with commands(tmp_path_factory.mktemp("warm"), ["torch", "torch._dynamo"]) as programs:
@@ -57,7 +57,7 @@ def python_with_torch(tmp_path_factory):
 
 @pytest.fixture
 def inside(tmp_path, library):
-    """Run Python code as the recorder would; what the library was told, and the program's output."""
+    """Run Python code as the recorder would. Return what the library was told, and the program's output."""
     message = tmp_path / "said"
 
     def run(code, python=sys.executable, **variables):
@@ -163,7 +163,7 @@ x.view(2, 2, 2, 2) if x.is_contiguous() else x.transpose(0, 1)
 
 
 def test_dynamo_is_kept_out_of_the_hooks_and_not_imported_for_that(inside, python_with_torch):
-    """Importing it takes seconds. Here a stand-in is imported, in an interpreter that seems to have none."""
+    """Importing it takes seconds. Here a stand-in is imported, in an interpreter that seems to have no Dynamo."""
     code = """
 import importlib.machinery, sys, types
 for name in [n for n in sys.modules if n.startswith("torch._dynamo")]:
@@ -186,9 +186,9 @@ sys.meta_path.insert(1, Stand())  # behind the hooks
 import torch._dynamo
 x = x * 3
 """
-    said, output = inside(code, python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    events, output = inside(code, python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
     assert output.splitlines() == ["False", "disabled __torch_dispatch__"]
-    assert [e["op"] for e in said if e.get("e") == "mark" and e["op"]] == ["aten::ones", "aten::mul.Tensor"]
+    assert [e["op"] for e in events if e.get("e") == "mark" and e["op"]] == ["aten::ones", "aten::mul.Tensor"]
 
 
 def test_in_inference_mode_the_parts_of_a_composite_operator_are_named_not_the_whole(inside, python_with_torch):
@@ -211,7 +211,7 @@ def test_operators_on_the_host_alone_say_nothing_of_their_arguments(inside, pyth
 
 
 def test_what_is_launched_after_an_operator_has_returned_does_not_carry_its_name(inside, python_with_torch):
-    """Launches of other threads and of Triton kernels do so."""
+    """Launches of other threads and of Triton kernels end it."""
     output, _ = inside(
         "import torch\ntry:\n    torch.ones(2).view(3)\nexcept RuntimeError:\n    pass",
         python=python_with_torch,
@@ -224,7 +224,7 @@ def test_what_is_launched_after_an_operator_has_returned_does_not_carry_its_name
 
 
 def test_functions_that_ask_for_dispatch_modes_see_none_and_are_themselves_again_afterwards(inside, python_with_torch):
-    """With a mode, quantile omits its check of q, and ctc_loss refuses lengths on the CPU for tensors on a GPU."""
+    """With a mode, quantile skips its check of q, and ctc_loss refuses lengths on the CPU for tensors on a GPU."""
     code = """
 import tileprof, torch
 from torch.utils._python_dispatch import _len_torch_dispatch_stack as depth
@@ -308,7 +308,7 @@ Net()(torch.ones(2))
 def test_operators_are_looked_at_inside_nvtx_ranges_and_regions_of_the_program_do_not_matter_beside_them(
     inside, python_with_torch
 ):
-    """A thread that is Python's, and one that is not."""
+    """One thread was started by Python, the other was not."""
     code = """
 import ctypes, os, threading, tileprof, torch
 from torch.utils._python_dispatch import _len_torch_dispatch_stack as depth
@@ -412,7 +412,7 @@ def test_a_time_pass_without_cupti_says_so_and_runs_the_program(inside, tmp_path
 
 @pytest.fixture
 def modules(monkeypatch):
-    """The modules that run inside programs."""
+    """Provide the modules that run inside programs."""
     monkeypatch.syspath_prepend(recorded_run.INPROCESS)
     import tileprof_allocator
     import tileprof_torch
@@ -421,7 +421,7 @@ def modules(monkeypatch):
 
 
 class Memory:
-    """An allocator with two blocks of which one is in use; its history says what happened while it was kept."""
+    """An allocator with two blocks, one of them in use; its history has the events while it was recorded."""
 
     def __init__(self, refuses=""):
         self.refuses, self.history, self.calls = refuses, None, []
@@ -464,7 +464,7 @@ def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(m
 
 
 def test_a_history_that_is_kept_to_the_end_is_written_and_not_ended(modules, tmp_path):
-    """PyTorch warns where the main thread ends what another one began."""
+    """PyTorch warns if the main thread ends what another one began."""
     memory = Memory()
     rows, _ = history(modules, tmp_path, memory)
     rows.from_the_start()
@@ -538,7 +538,7 @@ with tileprof.capture():
 
 
 def test_parameters_of_modules_that_a_compiled_function_uses_are_named(inside, python_with_torch):
-    """It finds modules in its closure, its script and the object of its method; later ones when a region begins."""
+    """It finds modules in its closure, its script and the object of its method, and later ones when a region begins."""
     code = """
 import torch, tileprof
 torch.nn.Parameter.is_cuda = True  # as far as the hooks can see

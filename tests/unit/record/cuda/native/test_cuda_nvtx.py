@@ -1,4 +1,4 @@
-"""NVTX ranges through NVTX's own headers: which launches of a program with a driver made for tests are recorded."""
+"""NVTX ranges through NVTX's own headers: which launches of a program are recorded, with a fake driver."""
 
 import shutil
 import subprocess
@@ -40,7 +40,7 @@ def marks(tmp_path_factory):
 
 @pytest.fixture
 def recorded_blocks(runner, libraries, marks, tmp_path):
-    """The number of blocks of each launch that was recorded."""
+    """Return the number of blocks of each recorded launch."""
 
     def run(text, pattern, **variables):
         for before in tmp_path.glob("process-*"):
@@ -250,7 +250,7 @@ def test_a_push_and_a_pop_return_what_they_return_without_a_tool(recorded_blocks
 
 
 def test_a_pattern_that_is_none_ends_in_a_sentence(runner, libraries, marks):
-    """Python's idea of a regular expression, which has checked it by then, is a little wider."""
+    """Python has checked the regular expression by then, and accepts slightly more."""
     text = (
         MARKS
         + """

@@ -1,4 +1,4 @@
-"""Kernels that spin until something else lets them go, against a driver made for tests: no wait for them is endless."""
+"""Kernels that spin until another program releases them, with a fake driver: no wait for them is endless."""
 
 import re
 import shutil
@@ -192,7 +192,7 @@ def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(r
 
 
 def test_threads_that_launch_and_copy_records_do_not_wait_for_each_other_for_ever(runner):
-    """The driver holds a lock in callbacks of launches that the library's functions take, too."""
+    """In callbacks of launches, the driver holds a lock that the library's functions take too."""
     process, output = runner(
         STREAMS
         + """
@@ -218,7 +218,7 @@ print("done")
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
 def test_the_library_shares_nothing_of_the_cpp_library_with_the_program(libraries):
-    """PyTorch 2.11 exports parts of std::regex that another compiler made; called in ours they crash."""
+    """PyTorch 2.11 exports parts of std::regex from another compiler; called from the library they crash."""
     result = subprocess.run(
         ["nm", "-D", "--defined-only", libraries.library], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Threads of a program that launch, load, mark regions and destroy contexts at once, on a driver made for tests."""
+"""Threads of a program that launch, load, mark regions and destroy contexts at once, with a fake driver."""
 
 from tests.unit.record.cuda.cuda_records import KERNEL, access, launch, process
 from tests.unit.record.cuda.cuda_records import block_record as block

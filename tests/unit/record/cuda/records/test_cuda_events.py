@@ -1,4 +1,4 @@
-"""The event log's schema against what writes it: the native sources, the hooks, and a recorded log."""
+"""The event log's schema, compared with its writers (the native sources, the hooks) and with a recorded log."""
 
 import ast
 import re
@@ -15,16 +15,16 @@ from tileprof.record.cuda.records import events, raw
 NATIVE = build.SOURCES
 GOLDEN = Path(__file__).parents[4] / "golden" / "selftest-raw"
 PLACED = {"launch", "learn"}
-"""Kinds that one function writes for two others; ``unpatched`` is appended where there is any."""
+"""Kinds that one function writes for two others; ``unpatched`` is appended if there is any."""
 
 
 def format_of(call):
-    """The text of the adjacent raw strings in a call of ``log_.event``."""
+    """Return the text of the adjacent raw strings in a call of ``log_.event``."""
     return "".join(re.findall(r'R"\((.*?)\)"', call, re.DOTALL))
 
 
 def functions_of_native_code():
-    """Name and body of every function of events.cpp that writes an event."""
+    """Return name and body of every function of events.cpp that writes an event."""
     text = (NATIVE / "log" / "events.cpp").read_text()
     for result in re.finditer(r"^void (\w+)\([^{;]*\) \{(.*?)\}$", text, re.DOTALL | re.MULTILINE):
         if "log_.event(" in result[2]:
@@ -32,7 +32,7 @@ def functions_of_native_code():
 
 
 def written_by_native_code():
-    """Kind and fields of every event that a function of events.cpp writes."""
+    """Return kind and fields of every event that a function of events.cpp writes."""
     for name, body in functions_of_native_code():
         text = format_of(body)
         kind = re.match(r'"e":"([^"]+)"', text)[1]
@@ -46,7 +46,7 @@ def written_by_native_code():
 
 
 def written_by_hooks():
-    """Kind and fields of every ``say(e=..., ...)`` and ``{"e": ..., ...}`` in the hooks."""
+    """Return kind and fields of every ``say(e=..., ...)`` and ``{"e": ..., ...}`` in the hooks."""
     trees = [ast.parse(path.read_text()) for path in sorted(recorded_run.INPROCESS.glob("*.py"))]
     stamps = {
         node.slice.value
@@ -128,7 +128,7 @@ def test_every_kind_is_written_by_something():
 
 
 def test_every_field_of_the_schema_is_written_by_something():
-    """A field that one writer drops would be absent from every log, and its default taken for what happened."""
+    """A field that one writer omits would be absent from every log, and its default taken for the value."""
     written = {}
     for source in (written_by_native_code, written_by_hooks):
         for kind, names in source():

@@ -1,6 +1,4 @@
-"""Nodes of CUDA graphs: told apart only where the device's own counts and the code that ran agree with what was
-launched.
-"""
+"""Nodes of CUDA graphs are told apart only if the device's own counts and the code that ran agree with the launch."""
 
 import pytest
 
@@ -65,7 +63,7 @@ def test_two_launches_of_a_graph_are_trusted_each_by_its_own_counts(tmp_path):
 
 
 def test_ends_of_threads_that_are_left_over_make_every_node_a_stand_in_for_all(tmp_path):
-    """Where nodes overlap, places may run ahead of their nodes."""
+    """Where nodes overlap, positions may run ahead of their nodes."""
     events = [ALLOC, A, node(5, 0), node(5, 1), *counts(5, 2, threads=1)]
     entries = [*blocks(5, 0), *blocks(5, 1), access(5, 0, WINDOW, write=1), access(5, 1, WINDOW, read=2, generation=1)]
     trace = traced(tmp_path, events, entries)
@@ -74,7 +72,7 @@ def test_ends_of_threads_that_are_left_over_make_every_node_a_stand_in_for_all(t
 
 
 def test_nodes_that_never_ended_under_their_id_stand_for_all_memory(tmp_path):
-    """Another launch set the callback data of their functions while they waited: their records lie elsewhere."""
+    """Another launch set the callback data of their functions while they waited, so their records are elsewhere."""
     trace = traced(tmp_path, [ALLOC, A, node(5, 0), node(5, 1), *counts(5, 2, ended=1)], blocks(5, 0))
     assert set(trace.launches.coverage) == {"conservative"}
     assert trace.launches.note.str.contains("records of this graph launch are missing").all()
@@ -132,7 +130,7 @@ def test_copies_and_fills_of_a_graph_are_launches_in_their_places(tmp_path):
 
 @pytest.mark.parametrize("entries", [[], [block_record(1, 0, 5, 9)], [block_record(1, b, 5, 9) for b in (0, 1, 1)]])
 def test_a_launch_whose_blocks_were_not_all_seen_once_stands_for_all_memory(tmp_path, entries):
-    """Code that was not patched, or ran under another launch's data."""
+    """The code was not patched, or ran under another launch's data."""
     path = tmp_path / "t.tileprof"
     with TraceWriter(path, recorder="cuda", command=["x"], device=H200, granule=32) as writer:
         events = [ALLOC, KERNEL, launch(1)]

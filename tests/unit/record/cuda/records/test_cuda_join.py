@@ -1,4 +1,4 @@
-"""Joining passes of one program."""
+"""Joins the passes of one program."""
 
 from itertools import accumulate, chain
 
@@ -42,7 +42,7 @@ def test_a_recorded_part_is_found_as_a_whole_where_it_last_stands():
 
 
 def test_what_a_program_launches_after_its_last_region_makes_it_no_other_program(tmp_path):
-    """Launches before the first region are counted; otherwise the recorded ones would look like all of them."""
+    """Launches before the first region are counted; otherwise the recorded ones would look like all launches."""
     on, off = {"e": "capture", "on": 1}, {"e": "capture", "on": 0}
     marked_reference = join.Reference.of(process(tmp_path, [KERNEL, launch(1), on, launch(2), off], []))
     key = marked_reference.keys[0]

@@ -6,7 +6,7 @@ BASE = 0x7F0000100000
 
 
 def words_of(sizes, strides, lower, upper, channels, pixels, steps):
-    """A map of bytes in im2col mode; corners are (w, h, d), strides those of dimensions 1 and up."""
+    """Encode a map of bytes in im2col mode; corners are (w, h, d), strides those of dimensions 1 and up."""
     bits = {3: 16, 4: 8, 5: 5}[len(sizes)]
     w = np.zeros(16, np.uint32)
     w[0], w[1], w[2] = BASE & 0xFFFFFFFF, BASE >> 32, 1 | len(sizes) - 1 << 4

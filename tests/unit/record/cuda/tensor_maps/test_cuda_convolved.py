@@ -1,4 +1,4 @@
-"""Convolutions whose stores are inferred from their loads, against every element by hand."""
+"""Convolutions whose stores are inferred from their loads, compared with every element by hand."""
 
 from dataclasses import replace
 
@@ -15,14 +15,14 @@ OUT = 0x7F0000800000
 
 
 def dense(base, sizes, box=None):
-    """A tiled map of bytes, dense."""
+    """Return a dense tiled map of bytes."""
     strides = (1, *np.cumprod(sizes[:-1]).tolist())
     steps = (1,) * len(sizes)
     return tensormap.TensorMap(base, 1, tuple(sizes), strides, tuple(box or sizes), steps, im2col=False, shape_words=())
 
 
 class Convolution:
-    """A 3x3 convolution with padding: pixels by filters in tiles, channels in segments, cut among blocks."""
+    """Return a 3x3 convolution with padding: tiles of pixels by filters, channels in segments, cut among blocks."""
 
     def __init__(self, images, height, width, channels, filters, tile, segments, order):
         self.shape, self.filters, self.tile = (images, height, width), filters, tile
@@ -92,7 +92,7 @@ def test_tiles_write_their_pixels_by_their_filters(images, sides, channels, filt
     convolution = Convolution(images, *sides, channels, filters, tile, segments, order)
     actual = convolved.result(convolution.out, convolution.loads())
     if actual is None:
-        # Filters by channels are told apart by who walks them; where each tile has all of both, nothing does.
+        # Filters and channels are told apart by who walks them; where each tile has all of both, they cannot be.
         assert channels == filters
         return
     boxes, shared = actual

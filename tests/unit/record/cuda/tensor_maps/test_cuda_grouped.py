@@ -1,4 +1,4 @@
-"""Grouped products: a kernel that writes the maps of its next group over those of the last, and what is made of it."""
+"""Grouped products: a kernel that overwrites the maps of its last group, and the trace of it."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ PRODUCT = {**KERNEL, "tensor_load": 1, "tensor_store": 1, "parameters": [528, 14
 
 
 def words(base, sizes, strides, box):
-    """A map of a bf16 matrix, inner size first; ``strides`` in bytes, of the outer dimension."""
+    """Return a map of a bf16 matrix, inner size first; ``strides`` in bytes, of the outer dimension."""
     w = np.zeros(16, "<u4")
     w[0], w[1], w[2] = base & 0xFFFFFFFF, base >> 32, 1 << 4 | 10 << 7
     w[3], w[8], w[9] = strides >> 4, sizes[0] - 1, sizes[1] - 1
@@ -27,9 +27,10 @@ def words(base, sizes, strides, box):
 
 
 class Grouped:
-    """``out[rows, n] = first[rows of group g, k] @ second[g, k, n]``, tiles dealt to clusters of two blocks.
+    """``out[rows, n] = first[rows of group g, k] @ second[g, k, n]``, in tiles that clusters of two blocks take in
+    turn.
 
-    The blocks of a cluster load half of a tile's rows each, and all its columns half by half.
+    The blocks of a cluster load half of a tile's rows each, and each half of the columns in turn.
     """
 
     def __init__(self, counts, n, k, tile, step, clusters, *, columns_inner=True):
@@ -47,7 +48,7 @@ class Grouped:
         self.now = {}
 
     def maps(self, group):
-        """Return what the two maps hold for a group."""
+        """Return the content of the two maps for a group."""
         start = self.ends[group] - self.counts[group]
         n, k, (tall, wide) = self.n, self.k, self.tile
         first = words(FIRST + start * k * ELEMENT, (k, self.counts[group]), k * ELEMENT, (self.step, tall // 2))
@@ -57,7 +58,7 @@ class Grouped:
         return first, words(base, (k, n), k * ELEMENT, (self.step, wide // 2))
 
     def load(self, side, block, held, at):
-        """Entries of one load, and of the map where it is new."""
+        """Return the entries of one load, and of the map if it is new."""
         address = SPACE + (block * 2 + side) * 128
         content, out = held.tobytes(), []
         parts = held.reshape(4, 4).tolist()
@@ -101,7 +102,9 @@ class Grouped:
         return [*allocs, PRODUCT, mark, launch(1, **grid), call_event]
 
     def expected(self, *, of):
-        """Elements that each work item reads of the second operand's group or writes of the result, in order."""
+        """Return the elements that each work item reads of the second operand's group or writes of the result, in
+        order.
+        """
         out = []
         for mine in self.of_cluster:
             for group, x, y in mine:
@@ -122,7 +125,7 @@ def traced(folder, events, entries):
 
 
 def elements(trace, base, mode):
-    """Elements of a buffer that each tile touches in a mode."""
+    """Return the elements of a buffer that each tile touches in a mode."""
     boxes = trace.footprint(int(trace.launches.footprint[0])).boxes
     buffer, offset = trace.operands_of(0)
     begins = trace.buffers.base.to_numpy()[buffer]

@@ -1,4 +1,4 @@
-"""Loads in im2col mode, against a walk pixel by pixel as the PTX manual tells it."""
+"""Loads in im2col mode, compared with a walk pixel by pixel as in the PTX manual."""
 
 import ctypes
 
@@ -13,7 +13,7 @@ from tileprof.record.cuda.tensor_maps import im2col, tensormap
 
 
 def walk(sizes, strides, lower, upper, channels, pixels, steps, at, offsets):
-    """Bytes read, by moving one pixel at a time."""
+    """Return the bytes read, by moving one pixel at a time."""
     spatial = len(sizes) - 2
     first, last = lower, [size - 1 + u for size, u in zip(sizes[1:-1], upper, strict=True)]
     where, image, out = list(at[1:-1]), at[-1], set()

@@ -1,4 +1,4 @@
-"""Persistent products are split into their work items, from nothing but the order of their tensor-map loads."""
+"""Persistent products are split into their work items by the order of their tensor-map loads alone."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ ALLOCS = [{"e": "alloc", "address": base, "bytes": 0x100000, "device": 0, "flags
 
 
 def words(base, sizes, box):
-    """A map of a dense bf16 matrix ``sizes`` (inner, outer)."""
+    """Return a map of a dense bf16 matrix ``sizes`` (inner, outer)."""
     w = np.zeros(16, "<u4")
     w[0], w[1], w[2] = base & 0xFFFFFFFF, base >> 32, 1 << 4 | 10 << 7
     w[3], w[8], w[9] = sizes[0] * ELEMENT >> 4, sizes[0] - 1, sizes[1] - 1
@@ -43,8 +43,8 @@ def load_entries(slot, block, depth, row, at):
 
 
 class Product:
-    """``out[m, n]`` of ``a[m, k]`` and ``b[n, k]`` in tiles, dealt out to blocks, each k in steps, a in two boxes a
-    step.
+    """Return ``out[m, n]`` of ``a[m, k]`` and ``b[n, k]`` in tiles that blocks take in turn, each k in steps, a in two
+    boxes per step.
     """
 
     def __init__(self, m, n, k, tile, step, blocks, *, ahead=0, order=None):
@@ -83,7 +83,7 @@ def traced(folder, events, entries):
 
 
 def rectangle(boxes, base, width):
-    """Rows and columns of one tile's boxes of a dense matrix."""
+    """Return rows and columns of one tile's boxes of a dense matrix."""
     cells = set()
     for o, length, count, stride in zip(boxes.offset, boxes.length, boxes.count_0, boxes.stride_0, strict=True):
         for i in range(int(count)):
@@ -185,7 +185,7 @@ def test_items_run_from_their_first_load_to_the_next_ones(tmp_path):
 @pytest.mark.parametrize(
     "loads",
     [
-        [(A, 0, 0, 0), (B, 0, 0, 0), (A, 0, 0, 16), (B, 0, 0, 32)],  # one step: nothing falls back
+        [(A, 0, 0, 0), (B, 0, 0, 0), (A, 0, 0, 16), (B, 0, 0, 32)],  # one step: the coordinate never decreases
         [(A, 0, d, 0) for d in (0, 16, 0, 16)] + [(B, 0, d, 0) for d in (0, 16)],  # as many items of a as of b, or none
     ],
 )

@@ -1,4 +1,6 @@
-"""Gradients of strided convolutions, whose stores are inferred from their loads, against every element by hand."""
+"""Gradients of strided convolutions, whose stores are inferred from their loads, compared with every element by
+hand.
+"""
 
 from dataclasses import replace
 
@@ -15,7 +17,7 @@ OUT = 0x7F0000800000
 
 
 class Gradient:
-    """Tiles of pixels by channels, each of one phase: ``takes`` says which block computes which, in turn."""
+    """Return tiles of pixels by channels, each of one phase. ``takes`` says which tiles each block computes in turn."""
 
     def __init__(self, images, sides, steps, channels, tile, blocks, takes):
         self.images, (self.height, self.width), self.steps = images, sides, steps
@@ -62,7 +64,9 @@ class Gradient:
         return Loads(map_, rows[:, 0], rows[:, 1:6], np.zeros(len(rows), np.int64), rows[:, 6], identity=identity)
 
     def expected(self):
-        """Elements ``(image, row, column, channel)`` of each block: all phases, its positions by its channels."""
+        """Return elements ``(image, row, column, channel)`` of each block: all phases, its positions by its
+        channels.
+        """
         positions, channels = {}, {}
         total = self.images * self.height * self.width
         for block, (_, pixel, channel) in zip(self.block_of, self.items, strict=True):

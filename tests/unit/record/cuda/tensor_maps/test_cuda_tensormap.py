@@ -1,4 +1,4 @@
-"""Check what a tensor-map load reads, against element-by-element enumeration; and that another layout is refused."""
+"""What a tensor-map load reads, compared with element-by-element enumeration; other layouts are refused."""
 
 import ctypes
 import itertools
@@ -16,7 +16,7 @@ BASE = 0x7F0000001000
 
 
 def words_of(type_, sizes, strides, box, steps, base=BASE, im2col=0):
-    """The map's words, written from the layout in the module's docstring."""
+    """Return the map's words, written from the layout in the module's docstring."""
     w = np.zeros(16, np.uint32)
     w[0], w[1] = base & 0xFFFFFFFF, base >> 32
     w[2] = im2col | len(sizes) - 1 << 4 | type_ << 7
@@ -33,7 +33,7 @@ def words_of(type_, sizes, strides, box, steps, base=BASE, im2col=0):
 
 
 def read_by(map_, at):
-    """Bytes of the elements at + i*step < at + box that lie in the tensor."""
+    """Return the bytes of the elements at + i*step < at + box that lie in the tensor."""
     axes = [
         [c for c in range(a, a + b, s) if 0 <= c < n]
         for a, b, s, n in zip(at, map_.box, map_.steps, map_.sizes, strict=True)
@@ -95,7 +95,7 @@ def test_a_batch_dimension_of_one_may_have_no_stride():
     [
         np.zeros(16, np.uint32),
         words_of(7, (32, 4), (0,), (8, 2), (1, 1)),  # rows on top of each other
-        words_of(0, (8,), (), (8,), (1,)),  # smaller than the hardware moves
+        words_of(0, (8,), (), (8,), (1,)),  # smaller than the hardware's smallest transfer
         words_of(7, (32,), (), (8,), (1,), base=BASE + 4),  # not aligned
         words_of(15, (32,), (), (8,), (1,)),  # no such element
     ],
@@ -105,7 +105,7 @@ def test_words_that_cannot_be_a_map_are_none(words):
 
 
 def encoder(change=lambda words: words):
-    """CuTensorMapEncodeTiled with this layout, or another."""
+    """Return a fake cuTensorMapEncodeTiled with this layout, or another."""
     types = {6: 6, 7: 7, 9: 10}
 
     def encode(to, type_, dims, base, sizes, strides, box, steps, *_):
@@ -129,11 +129,29 @@ def test_bytes_of_a_map_reach_to_the_last_element():
     assert map_.bytes == 100 * 72 * 4 == math.prod(map_.sizes) * map_.element
 
 
-def test_a_tensor_that_repeats_is_a_map_where_a_kernel_loads_through_it_and_each_byte_is_read_once():
-    words = words_of(7, (32, 4, 3), (128, 0), (8, 2, 2), (1, 1, 1))
-    assert tensormap.decode(words) is None
-    map_ = tensormap.decode(words, loaded=True)
+def test_each_byte_of_a_tensor_that_repeats_is_read_once():
+    map_ = tensormap.decode(words_of(7, (32, 4, 3), (128, 0), (8, 2, 2), (1, 1, 1)), loaded=True)
     box_bytes = bytes_of(tensormap.boxes(map_, np.array([[8, 1, 0, 0, 0], [8, 1, 2, 0, 0]], np.int64)[:1]))
     assert sorted(box_bytes) == [BASE + row * 128 + 32 + byte for row in (1, 2) for byte in range(32)]
     beyond = tensormap.boxes(map_, np.array([[8, 1, 3, 0, 0]], np.int64))
     assert not len(beyond.load)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "is_map"),
+    [
+        ((1000, 2, 1, 1 << 31), (4000, 0, 0), True),  # a result of cuBLAS's, with a dimension that it does not use
+        ((196, 256, 2, 1 << 31), (784, 200704, 0), True),
+        ((1000, 2, 3, 4), (4000, 0, 0), True),
+        ((32, 3), (0,), False),  # nothing but a row
+        ((32, 4, 3), (0, 128), False),
+        ((32, 4, 3, 5), (64, 4096, 0), False),  # rows overlap
+    ],
+)
+def test_what_no_kernel_loads_through_is_a_map_if_a_matrix_repeats_as_a_whole(sizes, strides, is_map):
+    words = words_of(7, sizes, strides, (8,) + (1,) * (len(sizes) - 1), (1,) * len(sizes))
+    map_ = tensormap.decode(words)
+    assert (map_ is not None) == is_map
+    assert tensormap.decode(words, loaded=True) is not None
+    matrix = sum((size - 1) * stride for size, stride in zip(sizes[1:], strides, strict=True)) + sizes[0] * 4
+    assert not is_map or map_.bytes == matrix

@@ -1,4 +1,4 @@
-"""Plans that depend on the values of tensors are used again for equal values, and for those alone."""
+"""Plans that depend on the values of tensors are reused for equal values only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_what_a_model_asked_for_may_differ_between_calls_of_one_layout() -> None
     plans.keep("op", {0}, [a, b], {}, first)
     plans.keep("op", {0, 1}, [b, b], {}, second)
     assert plans.find("op", [b, b], {}) is second
-    assert plans.find("op", [a, a], {}) is None  # the latest places are compared; planning again is right, too
+    assert plans.find("op", [a, a], {}) is None  # the latest places are compared; another plan is right too
 
 
 def test_values_before_an_operator_overwrote_them_count() -> None:

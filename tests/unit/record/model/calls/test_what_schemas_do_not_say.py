@@ -1,4 +1,6 @@
-"""Operators that write what their schema is silent about, read for an empty result, or have kernels for odd layouts."""
+"""Operators with writes that their schema does not mention, reads for an empty result, or kernels for unusual
+layouts.
+"""
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from tileprof.analysis import build_graph
 
 
 def raw(trace):
-    """Operator names of every pair with a true dependency through data."""
+    """Return the operator names of every pair with a true dependency through data."""
     pairs = build_graph(trace).pairs
     ops = trace.launches.op.str.removeprefix("aten::").str.split(".").str[0].tolist()
     return {(ops[p], ops[c]) for p, c, edges in pairs[["producer", "consumer", "raw"]].itertuples(index=False) if edges}

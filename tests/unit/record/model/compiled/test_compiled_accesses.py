@@ -1,4 +1,6 @@
-"""Check that what is said of a generated kernel's accesses is what Triton's interpreter sees when each program runs."""
+"""The accesses that are derived for a generated kernel are those that Triton's interpreter sees when each program
+runs.
+"""
 
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ EXACT = {
 
 
 NIGHTLY = {"a transposed operand", "roll and flip", "prefix sums", "padding", "layer norm", "rotation of halves"}
-"""Cases with relatives in every run."""
+"""Cases of which each run has similar ones."""
 
 
 @pytest.mark.parametrize(
@@ -85,14 +87,16 @@ NUMBERS = st.integers(1, 9)
 
 @st.composite
 def _expressions(draw, depth=3):
-    """Index arithmetic of program numbers and lanes, as text; Python computes what is made of constants alone."""
+    """Draw index arithmetic over program numbers and lanes, as text; Python computes what consists of constants
+    alone.
+    """
     if depth == 0 or (depth < 3 and draw(st.booleans())):
         return draw(st.sampled_from(["x", "y", "p"]))
     symbol = draw(st.sampled_from(["+", "*", "//", "%", "-"]))
-    left = draw(_expressions(depth=depth - 1))
+    operand = draw(_expressions(depth=depth - 1))
     constant = symbol in ("*", "//", "%") or draw(st.booleans())
     right = str(draw(NUMBERS)) if constant else draw(_expressions(depth=depth - 1))
-    return f"({left} {symbol} {right})"
+    return f"({operand} {symbol} {right})"
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -131,7 +135,7 @@ def test_lanes_are_what_integers_are(text, width, height, programs, bound):
 
 
 class _C(int):
-    """An integer that divides as C does."""
+    """An integer that divides as in C."""
 
     def __floordiv__(self, other):
         return _C(int(np.sign(self) * np.sign(other)) * (abs(int(self)) // abs(int(other))))

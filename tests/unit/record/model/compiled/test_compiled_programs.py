@@ -1,4 +1,4 @@
-"""Programs under torch.compile: fused launches in the trace, the program's own numbers in its results."""
+"""Programs under torch.compile: the trace has fused launches, and results keep the program's own values."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Memory that several storages show, memory that moves, and memory that is only at the same address."""
+"""Memory that several storages share, memory that moves, and memory that only has the same address."""
 
 import gc
 
@@ -11,7 +11,10 @@ from tileprof.analysis import build_graph
 
 
 def _raw(trace, *, through=()):
-    """``(producer, consumer)`` operators of every RAW link by short name; ``through``: launches that hand on."""
+    """Return ``(producer, consumer)`` operators of every RAW link by short name.
+
+    ``through`` are launches that pass data on.
+    """
     ops = [op.partition("::")[2].partition(".")[0] for op in trace.launches.op]
     links = build_graph(trace).links
     links = links[links.hazard == "RAW"]
@@ -105,7 +108,9 @@ def test_disjoint_parts_of_an_array_do_not_depend_on_each_other(trace_of):
 
 @pytest.mark.parametrize("used_before", [False, True])
 def test_the_whole_seen_after_its_parts_depends_on_them(trace_of, used_before):
-    """Parts that no launch touched simply grow; of the others the trace says that it takes more than there is."""
+    """Buffers that no launch touched simply grow; for the others the trace says that it counts more memory than there
+    is.
+    """
 
     def program():
         n = np.ones(64, np.float32)
@@ -198,7 +203,7 @@ def test_memory_given_back_by_operators_stays_separate_at_the_same_address(trace
 
 
 def test_new_memory_where_an_array_was_is_a_buffer_of_its_own(trace_of):
-    """Tried until malloc hands the array's address out again."""
+    """Retried until malloc returns the array's address again."""
     met_storages = []
 
     def program():
@@ -273,7 +278,7 @@ def test_a_storage_emptied_and_filled_again_has_no_old_contents(trace_of):
     def program():
         a = torch.ones(16) * 3
         a.untyped_storage().resize_(0)
-        a.detach()  # shows the empty storage to the recorder
+        a.detach()  # makes the recorder see the empty storage
         b = torch.ones(4).neg()
         a.untyped_storage().resize_(64)
         a.add_(b.sum())

@@ -1,4 +1,4 @@
-"""Random tensors over a few arrays, against what each launch really touched."""
+"""Random tensors over a few arrays, compared with the accesses of each launch."""
 
 import random
 
@@ -13,7 +13,7 @@ _UNORDERED = "does not wait for those reads"
 
 
 def _play(session, rng, log):
-    """A random program; ``log`` gets ``(launch, array, begin, end, writes)`` in elements."""
+    """Run a random program; ``log`` gets ``(launch, array, begin, end, writes)`` in elements."""
     arrays = [np.ones(64, np.float32) for _ in range(3)]
     live = []
 
@@ -52,7 +52,7 @@ def _ancestors(trace):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_launches_that_share_bytes_of_an_array_are_ordered(trace_of, seed):
-    """All but writes after reads by tensors that died: those the trace confesses."""
+    """Return all hazards but writes after reads by tensors that died, which the trace says it lacks."""
     log = []
     trace = trace_of(lambda session: _play(session, random.Random(seed), log), pass_session=True)
     ancestors = _ancestors(trace)

@@ -1,4 +1,4 @@
-"""Attention inside a session: the kernels that a GPU would choose, and the values and gradients that they have."""
+"""Attention inside a session: the kernels that a GPU would choose, and their values and gradients."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def test_kernels_that_a_cpu_lacks_have_the_values_of_the_written_out_form(dtype,
 
     expected = results(0.0)
     with as_on_gpu(HOPPER):
-        actual = results(1e-12)  # drops nothing out, and takes the kernels with dropout
+        actual = results(1e-12)  # drops nothing, and takes the kernels with dropout
 
     for one, other in zip(actual, expected, strict=True):
         assert one.dtype == other.dtype
@@ -85,7 +85,7 @@ def test_gradients_belong_to_the_values_that_dropout_left():
         (again,) = torch.autograd.grad(first, value, gradient)
 
     assert of_value.shape == value.shape
-    assert not torch.equal(of_value, again)  # another draw, another gradient
+    assert not torch.equal(of_value, again)  # another random draw gives another gradient
     # Linear in the values, with the same draw: the difference is the gradient along the direction.
     torch.testing.assert_close(((second - first) * gradient).sum(), (again * direction).sum(), rtol=1e-3, atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""Check when tensors of Python's data are copied to the GPU, and when one of their numbers is copied back."""
+"""When tensors of Python's data are copied to the GPU, and when one of their values is copied back."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 
 def launches(trace):
-    """The operator and kernel of each launch."""
+    """Return the operator and kernel of each launch."""
     return list(zip(trace.launches.op, trace.launches.kernel, strict=True))
 
 

@@ -69,7 +69,7 @@ def test_conversions_of_a_module_that_ran_are_launches(trace_of):
 
 
 class _Scaled(torch.nn.Module):
-    """Makes tensors before and after its base class is constructed, and in a function."""
+    """A module that makes tensors before and after its base class is constructed, and in a function."""
 
     def __init__(self):
         before = torch.ones(64)
@@ -221,7 +221,7 @@ def test_modules_convert_their_fake_parameters_as_real_ones(trace_of):
     assert set(fake.buffers[fake.buffers.kind == "parameter"].dtype) == {"float16"}
     for table in ("launches", "operands", "tiles", "accesses"):
         pd.testing.assert_frame_equal(getattr(real, table), getattr(fake, table))
-    what = ["bytes", "kind", "name", "dtype", "shape", "strides"]  # not where: parameters go in another order
+    what = ["bytes", "kind", "name", "dtype", "shape", "strides"]  # not for where, whose parameters have another order
     pd.testing.assert_frame_equal(real.buffers[what], fake.buffers[what])
 
 

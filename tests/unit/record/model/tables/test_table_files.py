@@ -1,4 +1,4 @@
-"""Tables on the disk: exact and nearest look-up, damage that is noticed, and GPUs that they do not hold for."""
+"""Tables on disk: exact and nearest look-up, detected damage, and GPUs for which they do not hold."""
 
 from dataclasses import replace
 

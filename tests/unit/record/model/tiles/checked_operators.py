@@ -83,23 +83,23 @@ _BY_REASON: Final = {
 UNCHECKED: Final = {
     op if "::" in op else f"aten::{op}": reason for reason, ops in _BY_REASON.items() for op in ops.split()
 }
-"""By operator: why the oracle does not reach its model, nor one with the same function."""
+"""By operator: why the oracle reaches neither its model nor one with the same function."""
 
 
 def listed() -> list[str]:
-    """Operators whose model was checked against PyTorch, or is the function of one that was."""
+    """Return operators whose model was checked against PyTorch, or has the function of a checked one."""
     names: list[str] = json.loads(LIST.read_text())
     same = {REGISTRY[name].model for name in names if name in REGISTRY}
     return sorted({*names, *(op for op, entry in REGISTRY.items() if entry.model in same)})
 
 
 def model_of(op: str) -> str:
-    """The registered name that an operator's model has: its own overload, or any."""
+    """Return the registered name of an operator's model: its own overload, or any."""
     return op if op in REGISTRY else op.split(".", 1)[0]
 
 
 def table() -> str:
-    """The table of `PAGE`, and below it the operators that are not checked, by reason."""
+    """Return the table of `PAGE`, and below it the operators that are not checked, by reason."""
     by_reason: dict[str, list[str]] = {}
     for op, reason in UNCHECKED.items():
         by_reason.setdefault(reason, []).append(op)

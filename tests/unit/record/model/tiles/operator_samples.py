@@ -1,4 +1,4 @@
-"""OpInfo's samples of every operator, in tiles small enough that small samples have several."""
+"""OpInfo's samples of every operator, with tiles so small that small samples have several."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides, sketch
 
 PARTS = 16
-"""Tests that the operators are dealt out to, so that several processes can share the work."""
+"""Number of tests among which the operators are divided, so that several processes share the work."""
 
 SAMPLES = 2
 FINER = 128
@@ -31,8 +31,10 @@ NOT_STRIDED = ("to_sparse", "sparse.")
 
 @contextmanager
 def all_operators():
-    """All of OpInfo's operators. Its test base class needs ``expecttest``, which nothing here uses; it looks through
-    the whole stack for the test that asks for a sample, which takes four fifths of the time.
+    """Return all of OpInfo's operators.
+
+    Its test base class needs ``expecttest``, which nothing here uses. It searches the whole stack for the test that
+    asks for a sample, which takes four fifths of the time.
     """
     sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
@@ -45,7 +47,7 @@ def all_operators():
 
 @contextmanager
 def tiny_tiles(monkeypatch):
-    """Ranges of all models are `FINER` times shorter."""
+    """Make the ranges of all models `FINER` times shorter."""
     load_all()
     blocks, ranges = sketch.blocks, sketch.ranges
     for info in walk_packages(tiles.__path__, f"{tiles.__name__}."):
@@ -61,7 +63,9 @@ def tiny_tiles(monkeypatch):
 
 
 def tried_operators(operators):
-    """How many elements were perturbed, the models that were checked against PyTorch so, and what was wrong."""
+    """Return the number of perturbed elements, the models that were checked against PyTorch this way, and the
+    faults.
+    """
     attempts, checked, wrong = 0, set(), []
     for op in operators:
         name = f"{op.name} {op.variant_test_name}".strip()

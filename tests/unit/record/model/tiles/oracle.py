@@ -17,7 +17,7 @@ from tileprof.trace.footprint import READ, Footprint
 
 
 def bytes_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> set[int]:
-    """The bytes of operand ``slot``, from its byte 0, that ``tile`` touches in ``mode``."""
+    """Return the bytes of operand ``slot``, from its byte 0, that ``tile`` touches in ``mode``."""
     actual: set[int] = set()
     for run in runs_of(footprint, tile, slot, mode):
         actual.update(run)
@@ -25,7 +25,7 @@ def bytes_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> se
 
 
 def runs_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> list[range]:
-    """The contiguous runs of all boxes of ``tile``, with repetition."""
+    """Return the contiguous runs of all boxes of ``tile``, with repetition."""
     b = footprint.boxes
     rows = np.flatnonzero((b.tile == tile) & (b.operand == slot) & (b.mode == mode))
     runs = []
@@ -38,7 +38,7 @@ def runs_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> lis
 
 
 def element_bytes(operand: Operand, indices: Any) -> set[int]:
-    """The bytes of the elements of ``operand`` at ``indices`` (an iterable of index tuples)."""
+    """Return the bytes of the elements of ``operand`` at ``indices`` (an iterable of index tuples)."""
     actual: set[int] = set()
     for index in indices:
         at = sum(int(i) * s for i, s in zip(index, operand.strides, strict=True)) * operand.itemsize
@@ -47,22 +47,22 @@ def element_bytes(operand: Operand, indices: Any) -> set[int]:
 
 
 def all_bytes(operand: Operand) -> set[int]:
-    """Every byte of every element of ``operand``."""
+    """Return every byte of every element of ``operand``."""
     return element_bytes(operand, np.ndindex(*operand.shape))
 
 
 def slot_of(kernel: Kernel, operand: Operand) -> int:
-    """The footprint slot that ``operand`` (a tensor of the call, or a workspace) has in ``kernel``."""
+    """Return the footprint slot that ``operand`` (a tensor of the call, or a workspace) has in ``kernel``."""
     return next(i for i, o in enumerate(kernel.operands) if is_same(o, operand))
 
 
 def is_same(arguments: Operand | Scratch, operand: Operand) -> bool:
-    """Whether a kernel's operand is this one. Workspaces have negative references."""
+    """Return whether a kernel's operand is this one. Workspaces have negative references."""
     return arguments.ref == operand.ref if isinstance(arguments, Operand) else -1 - arguments.slot == operand.ref
 
 
 def assert_each_byte_written_once(kernel: Kernel, slot: int, operand: Operand, mode: int) -> None:
-    """All tiles together write exactly the operand's bytes, none of them twice."""
+    """Check that all tiles together write exactly the operand's bytes, each of them once."""
     runs = [r for t in range(kernel.footprint.tiles) for r in runs_of(kernel.footprint, t, slot, mode)]
     begins, lengths = (np.array([f(r) for r in runs], np.int64) for f in (lambda r: r.start, len))
     # Runs that ascend are merged quickly. `np.unique` hashes, which takes 15 times as long for ten million bytes.
@@ -73,8 +73,8 @@ def assert_each_byte_written_once(kernel: Kernel, slot: int, operand: Operand, m
     elements = np.zeros(1, np.int64)
     for size, stride in zip(operand.shape, operand.strides, strict=True):
         elements = np.add.outer(elements, np.arange(size) * stride * operand.itemsize).ravel()
-    everything = np.sort(np.add.outer(elements, np.arange(operand.itemsize)).ravel(), kind="stable")
-    assert np.array_equal(written, everything[np.diff(everything, prepend=-1) > 0])
+    result_bytes = np.sort(np.add.outer(elements, np.arange(operand.itemsize)).ravel(), kind="stable")
+    assert np.array_equal(written, result_bytes[np.diff(result_bytes, prepend=-1) > 0])
 
 
 def call_of(op: str, *args: Any, **kwargs: Any) -> Call:
@@ -111,14 +111,14 @@ def call_of(op: str, *args: Any, **kwargs: Any) -> Call:
 
 
 def operand_of(tensor: torch.Tensor, ref: int = 0) -> Operand:
-    """A tensor's layout as tile models see it."""
+    """Return a tensor's layout as tile models see it."""
     alignment = next((a for a in (16, 8, 4, 2) if tensor.data_ptr() % a == 0), 1)
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Operand(tuple(tensor.shape), tuple(tensor.stride()), dtype, tensor.element_size(), alignment, ref)
 
 
 def run_model(call: Call, device: Any) -> list[Kernel]:
-    """The kernels that the registered model of the call's operator gives."""
+    """Return the kernels that the registered model of the call's operator gives."""
     load_all()
     entry = find(call.op)
     assert entry is not None, f"no tile model for {call.op}"

@@ -30,12 +30,14 @@ def positions(operand: Operand | torch.Tensor) -> torch.Tensor:
 
 
 def elements(kernel: Kernel, operand: Operand, tile: int, mode: int = READ) -> list[int]:
-    """Positions of the elements that ``tile`` touches, with repetition; only whole elements may be touched."""
+    """Return the positions of the elements that ``tile`` touches, with repetition; only whole elements may be
+    touched.
+    """
     return [e for _, row_elements in _rows(kernel, operand, mode, tile) for e in row_elements]
 
 
 def by_tile(kernel: Kernel, operand: Operand, mode: int = READ) -> list[list[int]]:
-    """`elements` of all tiles; nothing of an operand that the kernel does not know."""
+    """Return the `elements` of all tiles; none for an operand that the kernel does not have."""
     actual: list[list[int]] = [[] for _ in range(kernel.footprint.tiles)]
     for tile, row_elements in _rows(kernel, operand, mode):
         actual[tile] += row_elements
@@ -59,7 +61,7 @@ def _rows(kernel: Kernel, operand: Operand, mode: int, tile: int | None = None) 
 
 
 def assert_writes(kernel: Kernel, out: Operand, mode: int = WRITE) -> None:
-    """All tiles together write every element of ``out`` once."""
+    """Check that all tiles together write every element of ``out`` once."""
     written = [e for tile in by_tile(kernel, out, mode) for e in tile]
     assert sorted(written) == sorted(positions(out).flatten().tolist())
 
@@ -71,7 +73,7 @@ def assert_reads(
     needs: torch.Tensor | Callable[[torch.Tensor], torch.Tensor],
     mode: int = WRITE,
 ) -> None:
-    """Each tile reads exactly the elements of ``source`` that the elements it writes to ``out`` need.
+    """Check that each tile reads exactly the elements of ``source`` that the elements it writes to ``out`` need.
 
     ``needs`` has ``out``'s shape and holds positions in ``source`` (-1: nothing), or maps a mask of ``out`` to
     positions.
@@ -92,7 +94,7 @@ def _is_touched(kernel: Kernel, operand: Operand) -> bool:
 
 @st.composite
 def tensors(draw, shape, *, broadcast=False, dtype=torch.float32):
-    """A tensor of ``shape`` with its dimensions in any order in memory, perhaps with gaps, perhaps broadcast."""
+    """Draw a tensor of ``shape`` with its dimensions in any order in memory, perhaps with gaps, perhaps broadcast."""
     order = draw(st.permutations(range(len(shape))))
     gaps = [draw(st.sampled_from([1, 1, 1, 2])) for _ in shape]
     is_repeated = [broadcast and draw(st.integers(0, 3)) == 0 for _ in shape]
@@ -106,12 +108,12 @@ def tensors(draw, shape, *, broadcast=False, dtype=torch.float32):
 
 
 def shapes(*, max_elements: int, max_rank: int = 4, largest: int = 40):
-    """Shapes of at most ``max_elements`` elements."""
+    """Draw shapes of at most ``max_elements`` elements."""
     sizes = st.one_of(st.integers(1, 5), st.integers(1, largest))
     return st.lists(sizes, min_size=1, max_size=max_rank).map(tuple).filter(lambda s: math.prod(s) <= max_elements)
 
 
 def tile_count(kernel: Kernel) -> int:
-    """Tiles, which must be those of the grid."""
+    """Return the tiles, which must be those of the grid."""
     assert kernel.footprint.tiles == int(np.prod(kernel.grid))
     return kernel.footprint.tiles

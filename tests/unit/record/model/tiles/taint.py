@@ -21,7 +21,7 @@ Bytes = dict[Any, np.ndarray]
 
 
 def reached(kernels: list[Kernel], start: Bytes) -> Bytes:
-    """All bytes, by operand ref or scratch, that depend on the bytes of ``start`` according to the tiles."""
+    """Return all bytes, by operand ref or scratch, that depend on the bytes of ``start`` according to the tiles."""
     tainted = {key: _with_runs(np.zeros(0, bool), at, at + 1) for key, at in start.items()}
     for kernel in kernels:
         b = kernel.footprint.boxes
@@ -30,7 +30,7 @@ def reached(kernels: list[Kernel], start: Bytes) -> Bytes:
         for slot, key in enumerate(keys):
             if key in tainted:
                 row, begin, end = _runs(b, (b.operand == slot) & np.isin(b.mode, (READ, ATOMIC)))
-                before = np.concatenate([[0], np.cumsum(tainted[key])])  # how many bytes before each byte are tainted
+                before = np.concatenate([[0], np.cumsum(tainted[key])])  # number of tainted bytes before each byte
                 last = len(tainted[key])
                 hit[b.tile[row[before[np.minimum(end, last)] > before[np.minimum(begin, last)]]]] = True
         for slot, key in enumerate(keys):
@@ -59,7 +59,7 @@ def check(
     inputs = call.tensors[: len(call.tensors) - len(call.outputs)]
     originals = [call.value(o) for o in inputs]
     attempts = 0
-    # Copies may be laid out otherwise and round otherwise, so the comparison is between two runs on copies.
+    # Copies may have another layout and round differently, so two runs on copies are compared.
     plain = _run(func, args, kwargs, originals)
     for ref, (tensor, operand) in enumerate(zip(originals, inputs, strict=True)):
         if tensor is None or not tensor.numel() or _overlaps(tensor):
@@ -88,7 +88,7 @@ def check(
         for out, before, after in zip(call.outputs, plain, again, strict=True):
             if before.shape[1:] != after.shape[1:]:
                 continue
-            # A compaction may have found more or less: what both runs have is compared.
+            # A compaction may have another number of results; what both runs have is compared.
             rows = min(len(before), len(after)) if before.shape else None
             old, new = (t if rows is None else t[:rows] for t in (before, after))
             differs = (old != new) & ~((old != old) & (new != new))  # noqa: PLR0124 (NaN in both is not a change)
@@ -104,7 +104,7 @@ def check(
 
 
 def _another(tensor: torch.Tensor, where: tuple[int, ...], random: Any) -> Any:
-    """NaN, or for types without it another value that the tensor holds, which is likely to be a valid one."""
+    """Return NaN, or for types without it another value of the tensor, which is likely to be valid."""
     if tensor.is_floating_point() or tensor.is_complex():
         return float("nan")
     if tensor.dtype is torch.bool:
@@ -114,14 +114,14 @@ def _another(tensor: torch.Tensor, where: tuple[int, ...], random: Any) -> Any:
 
 
 def _run(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors returned for copies of ``tensors`` in place of those in the arguments."""
+    """Return the tensors that the call returns for copies of ``tensors`` in the arguments."""
     copies = [t.clone() for t in tensors]
     result = func(*_replace(args, iter(copies)), **_replace(kwargs, iter(copies[_count(args) :])))
     return [t for t in (result if isinstance(result, list | tuple) else [result]) if isinstance(t, torch.Tensor)]
 
 
 def _runs(b: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The runs of adjacent bytes of the boxes ``which``: number of the box, first byte, byte after the last."""
+    """Return the runs of adjacent bytes of the boxes ``which``: number of the box, first byte, byte after the last."""
     rows = np.flatnonzero(which)
     each = (b.count_0[rows] * b.count_1[rows]).astype(np.int64)
     row = np.repeat(rows, each)
@@ -132,7 +132,7 @@ def _runs(b: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _with_runs(mask: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """``mask``, true for some bytes, made true for those of the runs, too, and longer where they end after it."""
+    """Return ``mask``, a mask of bytes, also true for the runs, and longer if they end after it."""
     edges = np.zeros(max(len(mask), end.max(initial=0)) + 1, np.int64)
     np.add.at(edges, begin, 1)
     np.add.at(edges, end, -1)

@@ -65,7 +65,7 @@ def test_a_block_of_one_pass_needs_all_earlier_input(name):
 
 
 def perturb(function, *, times):
-    """Run ``function`` with another element perturbed each time; returns how many were."""
+    """Run ``function`` with another element perturbed each time; return how many were."""
     watched_calls = watch.Watch(taints=True)
     with watched_calls:
         for _ in range(times):

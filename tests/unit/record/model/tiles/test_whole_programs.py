@@ -10,7 +10,7 @@ from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tileprof.trace.footprint import READ, WRITE
 
 VIEWLESS = {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}
-"""Whole layers that the recorder takes apart before a model is asked."""
+"""Whole layers that the recorder splits before it asks a model."""
 
 
 class Decoder(nn.Module):

@@ -21,15 +21,15 @@ from tileprof.trace.sources import ShapeSource
 H200 = get("H200")
 
 OWN_INDICES = frozenset(f"aten::max_pool{d}d_with_indices_backward" for d in (2, 3))
-"""Their indices come from a forward pass, where each lies in its own window; another index is not a valid call."""
+"""Their indices come from a forward pass, each in its own window; another index is not a valid call."""
 
 
 class Watch(TorchDispatchMode):
-    """Counts operators without a model in ``missing``; raises where a model's accesses do not fit the call.
+    """Counts operators without a model in ``missing``; raises if a model's accesses do not fit the call.
 
-    Fits: all kernels together write every byte of every output (data-dependent updates excepted) and no byte
-    outside; nothing outside an operand is read. Calls of equal layout are checked once. With ``taints``, `taint.check`
-    runs, too.
+    They fit if all kernels together write every byte of every output (data-dependent updates excepted) and no byte
+    outside, and read nothing outside an operand. Calls of equal layout are checked once. With ``taints``, `taint.check`
+    runs too.
     """
 
     def __init__(self, *, taints: bool = False) -> None:
@@ -37,7 +37,7 @@ class Watch(TorchDispatchMode):
         self._random = np.random.default_rng(0) if taints else None
         self.attempts = 0
         self.checked: set[str] = set()
-        """Operators of which some element of an input was perturbed."""
+        """Operators of which some input element was perturbed."""
         self._checked_calls: set[Any] = set()
         load_all()
         self.counts: Counter[str] = Counter()
@@ -80,7 +80,7 @@ def _kernels(entry: Entry, call: Call) -> list[Kernel]:
 
 
 def describe(func: Any, args: Any, kwargs: Any) -> Call | None:
-    """The call before it ran, without outputs; None for what is not an operator of tensors."""
+    """Return the call before it ran, without outputs; None if it is not an operator on tensors."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
         return None
     schema = func._schema
@@ -104,7 +104,7 @@ def describe(func: Any, args: Any, kwargs: Any) -> Call | None:
 
 
 def touch_counts(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]) -> np.ndarray:
-    """All bytes of the operand, from its byte 0, that any tile of any kernel touches."""
+    """Return all bytes of the operand, from its byte 0, that any tile of any kernel touches."""
     actual = [np.empty(0, np.int64)]
     for kernel in kernels:
         b = kernel.footprint.boxes
@@ -118,7 +118,7 @@ def touch_counts(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]
 
 
 def check(call: Call, kernels: list[Kernel]) -> None:
-    """Raise AssertionError where the kernels write too little, or touch what is not a part of an operand."""
+    """Raise AssertionError if the kernels write too little, or touch bytes outside of an operand."""
     for operand in call.tensors:
         whole = _bytes(operand)
         uses = touch_counts(kernels, operand, (READ, WRITE, ATOMIC))
@@ -132,7 +132,7 @@ def check(call: Call, kernels: list[Kernel]) -> None:
             assert np.array_equal(written, _bytes(operand)), f"{call.op} does not write all of {operand}"
     for kernel in kernels:
         blocks = int(np.prod(kernel.grid))
-        # Of what a GPU was seen to launch, tiles may be clusters, or fewer where all say the same.
+        # Tiles of measured launches may be clusters, or fewer if all have the same accesses.
         as_seen = kernel.shape_source in {ShapeSource.TABLE, ShapeSource.NEIGHBOUR} or (
             kernel.shape_source == ShapeSource.LEARNED and "convolution" in call.op
         )

@@ -1,5 +1,5 @@
-// A driver for tests: the entry points that programs and the library under test use, kernels that are functions of this
-// file, streams that are threads, and random delays before kernels. Memory is the host's.
+// A driver for tests: the entry points that programs and the library under test use. Kernels are functions of this
+// file, streams are threads, and delays before kernels are random. Memory is the host's.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ T at(const char* block, size_t offset) {
     return value;
 }
 
-// Nanoseconds of this thread's time.
+// Nanoseconds of this thread's processor time.
 void pass(long ns) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(ns);
     while (std::chrono::steady_clock::now() < until) {
@@ -74,7 +74,7 @@ Kernel kernels[] = {
      {{0, 4}, {4, 4}},  // ns, salt
      [](const char* p) { pass(at<uint32_t>(p, 4) % (at<uint32_t>(p, 0) + 1)); }},
     {"gather",
-     {{0, 8}, {8, 8}, {16, 8}, {24, 4}},  // out, in, index, n: it is in no table
+     {{0, 8}, {8, 8}, {16, 8}, {24, 4}},  // out, in, index, n; no table has this kernel
      [](const char* p) {
          auto out = at<Words>(p, 0), in = at<Words>(p, 8), index = at<Words>(p, 16);
          auto n = at<uint32_t>(p, 24);
@@ -82,8 +82,9 @@ Kernel kernels[] = {
      }},
 };
 
-std::mutex& lock = *new std::mutex;  // of everything below; never destroyed, like all that threads wait for
-std::condition_variable& changed = *new std::condition_variable;  // an operation is done
+// protects everything below; never destroyed, like everything that threads wait for
+std::mutex& lock = *new std::mutex;
+std::condition_variable& changed = *new std::condition_variable;  // an operation has ended
 std::mt19937_64 generator(getenv("FAKE_SEED") ? strtoull(getenv("FAKE_SEED"), nullptr, 10) : 1);
 uint64_t delay_us() {
     static const uint64_t most = getenv("FAKE_DELAY") ? strtoull(getenv("FAKE_DELAY"), nullptr, 10) : 100;
@@ -117,7 +118,8 @@ struct Executable {
 };
 
 struct Stream {
-    std::condition_variable more;  // its own: to wake all streams for each launch takes most of the time of a program
+    // its own, since waking all streams for each launch takes most of the time of a program
+    std::condition_variable more;
     std::deque<Pointer> queue;
     Pointer last;
     bool blocking = true;
@@ -197,15 +199,16 @@ const Kernel* kernel_of(void* function) {
     return reinterpret_cast<const Kernel*>(reinterpret_cast<uintptr_t>(function) & ~uintptr_t{1});
 }
 
-// What a launch costs the thread that makes it: FAKE_ISSUE_NS.
+// FAKE_ISSUE_NS: time that a launch costs its thread.
 void take_time() {
     static const long ns = getenv("FAKE_ISSUE_NS") ? atol(getenv("FAKE_ISSUE_NS")) : 0;
     if (ns != 0) pass(ns);
 }
 
-std::atomic<uint32_t> added{0};  // attribute 8, of all functions: what a launch adds to the first word that it writes
+// attribute 8, of all functions: the value that a launch adds to the first word that it writes
+std::atomic<uint32_t> added{0};
 
-// FAKE_FAIL_AT: that launch, the first being 1, and all that follow fail as after an illegal access.
+// FAKE_FAIL_AT: the number of a launch, from 1. It and all later ones fail as after an illegal access.
 int failure() {
     static const long fails = getenv("FAKE_FAIL_AT") ? atol(getenv("FAKE_FAIL_AT")) : 0;
     static std::atomic<long> launches{0};
@@ -231,7 +234,8 @@ int launch(void* function, void* handle, void** parameters, unsigned threads) {
         stream,
         [kernel, block, more = added.load()] {
             kernel->run(block.data());
-            // What a kernel writes first is its first parameter; the library's own kernel has no pointer there.
+            // The first address that a kernel writes is its first parameter; the library's own kernel has no pointer
+            // there.
             if (more != 0 && kernel->layout[0].second == 8) *at<Words>(block.data(), 0) += more;
         },
         delay_us());
@@ -245,7 +249,7 @@ int copy(void* to, const void* from, size_t bytes, void* handle, bool wait) {
     return 0;
 }
 
-// All nodes in a random order that the edges allow.
+// Runs all nodes in a random order that the edges allow.
 void run_graph(const Graph& graph, uint64_t seed) {
     std::mt19937_64 mine(seed);
     std::vector<size_t> missing, ready;
@@ -311,7 +315,7 @@ EXPORT int cuStreamSynchronize(void* handle) {
     wait_for(held, put(named(handle), nullptr));
     return 0;
 }
-// FAKE_QUERY: "idle" and "busy" are the answer, whatever the stream does, and so is any of them for "random".
+// FAKE_QUERY: answers "idle" or "busy", whatever the stream does; "random" answers either.
 EXPORT int cuStreamQuery(void* handle) {
     static std::minstd_rand random;
     const char* answer = getenv("FAKE_QUERY");
@@ -380,7 +384,8 @@ EXPORT int cuModuleGetFunction(void** function, void*, const char* name) {
 EXPORT int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
     int result = cuModuleGetFunction(kernel, library, name);
     if (result == 0)
-        *kernel = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(*kernel) | 1);  // another handle for it
+        // another handle for the same event
+        *kernel = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(*kernel) | 1);
     return result;
 }
 EXPORT int cuLibraryEnumerateKernels(void**, unsigned, void*) { return kInvalid; }
@@ -388,7 +393,7 @@ EXPORT int cuKernelGetFunction(void** function, void* kernel) {
     return *function = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(kernel) & ~uintptr_t{1}), 0;
 }
 EXPORT int cuFuncGetName(const char** name, void* function) {
-    if ((reinterpret_cast<uintptr_t>(function) & 1) != 0) return kInvalid;  // a CUkernel is no CUfunction
+    if ((reinterpret_cast<uintptr_t>(function) & 1) != 0) return kInvalid;  // a CUkernel is not a CUfunction
     return *name = kernel_of(function)->name, 0;
 }
 EXPORT int cuFuncGetParamInfo(void* function, size_t i, size_t* offset, size_t* size) {
@@ -398,7 +403,7 @@ EXPORT int cuFuncGetParamInfo(void* function, size_t i, size_t* offset, size_t* 
     *size = kernel->layout[i].second;
     return 0;
 }
-// FAKE_SET_US: what it takes.
+// FAKE_SET_US: time that the call takes.
 EXPORT int cuFuncSetAttribute(void*, int attribute, int value) {
     static const long us = getenv("FAKE_SET_US") ? atol(getenv("FAKE_SET_US")) : 0;
     if (us != 0) std::this_thread::sleep_for(std::chrono::microseconds(us));

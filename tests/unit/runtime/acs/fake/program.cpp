@@ -1,7 +1,7 @@
-// A random program: it finds the driver as the CUDA runtime does, launches kernels over views of buffers on several
+// A random program. It finds the driver as the CUDA runtime does, launches kernels over views of buffers on several
 // streams, copies, fills, records events, reads results and branches on them, frees and allocates, captures and replays
-// graphs. It prints the checksum of all its memory; whatever the order in which launches really ran, it is to be that
-// of stream order.
+// graphs. It prints the checksum of all its memory, which must be that of stream order, in whatever order the launches
+// ran.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -126,14 +126,14 @@ int main(int argc, char** argv) {
         if (random() % 2 == 0) {
             CHECK(launch(functions[kind], grid, 1, 1, 128, 1, 1, 0, stream, parameters, nullptr));
         } else {
-            Attribute attribute{8, {}, {}};  // a priority, and in the rest of its union what was there before
+            Attribute attribute{8, {}, {}};  // a priority; the rest of its union keeps its earlier content
             memset(attribute.bytes + 4, static_cast<int>(++launched), sizeof attribute.bytes - 4);
             Config config{{grid, 1, 1}, {128, 1, 1}, 0, stream, &attribute, 1};
             CHECK(launch_ex(&config, functions[kind], parameters, nullptr));
         }
-        out = a = b = n = 0xdead;  // parameters are copied by then
+        out = a = b = n = 0xdead;  // parameters have been copied by then
     };
-    auto other_stream = [&] {  // in order with the one before, as programs do it
+    auto other_stream = [&] {  // in order with the previous one, as programs do it
         void* next = streams[random() % 3];
         CHECK(event_record(event, stream));
         CHECK(stream_wait(next, event, 0));
@@ -227,7 +227,7 @@ int main(int argc, char** argv) {
         for (int step = 0; step < steps; ++step) {
             const uint32_t before = *first;
             std::atomic<bool> launched{false};
-            std::thread other;  // that is inside of a call, which does nothing, whenever the launch may begin
+            std::thread other;  // that is, inside a call that does nothing, whenever the launch may begin
             if (what == "busy")
                 other = std::thread([&] {
                     while (!launched) set_attribute(functions[1], 8, 0);

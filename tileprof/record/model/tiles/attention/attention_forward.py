@@ -151,8 +151,8 @@ def _main_kernel(
     begin, end = _slices(key_blocks(problem, blocks), slices)
     grid = Grid(len(begin) // slices, problem.batch, problem.heads, slices)
     met_keys = np.minimum(end * blocks.keys, problem.keys) - np.minimum(begin * blocks.keys, problem.keys)
-    moved = met_keys * (problem.width + problem.value_width)
-    share = moved / (moved + blocks.queries * problem.value_width)
+    loop_bytes = met_keys * (problem.width + problem.value_width)
+    share = loop_bytes / (loop_bytes + blocks.queries * problem.value_width)
     loop = walk(begin, end, blocks.keys, share, backwards=problem.q.dtype in HALF)
     block = grid.block
     at = block[:, 2] // grid.heads * np.int64(grid.across) + block[:, 0]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tileprof.record.model.tile_model import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.convolutions import (
     conv_kernels,
     conv_weight_kernels,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _DENSE: Final = 6
 """Scratch slots from here on hold dense copies of operands that are not."""
+_SLOTS: Final = 16
+"""More than one gradient has."""
 
 
 @models(
@@ -56,7 +58,7 @@ def convolution(call: Call, device: Device) -> list[Kernel]:
         call.outputs[0], source, call["weight"], axes, call["groups"], call.arguments.get("bias"), transposed=transposed
     )
     settings = _Settings.of(call, source, call["weight"], transposed=transposed)
-    launched = _measured(Pass.FORWARD, settings, window, device)
+    launched = _measured_launches(Pass.FORWARD, settings, window, device)
     if launched is None:
         return conv_kernels.kernels(window, device, "deconv" if transposed else "fprop")
     return [*launched, *_bias_added(window, launched)]
@@ -74,18 +76,32 @@ def convolution_backward(call: Call, device: Device) -> list[Kernel]:
     if of_input:
         axes = _axes(call, gradient, weight, transposed=not transposed)
         window = Window(next(returned), gradient, weight, axes, groups, transposed=not transposed)
-        measured = _measured(Pass.INPUT_GRADIENT, settings, window, device)
+        measured = _measured_launches(Pass.INPUT_GRADIENT, settings, window, device)
         launched += conv_kernels.kernels(window, device, "dgrad") if measured is None else measured
     if of_weight:
         small, large = (source, gradient) if transposed else (gradient, source)
         axes = _axes(call, large, weight, transposed=False)
         problem = WeightGradient(next(returned), small, large, axes, groups)
-        measured = _measured(Pass.WEIGHT_GRADIENT, settings, problem, device)
-        launched += conv_weight_kernels.kernels(problem, device) if measured is None else measured
+        measured = _measured_launches(Pass.WEIGHT_GRADIENT, settings, problem, device)
+        kernels = conv_weight_kernels.kernels(problem, device) if measured is None else measured
+        launched += _apart(kernels, 1)
     if of_bias:
         dims = [d for d in range(len(gradient.shape)) if d != 1]
-        launched += reduction("sum", gradient, [next(returned)], dims, device)
+        launched += _apart(reduction("sum", gradient, [next(returned)], dims, device), 2)
     return launched
+
+
+def _apart(kernels: list[Kernel], number: int) -> list[Kernel]:
+    """Return a gradient's launches with a workspace of their own, the ``number``-th: PyTorch allocates one for each
+    call of cuDNN (``run_conv_plan``).
+    """
+
+    def moved(operand: Operand | Scratch) -> Operand | Scratch:
+        if isinstance(operand, Scratch) and not operand.library:
+            return replace(operand, slot=operand.slot + number * _SLOTS)
+        return operand
+
+    return [replace(kernel, operands=tuple(map(moved, kernel.operands))) for kernel in kernels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +123,9 @@ class _Settings:
         return cls(source, weight, window, int(call["groups"]), bool(transposed))
 
 
-def _measured(what: Pass, settings: _Settings, shape: Window | WeightGradient, device: Device) -> list[Kernel] | None:
+def _measured_launches(
+    what: Pass, settings: _Settings, shape: Window | WeightGradient, device: Device
+) -> list[Kernel] | None:
     """Return the launches that a GPU was seen to make; None where none was, or where tiles are dictated."""
     out = shape.out if isinstance(shape, Window) else shape.weight
     key = key_of(

@@ -134,7 +134,8 @@ def _large_reads(problem: WeightGradient, tile: gemm_tile_choice.Tile, loop: Loo
     sizes = problem.small.shape[3:]
     lines = [(low[:, 1], high[:, 1]), *((np.zeros_like(run), np.full_like(run, size)) for size in sizes)]
     pieces = [
-        list(_touched(axis, *lines[i], begin[row, 1 + i], end[row, 1 + i])) for i, axis in enumerate(problem.axes)
+        list(_touched_positions(axis, *lines[i], begin[row, 1 + i], end[row, 1 + i]))
+        for i, axis in enumerate(problem.axes)
     ]
     parts = []
     for combination in itertools.product(*pieces):
@@ -167,18 +168,18 @@ def _runs_of_lines(problem: WeightGradient, loop: Loop) -> _Runs:
     return _Runs(part, start, stop, loop.first.ravel()[part], loop.last.ravel()[part])
 
 
-def _touched(axis: Axis, lo: I64, hi: I64, begin: I64, end: I64) -> Iterator[tuple[NDArray[np.bool_], Piece]]:
+def _touched_positions(axis: Axis, lo: I64, hi: I64, begin: I64, end: I64) -> Iterator[tuple[NDArray[np.bool_], Piece]]:
     """Yield positions of ``large`` that results ``lo`` to ``hi`` touch with taps ``begin`` to ``end``, and which
     entries use them.
 
     Entries with all taps share merged pieces, the others take each of their taps.
     """
-    everything = (begin == 0) & (end == axis.taps)
-    if everything.any():
+    covers_all_taps = (begin == 0) & (end == axis.taps)
+    if covers_all_taps.any():
         for piece in axis.sources(lo, hi):
-            yield everything, piece
+            yield covers_all_taps, piece
     for tap in range(axis.taps):
-        selection = ~everything & (begin <= tap) & (tap < end)
+        selection = ~covers_all_taps & (begin <= tap) & (tap < end)
         if selection.any():
             yield selection, axis.tap(lo, hi, tap)
 

@@ -57,6 +57,6 @@ def costs(layer: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.flo
     sources = images * layer[..., 6:9].prod(-1)
     results = images * result_sizes(layer).prod(-1)
     taps = layer[..., 9:12].prod(-1)
-    moved = np.where(layer[..., 1] == 1, sources, results)
-    flops = 2.0 * moved * inside * outside / layer[..., 2] * taps
+    pixels = np.where(layer[..., 1] == 1, sources, results)
+    flops = 2.0 * pixels * inside * outside / layer[..., 2] * taps
     return flops, np.maximum(np.maximum(sources * inside, results * outside), inside * outside * taps / layer[..., 2])

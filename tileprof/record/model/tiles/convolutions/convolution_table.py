@@ -92,10 +92,10 @@ def entry(key: tuple[int, ...], device: Device) -> Entry | None:
     table = tables.table(FAMILY, device)
     if table is None:
         return None
-    known: dict[tuple[int, ...], Entry | None] = table.derived.setdefault("entries", {})
-    if key not in known:
-        known[key] = entry_of(table, key, device, trees=tables.table(RANKER, device))
-    return known[key]
+    entries: dict[tuple[int, ...], Entry | None] = table.derived.setdefault("entries", {})
+    if key not in entries:
+        entries[key] = entry_of(table, key, device, trees=tables.table(RANKER, device))
+    return entries[key]
 
 
 def entry_of(
@@ -111,7 +111,7 @@ def entry_of(
     """
     row = table.row(key)
     if row is not None and without is None:
-        if _timed(table)[row]:
+        if _is_timed(table)[row]:
             return Entry(launches_of(table, row), ShapeSource.TABLE, timed=True)
         near, apart = nearest(key, table, learned.COMPARED)
         return _like(table, near, apart, learned.alike(table, near, row), key, ShapeSource.TABLE, None)
@@ -122,13 +122,13 @@ def entry_of(
         same, source = learned.alike(table, near, near[0]), ShapeSource.NEIGHBOUR
         return _like(table, near, apart, same, key, source, without)
     engine = engine_of(table, key)
-    found = candidates(table, key, device, engine, without=without)
-    if found is None or found.apart[0] > _FARTHEST:
+    near_entries = candidates(table, key, device, engine, without=without)
+    if near_entries is None or near_entries.apart[0] > _FARTHEST:
         return None
-    best = learned.best(found, trees, learned.group_of(key, engine=engine is not None))
-    same = learned.alike(table, found.near, found.entries[best])
+    best = learned.best(near_entries, trees, learned.group_of(key, engine=engine is not None))
+    same = learned.alike(table, near_entries.near, near_entries.entries[best])
     source = ShapeSource.LEARNED if engine is None else ShapeSource.HEURISTIC
-    return _like(table, found.near, found.apart, same, key, source, without)
+    return _like(table, near_entries.near, near_entries.apart, same, key, source, without)
 
 
 def candidates(
@@ -250,7 +250,7 @@ def _like(
     own = launches_of(table, row)
     grids = launch_grids.carried(own, tuple(table.keys[row].tolist()), key)
     launches = (
-        launch._replace(name=_typed(table, launch.name, key[1]), grid=grid, ns=ns)
+        launch._replace(name=_name_for_type(table, launch.name, key[1]), grid=grid, ns=ns)
         for launch, grid, ns in zip(own, grids, _times(table, near, apart, same, key, without), strict=True)
     )
     return Entry(tuple(launches), source)
@@ -267,7 +267,7 @@ def _times(
     """Return times for the launches of the entries ``near[same]``: of those that were timed, or of other timed entries
     of the same kernels with about the same work; else near calls' time, most of it for what computes.
     """
-    timed = _timed(table)
+    timed = _is_timed(table)
     chosen = same[timed[near[same]]][:_TIMED]
     rows, weight = near[chosen], (apart[chosen] + _NEAR) ** -2.0
     if not len(rows):
@@ -296,7 +296,7 @@ def _times(
     return spread
 
 
-def _timed(table: Table) -> NDArray[np.bool_]:
+def _is_timed(table: Table) -> NDArray[np.bool_]:
     """Return which entries were timed."""
     if "timed" not in table.derived:
         begin = _columns(table).begin
@@ -305,7 +305,7 @@ def _timed(table: Table) -> NDArray[np.bool_]:
     return timed
 
 
-def _typed(table: Table, name: str, dtype: int) -> str:
+def _name_for_type(table: Table, name: str, dtype: int) -> str:
     """Return the name of the same kernel for another type of 16 bits, where the table has one."""
     if "typed" not in table.derived:
         names = table.columns["name"].tolist()

@@ -55,11 +55,11 @@ def engine(key: tuple[int, ...], about: Mapping[str, Any]) -> str:
 
     ``about`` is that of the table: ``cudnn`` its version, ``device`` how cuDNN describes the GPU.
     """
-    asked = _cudnn(int(about["cudnn"]) // 100, str(about["device"])) if "device" in about else None
-    if asked is None:
+    library = _cudnn(int(about["cudnn"]) // 100, str(about["device"])) if "device" in about else None
+    if library is None:
         return ""
     try:
-        return asked.engine(key)
+        return library.engine(key)
     except _RefusedError:
         return ""
 
@@ -103,8 +103,10 @@ class _Descriptor:
     def read(self, attribute: int, kind: int, array: Any) -> int:
         """Fill an array; return how many elements there are."""
         count = ctypes.c_int64()
-        asked = ctypes.c_int64(len(array))
-        _check(self.library.cudnnBackendGetAttribute(self.pointer, attribute, kind, asked, ctypes.byref(count), array))
+        capacity = ctypes.c_int64(len(array))
+        _check(
+            self.library.cudnnBackendGetAttribute(self.pointer, attribute, kind, capacity, ctypes.byref(count), array)
+        )
         return min(count.value, len(array))
 
     def several(self, attribute: int, kind: int, most: int) -> list[_Descriptor]:
@@ -220,11 +222,11 @@ def _library() -> ctypes.CDLL | None:
         if products and library:
             try:
                 ctypes.CDLL(str(products[-1]), mode=ctypes.RTLD_GLOBAL)
-                found = ctypes.CDLL(str(library[-1]))
+                cudnn = ctypes.CDLL(str(library[-1]))
             except OSError:
                 continue
-            found.cudnnGetVersion.restype = ctypes.c_size_t
-            return found
+            cudnn.cudnnGetVersion.restype = ctypes.c_size_t
+            return cudnn
     return None
 
 

@@ -78,10 +78,12 @@ def carried(launches: Sequence[MeasuredLaunch], measured: Key, key: Key) -> list
     copied: set[int] = set()
     mains = [number for number, launch in enumerate(launches) if parse_name(launch.name).role in MAINS]
     after = mains[-1] if mains else len(launches)
-    return [_carried(launch, measured, key, copied, behind=number > after) for number, launch in enumerate(launches)]
+    return [
+        _grid_of_launch(launch, measured, key, copied, behind=number > after) for number, launch in enumerate(launches)
+    ]
 
 
-def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], *, behind: bool) -> Grid:
+def _grid_of_launch(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], *, behind: bool) -> Grid:
     """Return the grid of one launch, ``behind`` those that compute or not; ``copied`` are the inputs that launches
     before it copied, and is added to.
     """
@@ -89,10 +91,10 @@ def _carried(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], 
         return launch.grid
     kernel = parse_name(launch.name)
     if kernel.role == Role.PRODUCT:
-        counted = _product_grid(launch, kernel, measured, key)
+        grid = _product_grid(launch, kernel, measured, key)
     else:
-        counted = _other_grid(launch, kernel.role, measured, key, copied, behind=behind)
-    return counted or _scaled(launch.grid, measured, key)
+        grid = _other_grid(launch, kernel.role, measured, key, copied, behind=behind)
+    return grid or _scaled(launch.grid, measured, key)
 
 
 def slices(launch: MeasuredLaunch, measured: Key) -> int:
@@ -100,7 +102,7 @@ def slices(launch: MeasuredLaunch, measured: Key) -> int:
     kernel = parse_name(launch.name)
     if kernel.role != Role.PRODUCT or not min(launch.grid):
         return 1
-    explained = _explained(launch, kernel, measured)
+    explained = _counting_of_grid(launch, kernel, measured)
     return explained[1] if explained else 1
 
 
@@ -188,7 +190,7 @@ def _count(launch: MeasuredLaunch, kernel: NamedKernel, key: Key, way: _Way, par
     return one * aside, -(-other // aside), parts * images
 
 
-def _explained(launch: MeasuredLaunch, kernel: NamedKernel, key: Key) -> tuple[_Way, int] | None:
+def _counting_of_grid(launch: MeasuredLaunch, kernel: NamedKernel, key: Key) -> tuple[_Way, int] | None:
     """Return the way and the slices with which a product's grid is counted for its own problem."""
     ways = list(_ways(launch.name, key))
     for way in ways:
@@ -211,7 +213,7 @@ def _explained(launch: MeasuredLaunch, kernel: NamedKernel, key: Key) -> tuple[_
 
 
 def _product_grid(launch: MeasuredLaunch, kernel: NamedKernel, measured: Key, key: Key) -> Grid | None:
-    explained = _explained(launch, kernel, measured)
+    explained = _counting_of_grid(launch, kernel, measured)
     return None if explained is None else _count(launch, kernel, key, *explained)
 
 
@@ -227,14 +229,14 @@ def _other_grid(
     for count in _counts(launch.name, role):
         for operand in operands:
             own = count(operand_sizes(measured)[operand], measured)
-            if _kept(own, launch.grid) == launch.grid:
+            if _with_kept_axes(own, launch.grid) == launch.grid:
                 if role == Role.TRANSPOSE:
                     copied.add(operand)
-                return _kept(count(operand_sizes(key)[operand], key), launch.grid)
+                return _with_kept_axes(count(operand_sizes(key)[operand], key), launch.grid)
     return None
 
 
-def _kept(counted: Grid, grid: Grid) -> Grid:
+def _with_kept_axes(counted: Grid, grid: Grid) -> Grid:
     """Return a grid in which axes that are not counted (0) are as they were."""
     x, y, z = (size or old for size, old in zip(counted, grid, strict=True))
     return x, y, z
@@ -260,7 +262,7 @@ def _squares_of_group(shape: tuple[int, ...], key: Key) -> Grid:
     return _squares((shape[0], max(1, shape[1] // key[5]), *shape[2:]), key)
 
 
-def _padded(channels: int) -> Callable[[tuple[int, ...], Key], Grid]:
+def _padded_squares(channels: int) -> Callable[[tuple[int, ...], Key], Grid]:
     """Return what counts squares where each group's channels are filled up to a multiple."""
 
     def count(shape: tuple[int, ...], key: Key) -> Grid:
@@ -371,5 +373,5 @@ _COUNTS: Final = (
     (r"wgrad_alg0_engine", (_columns_by(32, "runs"),)),
     (r"wgrad_alg1_engine", (_columns_by(32, "filters"),)),
 )  # fmt: skip
-_SQUARES: Final = (_squares, _squares_of_group, *(_padded(channels) for channels in (4, 8, 16, 32)))
+_SQUARES: Final = (_squares, _squares_of_group, *(_padded_squares(channels) for channels in (4, 8, 16, 32)))
 _RUNS: Final = tuple(_runs(1 << power) for power in (10, 8, 7, 3, 9, 11, 12, 2, 5, 0))

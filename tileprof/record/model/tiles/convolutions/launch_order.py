@@ -20,8 +20,8 @@ def by_group(launches: Sequence[tuple[Any, ...]], groups: int) -> list[tuple[Any
     What comes once, twice or more often in each group comes in all a multiple of the number of rounds; of several alike
     in a group it is not known what comes between them, so they are put behind one another.
     """
-    counted = Counter((one[0], one[2]) for one in launches)
-    rounds = gcd(*counted.values(), groups)
+    launch_counts = Counter((one[0], one[2]) for one in launches)
+    rounds = gcd(*launch_counts.values(), groups)
     if groups == 1 or rounds == 1:
         return list(launches)
     length = len(launches) // rounds
@@ -31,5 +31,5 @@ def by_group(launches: Sequence[tuple[Any, ...]], groups: int) -> list[tuple[Any
     waiting: dict[Any, list[tuple[Any, ...]]] = {}
     for one in launches:
         waiting.setdefault((one[0], one[2]), []).append(one)
-    order = [kind for kind in waiting for _ in range(counted[kind] // rounds)]
+    order = [kind for kind in waiting for _ in range(launch_counts[kind] // rounds)]
     return [waiting[kind].pop(0) for _ in range(rounds) for kind in order]

@@ -3,7 +3,7 @@
 Candidates are the lists of launches that near entries of the table got. Of each the trees see how near and how many
 those entries are, what kind of kernel computes, how many blocks its tile makes of the problem and how full they and
 the last wave are; of products (windows of one tap) also what the table of products would launch. The candidate of the
-largest sum is chosen. `tileprof.harvest.convolution_ranker` grows the trees.
+largest sum is chosen. `tileprof.harvest.convolutions.convolution_ranker` grows the trees.
 
 Features are rounded, sums are in float64, and a difference of 1e-9 counts as none, so that every machine chooses alike.
 """
@@ -102,11 +102,11 @@ def lists(table: Table) -> Lists:
         names, shapes = table.columns["name"].tolist(), table.columns["shape"].tolist()
         words = [(kind(name), tuple(shape[3:6])) for name, shape in zip(names, shapes, strict=True)]
         roles = [parse_name(name).role for name in names]
-        known: dict[tuple[object, ...], int] = {}
+        list_numbers: dict[tuple[object, ...], int] = {}
         alike, traits, main = [], [], []
         for low, high in zip(first[:-1].tolist(), first[1:].tolist(), strict=True):
             some = kernel[low:high].tolist()
-            alike.append(known.setdefault(tuple(words[k] for k in some), len(known)))
+            alike.append(list_numbers.setdefault(tuple(words[k] for k in some), len(list_numbers)))
             mains = [at for at, k in enumerate(some) if roles[k] in MAINS]
             main.append(mains[0] if mains else 0)
             own = some[main[-1]]
@@ -179,7 +179,7 @@ def candidates(
     back[order] = np.arange(len(order))
     group = back[group.reshape(-1)]
     weight = (apart + _NEAR) ** -2.0
-    counted = [np.bincount(group[:some], minlength=len(order)) for some in _NEARER]
+    near_counts = [np.bincount(group[:some], minlength=len(order)) for some in _NEARER]
     traits = derived.traits[sequence[begins]]
     own = features(np.array([key], np.int64), traits, slices[begins])
     there = _sizes(table.keys[near[begins]])
@@ -194,12 +194,12 @@ def candidates(
     matched = [np.bincount(group, weight * some, len(order)) / total for some in (divisible, same_engine)]
     columns = [
         np.log2(begins + 1.0), apart[begins], apart[begins] - apart[0],
-        total / weight.sum(), *counted, *votes, *matched, nearest_divisible, table.keys[near[begins], 1] == key[1],
+        total / weight.sum(), *near_counts, *votes, *matched, nearest_divisible, table.keys[near[begins], 1] == key[1],
         *between.T, np.abs(between).sum(axis=1), np.full(len(order), len(order)), *same.T,
     ]  # fmt: skip
     costs = own[:, : len(_COSTS)]
-    seen = np.column_stack([*columns, own, costs - costs.min(axis=0)])
-    rounded = (np.round(seen * _STEPS) / _STEPS).astype(np.float32)
+    inputs = np.column_stack([*columns, own, costs - costs.min(axis=0)])
+    rounded = (np.round(inputs * _STEPS) / _STEPS).astype(np.float32)
     return Candidates(near[begins], derived.alike[sequence[begins]], slices[begins], rounded, near, apart)
 
 
@@ -223,8 +223,8 @@ def _votes(
 def of_product(table: Table, product: Product) -> NDArray[np.bool_]:
     """Return which entries have a product's tile, cluster and slices."""
     same = _same_product(lists(table).traits, np.full(len(lists(table).traits), product.slices), product)[:, 1] == 1
-    wanted: NDArray[np.bool_] = same[table.columns["sequence"]] & (slices_of(table) == product.slices)
-    return wanted
+    is_equal: NDArray[np.bool_] = same[table.columns["sequence"]] & (slices_of(table) == product.slices)
+    return is_equal
 
 
 def _same_product(

@@ -88,7 +88,7 @@ def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
     copies = [sum(role in _COPIES for role in some) for some in (roles[: mains[0]] if mains else roles, after)]
     strange = len(mains) != 1 or copies[0] > len(call.inputs) or copies[1] > 1 or after.count(Role.REDUCE) > 1
     if strange or any(role in (Role.FILL, Role.PREPARE) for role in after):
-        return _sourced(call, [_unknown(call, launch, number) for number, launch in enumerate(launches)])
+        return _with_sources(call, [_unknown(call, launch, number) for number, launch in enumerate(launches)])
     main = mains[0]
     out = problem.out
     target = _scratch_like(out, _RESULT) if copies[1] else out
@@ -98,10 +98,10 @@ def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
     if copies[1]:
         launch = next(one for one in launches[main + 1 :] if parse_name(one.name).role in _COPIES)
         call.launched.append(_copy(call, launch, target, out, len(problem.inputs)))
-    return _sourced(call, call.launched)
+    return _with_sources(call, call.launched)
 
 
-def _sourced(call: _Call, kernels: list[Kernel]) -> list[Kernel]:
+def _with_sources(call: _Call, kernels: list[Kernel]) -> list[Kernel]:
     """Return launches with what is known of each: registers, shared memory, time, and how it is known."""
     sourced = []
     for kernel, launch in zip(kernels, call.entry.launches, strict=True):
@@ -143,12 +143,12 @@ def _before(call: _Call, launch: MeasuredLaunch, role: Role, following: Role, ta
 
 def _copied_input(call: _Call, launch: MeasuredLaunch, role: Role) -> int:
     """Return which input a copy is of: the one whose blocks the grid counts, else the next one."""
-    left = [number for number in copy_order(call.problem.key) if not call.copied[number]]
+    remaining = [number for number in copy_order(call.problem.key) if not call.copied[number]]
     if role == Role.TRANSPOSE:
         sizes = operand_sizes(call.problem.key)
-        fitting = [number for number in left if _transpose_grid(sizes[number]) == launch.grid]
-        left = fitting or left
-    return left[0]
+        fitting = [number for number in remaining if _transpose_grid(sizes[number]) == launch.grid]
+        remaining = fitting or remaining
+    return remaining[0]
 
 
 def _transpose_grid(shape: Sequence[int]) -> tuple[int, int, int]:
@@ -245,7 +245,7 @@ def _product(
         tile = replace(tile, split=max(1, min(split, gradient.small.shape[0] * gradient.small.shape[2])))
         main = conv_weight_kernels.main_kernel(gradient, tile, launch.name, rate, partial=bool(reductions))
     images = problem.key[6] if placement.per_image else 1
-    main = _placed(main, placement, launch, images)
+    main = _with_placement(main, placement, launch, images)
     main = _by_work_items(
         replace(main, grid=launch.grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred")
     )
@@ -257,7 +257,7 @@ def _product(
     return [main, replace(reduced, coverage="inferred")]
 
 
-def _placed(kernel: Kernel, placement: Placement, launch: MeasuredLaunch, images: int) -> Kernel:
+def _with_placement(kernel: Kernel, placement: Placement, launch: MeasuredLaunch, images: int) -> Kernel:
     """Return a kernel with its tiles where they lie in the launch's grid, of which some blocks may have none."""
     across, down, deep = launch.grid
     row, column, slices = kernel.footprint.block.astype(np.int64).T

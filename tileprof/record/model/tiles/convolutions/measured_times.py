@@ -40,8 +40,8 @@ def scaled_ns(launch: MeasuredLaunch, key: tuple[int, ...], measured: tuple[int,
 def work_s(key: tuple[int, ...], *, arithmetic: bool) -> float:
     """Return what a call takes at full rates; without ``arithmetic`` only the bytes count."""
     itemsize = 4 if key[1] < len(_RATES) // 2 else 2
-    moved = itemsize * float(sum(np.prod(shape, dtype=np.float64) for shape in operand_sizes(key))) / _BYTES_PER_S
+    memory_s = itemsize * float(sum(np.prod(shape, dtype=np.float64) for shape in operand_sizes(key))) / _BYTES_PER_S
     if not arithmetic:
-        return moved
+        return memory_s
     flops, _ = costs(np.array(key[3:], np.int64))
-    return max(moved, float(flops) / _RATES[key[1]])
+    return max(memory_s, float(flops) / _RATES[key[1]])

@@ -87,7 +87,7 @@ def pool_backward(call: Call, _device: Device) -> list[Kernel]:
     gradient, out = call["grad_output"], call.outputs[0]
     axes = _axes(call, out, gradient)
     reads = [o for o in (gradient, call.arguments.get("indices")) if o is not None]
-    return _scanned(short(call.op), reads, out, axes)
+    return _element_per_thread(short(call.op), reads, out, axes)
 
 
 @models(
@@ -135,7 +135,7 @@ def windowed(
     return [sketch.kernel(name, threads=threads, flops=taps * out.numel, rate=rate_of(*reads))]
 
 
-def _scanned(name: str, reads: Sequence[Operand], out: Operand, axes: Sequence[Axis]) -> list[Kernel]:
+def _element_per_thread(name: str, reads: Sequence[Operand], out: Operand, axes: Sequence[Axis]) -> list[Kernel]:
     """One element of ``out`` per thread, each reading the windows that span it."""
     if out.numel == 0:
         return []

@@ -87,22 +87,22 @@ class Problem:
         split = _slices(launch, images, alone=alone)
         by_residue = _STRIDED_GRADIENT.search(launch.name) is not None and isinstance(self.shape, Window)
         for high, wide in ways:
-            counted = _tiles_along(rows // images if alone else rows, columns, high, wide)
+            tile_counts = _tiles_along(rows // images if alone else rows, columns, high, wide)
             if by_residue:
-                counted = self._residue_tiles(high), counted[1]
-            blocks, tiles = int(np.prod(launch.grid)), counted[0] * counted[1] * key[5]
+                tile_counts = self._residue_tiles(high), tile_counts[1]
+            blocks, tiles = int(np.prod(launch.grid)), tile_counts[0] * tile_counts[1] * key[5]
             if _SEGMENTED.search(launch.name) and blocks > tiles and blocks % tiles == 0:
                 return Placement(high, wide, split, alone, certain=False, segments=blocks // tiles)
             if launch.name.startswith("nvjet"):
                 total = int(np.prod(launch.grid)) // max(1, int(np.prod(launch.cluster)))
-                if total in (counted[0] * counted[1], counted[0] * counted[1] * images):
+                if total in (tile_counts[0] * tile_counts[1], tile_counts[0] * tile_counts[1] * images):
                     return Placement(high, wide, split, alone, certain=True)
                 continue
             columns_first = key[0] != Pass.WEIGHT_GRADIENT and (
                 key[2] == Layout.CONTIGUOUS if "Kernel2" in launch.name else "xmma" in launch.name
             )
             for turned in (columns_first, not columns_first):
-                aside = _aside(launch.grid, counted[::-1] if turned else counted)
+                aside = _aside(launch.grid, tile_counts[::-1] if turned else tile_counts)
                 if aside:
                     return Placement(
                         high, wide, split, alone, not by_residue, aside=aside, turned=turned, by_residue=by_residue

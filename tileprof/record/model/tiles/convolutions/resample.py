@@ -76,7 +76,9 @@ def nearest(call: Call, _device: Device) -> list[Kernel]:
     source, out = call["self"], call.outputs[0]
     if len(out.shape) == 4 and source.shape == out.shape:
         return elementwise("copy_", [source], [out], flops_each=0)
-    return _mapped(short(call.op), source, READ, out, WRITE, _nearest_maps(call, source, out), _NEAREST_THREADS)
+    return _mapping_kernels(
+        short(call.op), source, READ, out, WRITE, _nearest_maps(call, source, out), _NEAREST_THREADS
+    )
 
 
 @models(*(f"aten::{kind}{d}d_backward" for kind in _NEAREST for d in (1, 2, 3)))
@@ -87,7 +89,7 @@ def nearest_backward(call: Call, _device: Device) -> list[Kernel]:
         Map(np.searchsorted(m.low, np.arange(n)), np.searchsorted(m.low, np.arange(n), side="right"))
         for m, n in zip(_nearest_maps(call, out, gradient), out.shape[2:], strict=True)
     ]
-    return _mapped(short(call.op), gradient, READ, out, WRITE, maps, _NEAREST_THREADS)
+    return _mapping_kernels(short(call.op), gradient, READ, out, WRITE, maps, _NEAREST_THREADS)
 
 
 @models("aten::upsample_bilinear2d", "aten::upsample_linear1d", "aten::upsample_trilinear3d")
@@ -96,7 +98,7 @@ def bilinear(call: Call, _device: Device) -> list[Kernel]:
     source, out = call["self"], call.outputs[0]
     if len(out.shape) == 4 and source.shape == out.shape:
         return elementwise("copy_", [source], [out], flops_each=0)
-    return _mapped(short(call.op), source, READ, out, WRITE, _linear_maps(call, source, out), _LINEAR_THREADS)
+    return _mapping_kernels(short(call.op), source, READ, out, WRITE, _linear_maps(call, source, out), _LINEAR_THREADS)
 
 
 @models("aten::upsample_bilinear2d_backward", "aten::upsample_linear1d_backward", "aten::upsample_trilinear3d_backward")
@@ -105,7 +107,7 @@ def bilinear_backward(call: Call, _device: Device) -> list[Kernel]:
     gradient, out = call["grad_output"], call.outputs[0]
     zeros = elementwise("zero_", [], [out], flops_each=0)
     maps = _linear_maps(call, out, gradient)
-    return zeros + _mapped(short(call.op), out, ATOMIC, gradient, READ, maps, _LINEAR_THREADS)
+    return zeros + _mapping_kernels(short(call.op), out, ATOMIC, gradient, READ, maps, _LINEAR_THREADS)
 
 
 @models(
@@ -115,7 +117,7 @@ def bilinear_backward(call: Call, _device: Device) -> list[Kernel]:
 def mirror_pad(call: Call, _device: Device) -> list[Kernel]:
     """One output element per thread; the border reads the inside again."""
     source, out = call["self"], call.outputs[0]
-    return _bordered(call, source, READ, out, WRITE)
+    return _border_kernels(call, source, READ, out, WRITE)
 
 
 @models(
@@ -125,10 +127,10 @@ def mirror_pad(call: Call, _device: Device) -> list[Kernel]:
 def mirror_pad_backward(call: Call, _device: Device) -> list[Kernel]:
     """Zeros, then every output element's gradient is added where the element came from, atomically."""
     out = call.outputs[0]
-    return elementwise("zero_", [], [out], flops_each=0) + _bordered(call, out, ATOMIC, call["grad_output"], READ)
+    return elementwise("zero_", [], [out], flops_each=0) + _border_kernels(call, out, ATOMIC, call["grad_output"], READ)
 
 
-def _bordered(call: Call, inside: Operand, inside_mode: int, padded: Operand, padded_mode: int) -> list[Kernel]:
+def _border_kernels(call: Call, inside: Operand, inside_mode: int, padded: Operand, padded_mode: int) -> list[Kernel]:
     if padded.numel == 0:
         return []
     pad, axes = list(call["padding"]), []
@@ -149,7 +151,7 @@ def _bordered(call: Call, inside: Operand, inside_mode: int, padded: Operand, pa
     return [sketch.kernel(short(call.op), threads=_PAD_THREADS)]
 
 
-def _mapped(
+def _mapping_kernels(
     name: str, source: Operand, source_mode: int, out: Operand, out_mode: int, maps: Sequence[Map], threads: int
 ) -> list[Kernel]:
     """One element of ``out`` per thread; ``source`` has the same leading dimensions and is touched through ``maps``."""

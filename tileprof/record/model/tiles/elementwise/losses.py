@@ -49,7 +49,7 @@ def nll_loss(call: Call, _device: Device) -> list[Kernel]:
     row = np.arange(rows)
     tile = row // chunk
     sketch.elements(target, READ, tile, positions(target))
-    picked = _picked(call, source)
+    picked = _target_positions(call, source)
     _pick(sketch, source, picked, tile, row)
     if weight is not None:
         _pick(sketch, weight, _classes(call, weight.strides[0]), tile, row)
@@ -87,7 +87,7 @@ def nll_loss_backward(call: Call, _device: Device) -> list[Kernel]:
         _pick(sketch, weight, _classes(call, weight.strides[0]), tile, row)
     if reduced:
         sketch.whole(call["total_weight"], READ)
-    picked = _picked(call, out)
+    picked = _target_positions(call, out)
     _pick(sketch, out, picked, tile, row, WRITE)
     confession = {} if picked is not None else without_values("every tile writes the whole gradient")
     kernel = sketch.kernel("nll_loss_backward", threads=min(1024, max(32, rows)), flops=2 * rows, **confession)
@@ -103,7 +103,7 @@ def _classes(call: Call, stride: int) -> NDArray[np.int64] | None:
     return np.where(classes == call["ignore_index"], -1, classes * stride)
 
 
-def _picked(call: Call, operand: Operand) -> NDArray[np.int64] | None:
+def _target_positions(call: Call, operand: Operand) -> NDArray[np.int64] | None:
     """Return where in ``operand``, laid out as the loss's input, each row's own class stands; -1: nowhere."""
     if len(operand.shape) == 1:  # one row without a batch
         return _classes(call, operand.strides[0])

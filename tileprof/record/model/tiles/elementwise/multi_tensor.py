@@ -59,7 +59,7 @@ def multi_tensor(name: str, items: Sequence[Item], flops_each: float, depth: int
     items = [i for i in items if i.walked[0].numel]
     if not all(_walks_alike(i.walked) for i in items):
         return [k for i in items for k in elementwise(name, [*i.reads, *i.whole], i.writes, flops_each=flops_each)]
-    return [_launch(name, group, flops_each) for group in _packed(items, MAX_TENSORS[min(depth, 5)])]
+    return [_launch(name, group, flops_each) for group in _launch_groups(items, MAX_TENSORS[min(depth, 5)])]
 
 
 def _launch(name: str, group: Sequence[tuple[Item, int, int]], flops_each: float) -> Kernel:
@@ -80,7 +80,7 @@ def _launch(name: str, group: Sequence[tuple[Item, int, int]], flops_each: float
     return sketch.kernel(f"multi_tensor<{name}>", threads=THREADS, flops=flops_each * elements, rate=rate)
 
 
-def _packed(items: Sequence[Item], most_tensors: int) -> Iterator[list[tuple[Item, int, int]]]:
+def _launch_groups(items: Sequence[Item], most_tensors: int) -> Iterator[list[tuple[Item, int, int]]]:
     """Groups of (item, first chunk, last chunk): a launch ends when it is full of tensors or of chunks."""
     group: list[tuple[Item, int, int]] = []
     room = MAX_BLOCKS
@@ -153,7 +153,7 @@ def foreach_reduce(call: Call, device: Device) -> list[Kernel]:
     parts = scratch(0, len(tensors), width)
     row = {t.ref: i for i, t in enumerate(tensors)}
     kernels = []
-    for group in _packed([Item((t,), ()) for t in tensors if t.numel], MAX_TENSORS[1]):
+    for group in _launch_groups([Item((t,), ()) for t in tensors if t.numel], MAX_TENSORS[1]):
         sketch = Sketch(sum(last - first for _, first, last in group))
         at = 0
         for item, first, last in group:

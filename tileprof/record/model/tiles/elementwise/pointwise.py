@@ -337,7 +337,7 @@ def no_kernels(_call: Call, _device: Device) -> list[Kernel]:
     return []
 
 
-def _tagged() -> Iterator[str]:
+def _elementwise_names() -> Iterator[str]:
     """Names to register: whole operators whose every overload is element-wise, else single overloads.
 
     Operators registered above are left out: they read or write other operands than the plain rule says.
@@ -352,6 +352,6 @@ def _tagged() -> Iterator[str]:
             yield from (f"aten::{name}.{o}" if o else f"aten::{name}" for o in tagged)
 
 
-_NAMES = list(_tagged())
+_NAMES = list(_elementwise_names())
 models(*_NAMES, any_number=True)(pointwise)
 models(*(f"aten::{name}" for name in _OTHER_POINTWISE if f"aten::{name}" not in _NAMES), any_number=True)(pointwise)

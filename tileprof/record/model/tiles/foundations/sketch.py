@@ -129,11 +129,11 @@ class Sketch:
             boxes.first = np.where(load, 0.0, STORES_BEGIN).astype(np.float32)
             boxes.last = np.where(load, STORES_BEGIN, 1.0).astype(np.float32)
         footprint = Footprint(grid_blocks(self.grid), boxes)
-        awaited = frozenset(slot for (_, awaited), slot in self._slots.items() if awaited)
-        if awaited:
+        is_awaited = frozenset(slot for (_, awaited), slot in self._slots.items() if awaited)
+        if is_awaited:
             fields.setdefault("coverage", "inferred")
         return Kernel(
-            name, footprint, tuple(self._operands), self.grid, block, flops=int(flops), awaited=awaited, **fields
+            name, footprint, tuple(self._operands), self.grid, block, flops=int(flops), awaited=is_awaited, **fields
         )
 
 

@@ -89,7 +89,7 @@ def positions_of(mask: Operand, values: Any, columns: Sequence[Operand]) -> list
     """
     rank = len(mask.shape)
     count = scratch(_COUNT, 1)
-    kernels = [*_counted(mask, count), _to_host(count)]
+    kernels = [*_count_kernels(mask, count), _to_host(count)]
     sketch = Sketch(blocks(mask.numel, SELECT_CHUNK))
     states = scratch(_STATES, sketch.tiles + 32, itemsize=8)
     init = Sketch(max(blocks(sketch.tiles, 128), 1))
@@ -122,7 +122,7 @@ def positions_of(mask: Operand, values: Any, columns: Sequence[Operand]) -> list
     return kernels
 
 
-def _counted(mask: Operand, count: Operand) -> list[Kernel]:
+def _count_kernels(mask: Operand, count: Operand) -> list[Kernel]:
     """CUB's sum: a block up to 4096 elements; else one per 4096, and one that adds up what they have."""
     every = tuple(range(len(mask.shape)))
     if not mask.numel:

@@ -156,7 +156,7 @@ def _read_rectangles(sketch: Sketch, call: Call, source: Operand, out: Operand, 
     plane = begin // size
     region, channel = plane // channels, plane % channels
     first, last = begin % size // columns, (end - 1 - plane * size) // columns
-    ys, xs = (_touched(call, rois, axis, source.shape[2 + axis], out.shape[2 + axis]) for axis in (0, 1))
+    ys, xs = (_elements_of_bins(call, rois, axis, source.shape[2 + axis], out.shape[2 + axis]) for axis in (0, 1))
     low = np.column_stack([rois[region, 0].astype(np.int64), channel, ys[0][region, first], xs[0][region].min(1)])
     high = np.column_stack([low[:, 0] + 1, channel + 1, ys[1][region, last], xs[1][region].max(1)])
     some = (high > low).all(1)
@@ -164,7 +164,7 @@ def _read_rectangles(sketch: Sketch, call: Call, source: Operand, out: Operand, 
     sketch.region(source, READ, tile[some], low[some], high[some])
 
 
-def _touched(call: Call, rois: NDArray[np.float32], axis: int, size: int, bins: int) -> tuple[I64, I64]:
+def _elements_of_bins(call: Call, rois: NDArray[np.float32], axis: int, size: int, bins: int) -> tuple[I64, I64]:
     """Return which elements ``low <= i < high`` of an axis (0: y) lie under each bin; both are ``[regions, bins]`` and
     rise.
     """

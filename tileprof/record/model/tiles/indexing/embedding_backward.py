@@ -65,11 +65,11 @@ def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, pa
     sketch.whole(indices, READ)
     last = len(gradient.shape) - 1
     selected = None if rows is None else np.flatnonzero(rows != padding)
-    touched = np.arange(out.shape[0]) if selected is None else np.unique(rows[selected])
+    out_rows = np.arange(out.shape[0]) if selected is None else np.unique(rows[selected])
     which = np.arange(indices.numel) if selected is None else selected
     _product(sketch, gradient, READ, tile, (tuple(range(last)), which), (last, lo, hi))
     for mode in (READ, WRITE):
-        _product(sketch, out, mode, tile, ((0,), touched), (1, lo, hi))
+        _product(sketch, out, mode, tile, ((0,), out_rows), (1, lo, hi))
     confession = {} if selected is not None else without_values("every tile updates all rows of its columns")
     flops = indices.numel * width
     return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **confession)
@@ -97,16 +97,18 @@ def _by_segments(
     segments, scan = blocks(most_segments, 32), blocks(most_segments, _SCAN_CHUNK)
     kernels = [
         _all("compact_init", 1, 128, [], [states]),
-        _ranged("unique_by_key", blocks(count, _UNIQUE_CHUNK), 640, count, [keys], [states], [begins, numbers]),
-        _ranged("partials_per_segment", segments, 32, most_segments, [begins], [numbers], [], [parts]),
+        _range_kernel("unique_by_key", blocks(count, _UNIQUE_CHUNK), 640, count, [keys], [states], [begins, numbers]),
+        _range_kernel("partials_per_segment", segments, 32, most_segments, [begins], [numbers], [], [parts]),
         _all("scan_init", 1, 128, [], [scratch(57, scan + 32, itemsize=8)]),
-        _ranged("scan", scan, 128, most_segments, [parts], [], [], [offsets]),
+        _range_kernel("scan", scan, 128, most_segments, [parts], [], [], [offsets]),
         _all("count_of_partials", 1, 1, [parts, offsets, numbers], [numbers]),
-        _ranged("partial_offsets", segments, 32, most_segments, [begins, parts, offsets], [numbers], [part_begins]),
+        _range_kernel(
+            "partial_offsets", segments, 32, most_segments, [begins, parts, offsets], [numbers], [part_begins]
+        ),
     ]
     if fused:
         kernels.append(
-            _ranged("partial_segments", segments, 32, most_segments, [parts, offsets], [numbers], [part_segment])
+            _range_kernel("partial_segments", segments, 32, most_segments, [parts, offsets], [numbers], [part_segment])
         )
     sums = scratch(58, most_parts, width)
     sketch = Sketch(blocks(most_parts * wide, threads))
@@ -194,7 +196,7 @@ def _all(name: str, tiles: int, threads: int, reads: Sequence[Operand], writes: 
     return sketch.kernel(name, threads=threads)
 
 
-def _ranged(
+def _range_kernel(
     name: str,
     tiles: int,
     threads: int,

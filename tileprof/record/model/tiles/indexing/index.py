@@ -187,7 +187,7 @@ def _few(call: Call, target: Target, indices: Operand, out: Operand, device: Dev
     at = len(target.before)
     across = (Span(tuple(range(at + 1, at + 1 + inner)), low, high),) if inner else ()
     sketch.span(lines, WRITE, tile, *places, Span((at,), position, position + 1), *across)
-    confession = _indexed(sketch, target, READ, tile, (outer, position), (low, high))
+    confession = _indexed_accesses(sketch, target, READ, tile, (outer, position), (low, high))
     threads = max(min(total, 128), 1)
     return [sketch.kernel(f"index_small<{short(call.op)}>", threads=threads, **confession)]
 
@@ -382,12 +382,12 @@ def _move(
         inner = tuple(range(rank - len(target.after), rank))
         outer = tuple(range(rank - len(target.after)))
         sketch.span(other, other_mode, tile, Span(outer, line, line + 1), Span(inner, low, high))
-    confession = _indexed(sketch, target, target_mode, tile, (line // count, position), (low, high))
+    confession = _indexed_accesses(sketch, target, target_mode, tile, (line // count, position), (low, high))
     flops = total if target_mode == ATOMIC else 0
     return [sketch.kernel(f"index<{name}>", threads=row_threads or 128, flops=flops, **confession)]
 
 
-def _indexed(
+def _indexed_accesses(
     sketch: Sketch, target: Target, mode: int, tile: I64, place: tuple[I64, I64], columns: tuple[I64, I64]
 ) -> dict[str, Any]:
     """Accesses to the indexed operand; what to confess when the indices are unknown."""

@@ -1,7 +1,7 @@
 """Fits a recipe to the sizes of a problem: what a library makes of the kernel and the slices that it chose.
 
-Learnt from 44,000 products that were launched on an H200 and asked for (`tileprof.harvest.library_choices`), of which
-these rules explain 99.7% with float32 and more with others (`tests/benchmarks/bench_products_held_out.py`):
+Learnt from 44,000 products that were launched on an H200 and that NVIDIA's package was asked about, of which
+these rules explain 99.7% with float32 and more with others (`bench_products_held_out.py`):
 
 - CUTLASS's kernels cut k at multiples of 16 bytes, or of 128 bytes where k is such a multiple and rows of a lie along
   k. Cut so, fewer slices may do than were asked for.

@@ -76,7 +76,7 @@ def choose(
         if choice is not None:
             return choice
     elif problem is not None and device.architecture == nvjet.ARCHITECTURE and _aligned(problem):
-        proposed = _proposed(problem, None, device)
+        proposed = _library_proposal(problem, None, device)
         if proposed is not None:
             return _of_recipe(proposed, problem, ShapeSource.HEURISTIC)
     tile = nvjet.choose(sizes, batch, **options) or gemm_tile_choice.choose("gemm", sizes, batch, **options)
@@ -94,7 +94,7 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
         recipe, measured_ns = recipe_of(table, row), time_ns(int(columns["main_time"][row]))
         if not measured_ns:  # an answer of the library, as it would launch it
             recipe = fitted(recipe, problem, device.sms)
-            return _timed(_of_recipe(recipe, problem, ShapeSource.TABLE), problem, table, recipe, row)
+            return _with_time(_of_recipe(recipe, problem, ShapeSource.TABLE), problem, table, recipe, row)
         return replace(
             _of_recipe(recipe, problem, ShapeSource.TABLE),
             main_ns=measured_ns,
@@ -104,7 +104,7 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
     twin = table.row(problem.twin.key) if row is None and exact else None
     if twin is not None:
         recipe = fitted(recipe_of(table, twin), problem, device.sms)
-        return _timed(_of_recipe(recipe, problem, ShapeSource.TABLE), problem, table, recipe, row)
+        return _with_time(_of_recipe(recipe, problem, ShapeSource.TABLE), problem, table, recipe, row)
     key = ("like", problem, row, device.name)
     if key not in table.derived:
         table.derived[key] = _like(problem, table, device, row)
@@ -113,13 +113,13 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
         return None
     recipe, source = like
     if recipe.kind == "nvjet":
-        proposed = _proposed(problem, table, device)
+        proposed = _library_proposal(problem, table, device)
         if proposed is not None:
             recipe, source = proposed, ShapeSource.HEURISTIC
-    return _timed(_of_recipe(recipe, problem, source), problem, table, recipe, row)
+    return _with_time(_of_recipe(recipe, problem, source), problem, table, recipe, row)
 
 
-def _timed(choice: Choice, problem: Problem, table: Table, recipe: Recipe, row: int | None) -> Choice:
+def _with_time(choice: Choice, problem: Problem, table: Table, recipe: Recipe, row: int | None) -> Choice:
     """Return the choice with the time that near problems have, of which the entry ``row`` is none."""
     total = neighbours.times(problem, table, recipe, without=row)
     if not total:
@@ -153,7 +153,7 @@ def _aligned(problem: Problem) -> bool:
     return all(size % 8 == 0 for size in rows)
 
 
-def _proposed(problem: Problem, table: Table | None, device: Device) -> Recipe | None:
+def _library_proposal(problem: Problem, table: Table | None, device: Device) -> Recipe | None:
     """Return what NVIDIA's library proposes: its first, or, for products with a bias, which fewer kernels serve, the
     first of those that were seen with one.
     """

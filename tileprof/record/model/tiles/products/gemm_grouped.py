@@ -92,10 +92,10 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ]  # fmt: skip
     if grouped != "m" or not prepared or overrides.dictated("gemm", mean) is not None:
         return launched
-    return _timed(launched, a, b, int(np.count_nonzero(sizes)), device)
+    return _with_times(launched, a, b, int(np.count_nonzero(sizes)), device)
 
 
-def _timed(launched: list[Kernel], a: Operand, b: Operand, groups: int, device: Device) -> list[Kernel]:
+def _with_times(launched: list[Kernel], a: Operand, b: Operand, groups: int, device: Device) -> list[Kernel]:
     """Return the preparation and the product of groups of rows with the times that such products took on the GPU, in
     which groups had equal sizes; as they are where nothing like them was measured.
     """
@@ -164,8 +164,8 @@ def _boxes(call: Call, items: _Items, tile: gemm_tile_choice.Tile, groups: Opera
     row, chunk = (i.ravel() for i in np.indices((items_count, chunks)))
     edge = [np.minimum((chunk + i) * iterations[row] // chunks * tile.k, depth[row]) for i in (0, 1)]
     along = items.k[0][row] + edge[0], items.k[0][row] + edge[1]
-    moved = (tile.m + tile.n) * depth * a.itemsize
-    share = moved / (moved + tile.m * tile.n * d.itemsize)
+    loop_bytes = (tile.m + tile.n) * depth * a.itemsize
+    share = loop_bytes / (loop_bytes + tile.m * tile.n * d.itemsize)
     life = {f: share[row] * (chunk + i) / chunks for i, f in enumerate(("first", "last"))}
     rows, columns = (tuple(edge[row] for edge in side) for side in (items.m, items.n))
     own = np.arange(items_count)

@@ -105,8 +105,8 @@ def kernels(
     elif post == "epilogue" and product.c is not None:
         launched.append(_epilogue_kernel(product, tile))
     if choice.cleared:
-        launched = [*_counted(main), *launched[1:]]
-    return tables.with_source(_timed([_in_workspace(kernel) for kernel in launched], choice), choice.source)
+        launched = [*_with_counter(main), *launched[1:]]
+    return tables.with_source(_with_times([_in_workspace(kernel) for kernel in launched], choice), choice.source)
 
 
 def _in_workspace(kernel: Kernel) -> Kernel:
@@ -118,7 +118,7 @@ def _in_workspace(kernel: Kernel) -> Kernel:
     return replace(kernel, operands=operands)
 
 
-def _counted(main: Kernel) -> list[Kernel]:
+def _with_counter(main: Kernel) -> list[Kernel]:
     """Return a launch that clears counters, and ``main`` whose tiles update one: they are dealt out, or wait."""
     counter = scratch(1, _COUNTERS)
     clear = Sketch(1)
@@ -130,7 +130,7 @@ def _counted(main: Kernel) -> list[Kernel]:
     return [clear.kernel("memset", threads=1), replace(main, footprint=footprint, operands=operands)]
 
 
-def _timed(launched: list[Kernel], choice: gemm_choice.Choice) -> list[Kernel]:
+def _with_times(launched: list[Kernel], choice: gemm_choice.Choice) -> list[Kernel]:
     """Give the measured times to the launches: the main one its own, those beside it the rest in equal parts."""
     if choice.main_ns <= 0:
         return launched

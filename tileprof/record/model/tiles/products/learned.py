@@ -4,7 +4,7 @@ Candidates are the kernels and slices of k that the library chose for any proble
 (`categories`). A net that sees the problem alone, the *sieve*, gives each a likelihood and leaves the `KEPT` best ones.
 A second net, the *judge*, sees what a library weighs of each of these (`weighing`), also compared with the least among
 them, and what was learnt of each kernel. The candidate of the largest worth is chosen.
-`tileprof.harvest.product_ranker` trains both nets, by the same features.
+`tileprof.harvest.products.product_ranker` trains both nets, by the same features.
 
 A table of nets has a row per candidate, ``(group, number)``::
 
@@ -109,9 +109,9 @@ def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
     some = group.categories.get(category)
     if some is None or not len(some):
         return None
-    seen = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
-    some, prior = _sieved(seen, group, category, some)
-    worth = _worth(keys, seen, group, some, prior)
+    problem_inputs = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
+    some, prior = _likeliest(problem_inputs, group, category, some)
+    worth = _worth(keys, problem_inputs, group, some, prior)
     best = int(np.flatnonzero(worth >= worth.max() - _SAME)[0])
     lead = float(worth[best] - np.delete(worth, best).max()) if len(worth) > 1 else _ALONE
     return Expected(fitted(Recipe.of(group.recipes[some[best]]), problem, sms), max(0.0, lead))
@@ -179,7 +179,7 @@ def _layer(values: NDArray[np.float32], net: dict[str, NDArray[np.float32]], nam
     return np.asarray(values @ net[name] + net[f"{name}_bias"], np.float32)
 
 
-def _sieved(
+def _likeliest(
     seen: NDArray[np.float32], group: _Group, category: int, some: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the likeliest of the candidates ``some``, in their order, and logarithms of their likelihoods."""
@@ -193,8 +193,8 @@ def _sieved(
     most = likely.max()
     likely = np.maximum(likely - (most + np.log(np.exp(likely - most).sum())), UNLIKELIEST)
     if len(some) > KEPT:
-        kept = np.sort(np.argpartition(-likely, KEPT)[:KEPT])
-        some, likely = some[kept], likely[kept]
+        best = np.sort(np.argpartition(-likely, KEPT)[:KEPT])
+        some, likely = some[best], likely[best]
     return some, likely.astype(np.float32)
 
 
@@ -211,15 +211,16 @@ def _worth(
             for size, tile in ((keys[0, 5], shapes.m), (keys[0, 6], shapes.n))
         ]
         shapes = shapes._replace(m=tiles[0], n=tiles[1])
-    seen = weighing.tile_features(np, keys, shapes)[0]
+    tile_inputs = weighing.tile_features(np, keys, shapes)[0]
     scale, shift, prices = (values[kernel] for values in group.of_kernel)
     prices = prices.reshape(1, len(some), COST_WAYS, weighing.PRICES)
     times = weighing.modelled_times(np, keys, shapes, prices)[0]
-    costs, times = (np.minimum(v - v.min(axis=0), FARTHEST) for v in (seen[:, weighing.COSTS], times))
+    costs, times = (np.minimum(v - v.min(axis=0), FARTHEST) for v in (tile_inputs[:, weighing.COSTS], times))
     likely = np.stack([prior, prior - prior.max()], axis=1) / PRIOR_UNIT
-    known = np.concatenate([_standard(seen, net, "tile"), costs, times, np.sqrt(times + NEAREST), likely], axis=1)
+    near_ones = np.sqrt(times + NEAREST)
+    inputs = np.concatenate([_standard(tile_inputs, net, "tile"), costs, times, near_ones, likely], axis=1)
     whole = np.maximum(_layer(np.maximum(_layer(problem, net, "trunk0"), 0), net, "trunk1"), 0)
-    first = _layer(known, net, "tile") * scale + (shift + _layer(whole, net, "problem"))
+    first = _layer(inputs, net, "tile") * scale + (shift + _layer(whole, net, "problem"))
     last = _layer(np.maximum(_layer(np.maximum(first, 0), net, "second"), 0), net, "last")[:, 0]
     crossed = net["of_kernel"][kernel] @ _layer(whole, net, "cross")
     return np.asarray(last + net["worth"][some] + crossed + net["prior"][0] * prior, np.float32)

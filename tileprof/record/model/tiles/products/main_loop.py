@@ -59,8 +59,8 @@ def main_loop(depth: int, tile: Tile, itemsize: int, out_itemsize: int, *, chunk
     low, high = split * iterations // tile.split, (split + 1) * iterations // tile.split
     part = np.arange(chunks + 1)[None, :]
     at = low + part * (high - low) // chunks
-    moved = (tile.m + tile.n) * -(-depth // tile.split) * itemsize
-    epilogue = moved / (moved + tile.m * tile.n * out_itemsize)
+    loop_bytes = (tile.m + tile.n) * -(-depth // tile.split) * itemsize
+    epilogue = loop_bytes / (loop_bytes + tile.m * tile.n * out_itemsize)
     life = (at - low) / np.maximum(high - low, 1) * epilogue
     edge = np.minimum(at * tile.k, depth)
     return Loop(edge[:, :-1], edge[:, 1:], life[:, :-1], life[:, 1:], epilogue)

@@ -6,7 +6,7 @@ among other kernels for others.
 *Kernels* are those of the nearest entry. The distance sums factors of two of m, n, k and the batch, and how many waves
 tiles of several shapes fill and how full the last one is, which decides between tiles. *Times* are those of the four
 nearest measured entries, in units of a roofline, weighed by 1 / distance squared; another tile is a distance, too.
-`tests/benchmarks/bench_products_held_out.py --leave-one-out` tests both.
+`tests/benchmarks/model_recorder/bench_products_held_out.py --leave-one-out` tests both.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def nearest(
 
 def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None = None) -> float:
     """Return the time in ns of all launches of a product with this recipe; 0 where nothing like it was measured."""
-    timed = _timed(problem, table)
+    timed = _timed_entries(problem, table)
     if not len(timed.rows):
         return 0.0
     key = _key(problem)
@@ -201,7 +201,7 @@ def _cells(sizes: NDArray[np.floating]) -> NDArray[np.int64]:
     return np.asarray(np.clip(np.floor(sizes / _CELL), 0, _CELLS - 2), np.int64)
 
 
-def _timed(problem: Problem, table: Table) -> _Timed:
+def _timed_entries(problem: Problem, table: Table) -> _Timed:
     group = _group(problem)
     key = ("timed", *group.values())
     if key not in table.derived:
@@ -260,8 +260,8 @@ def _roofline_ns(keys: NDArray[np.int64]) -> NDArray[np.float64]:
     batch, m, n, k = (keys[:, i].astype(np.float64) for i in (_BATCH, _M, _N, _K))
     products = np.where(op == problems.GROUPED, 1.0, batch)
     flops = 2.0 * products * m * n * k
-    moved = np.array(_ITEMSIZE)[dtype] * (products * m * (k + n) + batch * k * n)
-    return np.asarray(np.maximum(flops / np.array(_FLOPS_PER_NS)[dtype], moved / _BYTES_PER_NS) + _START_NS)
+    moved_bytes = np.array(_ITEMSIZE)[dtype] * (products * m * (k + n) + batch * k * n)
+    return np.asarray(np.maximum(flops / np.array(_FLOPS_PER_NS)[dtype], moved_bytes / _BYTES_PER_NS) + _START_NS)
 
 
 def alignment(sizes: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
@@ -279,10 +279,10 @@ def menu(problem: Problem, table: Table) -> dict[tuple[int, ...], Recipe]:
     if key not in table.derived:
         recipes, keys = table.columns["recipes"], table.keys
         rows = np.isin(keys[:, 1], kinds) & ((keys[:, 0] == problems.BIAS) == biased)
-        seen: dict[tuple[int, ...], Recipe] = {}
+        recipe_by_tile: dict[tuple[int, ...], Recipe] = {}
         for number in np.unique(table.columns["recipe"][rows]).tolist():
             if recipes[number][0] == KINDS.index("nvjet"):
                 recipe = Recipe.of(recipes[number])
-                seen.setdefault((recipe.m, recipe.n, *recipe.cluster), recipe)
-        table.derived[key] = seen
+                recipe_by_tile.setdefault((recipe.m, recipe.n, *recipe.cluster), recipe)
+        table.derived[key] = recipe_by_tile
     return dict(table.derived[key])

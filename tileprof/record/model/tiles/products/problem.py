@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from tileprof.record.model.tile_model import Operand
 
 PLAIN, BIAS, MATRIX, BATCHES, BATCHES_AND_MATRIX, GROUPED, SCALED = range(7)
-"""Numbers of `tileprof.harvest.product_cases.Op`."""
+"""Numbers of `tileprof.harvest.products.product_cases.Op`."""
 _TYPES: Final = {"float32": 0, "tf32": 1, "float16": 2, "bfloat16": 3, "float8_e4m3fn": 4}
-"""Numbers of `tileprof.harvest.product_cases.Dtype`."""
+"""Numbers of `tileprof.harvest.products.product_cases.Dtype`."""
 FP32, TF32, FP16, BF16, FP8 = range(5)
 KEY: Final = ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k")
 

@@ -93,8 +93,8 @@ def work(xp: Any, keys: Any, shapes: Shapes) -> Any:
     waves = clusters / xp.floor(_SMS / together)
     blocks = down * across * batch * shapes.split / _SMS
     own = xp.ceil(xp.ceil(k / _DEPTH) / shapes.split)
-    held = xp.ceil(blocks / shapes.resident) * shapes.resident
-    return xp.stack([xp.ceil(waves), xp.maximum(waves, waves * 0 + 1), xp.ceil(blocks), held, own], axis=-1)
+    slot_count = xp.ceil(blocks / shapes.resident) * shapes.resident
+    return xp.stack([xp.ceil(waves), xp.maximum(waves, waves * 0 + 1), xp.ceil(blocks), slot_count, own], axis=-1)
 
 
 def modelled_times(xp: Any, keys: Any, shapes: Shapes, prices: Any) -> Any:
@@ -130,8 +130,8 @@ def tile_features(xp: Any, keys: Any, shapes: Shapes) -> Any:
     together = cluster_m * cluster_n
     waves = down_all * across_all / together * batch * split / xp.floor(_SMS / together)
     rounds, blocks = xp.ceil(waves), down * across * batch * split / _SMS
-    full, held = xp.ceil(blocks), blocks / resident
-    turns = xp.ceil(held)
+    full, fractional_rounds = xp.ceil(blocks), blocks / resident
+    turns = xp.ceil(fractional_rounds)
     steps = xp.ceil(k / _DEPTH)
     own = xp.ceil(steps / split)
     computed, loaded = tile_m * tile_n, tile_m + tile_n
@@ -140,9 +140,10 @@ def tile_features(xp: Any, keys: Any, shapes: Shapes) -> Any:
     sums, sliced = split * m * n * batch, (split > 1) * one
     stored = ((post == _REDUCED) | (post == _BY_TILES)) * one
     space = xp.where(keys[:, 0:1] == problems.BIAS, one * _BIAS_WORKSPACE, one * _WORKSPACE)
-    needed = xp.maximum(sums * sum_bytes / space, one / 4096)
+    workspace_share = xp.maximum(sums * sum_bytes / space, one / 4096)
     columns = [
-        log(held), log(turns), held / turns, xp.minimum(held, one), log(turns * resident * own), log(resident),
+        log(fractional_rounds), log(turns), fractional_rounds / turns, xp.minimum(fractional_rounds, one),
+        log(turns * resident * own), log(resident),
         log(m / (down * tile_m)), log(n / (across * tile_n)), log(down / down_all), log(across / across_all),
         log(waves), log(rounds), waves / rounds, xp.minimum(waves, one), log(blocks), log(full), blocks / full,
         log(own), log(steps / (own * split)), log(computed * own * rounds), log(loaded * own * rounds),
@@ -154,6 +155,6 @@ def tile_features(xp: Any, keys: Any, shapes: Shapes) -> Any:
         log(own * pace * rounds + sums * 8 * sliced / (_SMS * 256) + 2), xp.minimum(rounds, one * 8),
         xp.minimum(full, one * 8), (k % (split * _DEPTH) == 0) * one, (k % split == 0) * one,
         k / split % _DEPTH / _DEPTH, (post == _REDUCED) * one, (post == _INSIDE) * one, (post == _BY_TILES) * one,
-        stored * log(needed), stored * (needed > 1), stored * (needed > 0.5),
+        stored * log(workspace_share), stored * (workspace_share > 1), stored * (workspace_share > 0.5),
     ]  # fmt: skip
     return xp.stack([column + none for column in columns], axis=-1)

@@ -59,8 +59,11 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
         return kernels + _transform(source, [mean, invstd, *vectors], out)
     saved = list(call.outputs[1:3])
     kernels = _statistics("collect_statistics", [source], saved, [], device, _STATISTICS_FLOPS)
+    # Statistics leave the variance where its inverse root is to be (`batch_norm_update_stats_and_invert`).
     if running:
-        kernels += elementwise("update_running_stats", [*saved, *running], running, flops_each=4)
+        kernels += elementwise("update_running_stats", [*saved, *running], [*running, *saved[1:]], flops_each=7)
+    else:
+        kernels += elementwise("batch_norm_calc_invstd", saved[1:], saved[1:], flops_each=3)
     return kernels + _transform(source, [*saved, *vectors], out)
 
 

@@ -26,7 +26,7 @@ Dispatcher::Dispatcher(const Options& options, const Table& table, Counts* count
     : options_(options),
       table_(table),
       counts_(counts),
-      graphs_(counts),
+      graphs_(options, counts),
       pace_(options.mode == Mode::kStreams || options.mode == Mode::kGraph ? std::make_unique<Pace>(options.rest)
                                                                            : nullptr) {}
 

@@ -26,18 +26,32 @@ constexpr char kSleep[] = R"(
 
 }  // namespace
 
+CUresult Late::load() {
+    if (sleep_ != nullptr) return kSuccess;
+    Relaxed relaxed;
+    void* module = nullptr;
+    if (CUresult failure = Driver::get().cuModuleLoadData(&module, kSleep)) return failure;
+    return Driver::get().cuModuleGetFunction(&sleep_, module, "tileprof_sleep");
+}
+
 CUresult Late::delay(CUstream stream) {
     if (most_ns_ == 0) return kSuccess;
-    const Driver& driver = Driver::get();
-    if (sleep_ == nullptr) {
-        Relaxed relaxed;
-        void* module = nullptr;
-        if (CUresult failure = driver.cuModuleLoadData(&module, kSleep)) return failure;
-        if (CUresult failure = driver.cuModuleGetFunction(&sleep_, module, "tileprof_sleep")) return failure;
-    }
+    if (CUresult failure = load()) return failure;
     unsigned salt = static_cast<unsigned>(generator_());
     void* parameters[] = {&most_ns_, &salt};
-    return driver.cuLaunchKernel(sleep_, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+    return Driver::get().cuLaunchKernel(sleep_, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+}
+
+CUresult Late::delay(CUgraph graph, std::vector<CUgraphNode>* parents) {
+    if (most_ns_ == 0) return kSuccess;
+    if (CUresult failure = load()) return failure;
+    unsigned salt = static_cast<unsigned>(generator_());
+    void* parameters[] = {&most_ns_, &salt};
+    KernelNode sleep{sleep_, {1, 1, 1}, {1, 1, 1}, 0, parameters, nullptr, nullptr, nullptr};
+    CUgraphNode node = nullptr;
+    CUresult result = Driver::get().cuGraphAddKernelNode_v2(&node, graph, parents->data(), parents->size(), &sleep);
+    if (result == kSuccess) *parents = {node};
+    return result;
 }
 
 }  // namespace tileprof::acs

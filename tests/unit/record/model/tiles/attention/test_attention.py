@@ -1,4 +1,4 @@
-"""Attention: which rows every tile reads and writes, and when, against the algorithm's own loops."""
+"""Attention: the rows that every tile reads and writes, and when, compared with the loops of the algorithm."""
 
 import math
 
@@ -27,7 +27,7 @@ FLASH_CPU = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 @st.composite
 def problems(draw):
-    """Query, key, value ``[batch, heads, rows, width]`` in several layouts, causal or masked or plain."""
+    """Draw query, key, value ``[batch, heads, rows, width]`` in several layouts, causal, masked or plain."""
     batch, kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     queries, keys, width = draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
 
@@ -46,7 +46,7 @@ tiles = st.tuples(st.integers(1, 5), st.integers(1, 5))
 
 
 def keys_met(x, tile, keys, *, causal):
-    """Whole blocks of keys, up to the block of the last query that the tile has room for."""
+    """Return the keys that a tile reads: whole blocks, up to the block of the last query that the tile has room for."""
     last = (x + 1) * tile[0] - 1
     keys_of_tile = [j for j in range(keys) if not causal or j // tile[1] <= last // tile[1]]
     assert all(j in keys_of_tile for j in range(keys) if not causal or j <= last)
@@ -54,7 +54,7 @@ def keys_met(x, tile, keys, *, causal):
 
 
 def rows_of(operand, batch, head, rows):
-    """The bytes of whole rows of ``[batch, heads, rows, ...]``."""
+    """Return the bytes of whole rows of ``[batch, heads, rows, ...]``."""
     return element_bytes(operand, ((batch, head, i, *r) for i in rows for r in np.ndindex(*operand.shape[3:])))
 
 
@@ -91,7 +91,7 @@ def broadcast_bytes(operand, shape):
 
 
 def flash(batch, heads, kv_heads, queries, keys, width, *, causal=False):
-    """A call of the GPU operator, on meta tensors."""
+    """Return a call of the GPU operator, on meta tensors."""
     q, k = (
         torch.zeros(batch, h, n, width, dtype=torch.bfloat16, device="meta")
         for h, n in ((heads, queries), (kv_heads, keys))
@@ -154,7 +154,7 @@ def test_slices_of_keys_are_combined(batch, heads, queries, keys, tile, split, c
 def test_backward_walks_queries_and_adds_to_their_gradients(problem, tile):
     q, k, v, causal, mask = problem
     out, statistics = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask)
-    # The CPU's backward wants equal heads: the call is described from copies whose heads are not shared.
+    # The CPU's backward needs equal heads, so the call is described from copies whose heads are not shared.
     whole_k, whole_v = (t.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for t in (k, v))
     arguments = (torch.zeros_like(out), q, whole_k, whole_v, out, statistics, 0.0, causal)
     call = call_of(FLASH_CPU + "_backward", *arguments, attn_mask=mask)

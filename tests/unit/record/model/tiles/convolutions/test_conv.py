@@ -1,4 +1,4 @@
-"""Convolutions: the halo of every tile, byte for byte, against index arithmetic tap by tap."""
+"""Convolutions: the halo of every tile, byte for byte, compared with index arithmetic tap by tap."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ from tests.unit.record.model.tiles.oracle import (
     slot_of,
 )
 from tileprof.devices import get
-from tileprof.record.model.tile_model import Operand
+from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.footprint import READ, WRITE
 
@@ -30,7 +30,7 @@ H100 = get("H100")
 
 @st.composite
 def layouts(draw, shape):
-    """A tensor of the shape: contiguous, channels last, sliced, or with holes."""
+    """Return a tensor of the shape: contiguous, channels last, sliced, or with holes."""
     kind = draw(st.sampled_from(["plain", "channels last", "sliced", "strided"]))
     if kind == "channels last":
         return torch.zeros(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
@@ -43,7 +43,7 @@ def layouts(draw, shape):
 
 @st.composite
 def convolutions(draw, max_rank=2):
-    """Arguments of aten::convolution whose output is not empty."""
+    """Draw arguments of aten::convolution whose output is not empty."""
     rank = draw(st.integers(1, max_rank))
     each = lambda low, high: [draw(st.integers(low, high)) for _ in range(rank)]  # noqa: E731 - a short word for a draw
     transposed = draw(st.booleans())
@@ -77,7 +77,9 @@ class Geometry:
         self.taps = list(np.ndindex(*self.weight.shape[2:]))
 
     def sources_of(self, position, size, tap):
-        """The position in a source of ``size`` that a result of the forward direction takes with one tap, if any."""
+        """Return the position in a source of ``size`` that a result of the forward direction reads at one tap, if
+        any.
+        """
         matches = []
         for p, n, r, s, pad, d in zip(
             position, size, tap, self.call["stride"], self.call["padding"], self.call["dilation"], strict=True
@@ -89,7 +91,7 @@ class Geometry:
         return tuple(matches)
 
     def results_of(self, position, size, tap):
-        """The inverse: the ``p`` whose tap touches ``position``, if there is one within ``size``."""
+        """Return the inverse: the ``p`` whose tap touches ``position``, if there is one within ``size``."""
         matches = []
         for h, n, r, s, pad, d in zip(
             position, size, tap, self.call["stride"], self.call["padding"], self.call["dilation"], strict=True
@@ -101,7 +103,7 @@ class Geometry:
         return tuple(matches)
 
     def gather(self, pixel, size, *, transposed):
-        """Everything a result at ``pixel`` takes from a source with spatial ``size``."""
+        """Yield everything that a result at ``pixel`` reads from a source with spatial ``size``."""
         find = self.results_of if transposed else self.sources_of
         return {at for tap in self.taps if (at := find(pixel, size, tap)) is not None}
 
@@ -113,7 +115,7 @@ def slices_of(depth, step, split):
 
 
 def check_gather(launches, tile, geometry, out, source, *, transposed, bias=None):
-    """A forward pass or an input's gradient: reads and writes of every tile."""
+    """Check a forward pass or an input's gradient: reads and writes of every tile."""
     tile_m, tile_n, tile_k, split = tile
     groups, weight = geometry.groups, geometry.weight
     results, sources = out.shape[1] // groups, source.shape[1] // groups
@@ -150,13 +152,13 @@ def check_gather(launches, tile, geometry, out, source, *, transposed, bias=None
 
 
 def partial_sums(out, splits):
-    """The workspace ``[splits, results]`` and each result's place in it: results in order of their addresses."""
+    """Return the workspace ``[splits, results]`` and each result's place in it, in order of their addresses."""
     cells = sorted(np.ndindex(*out.shape), key=lambda i: sum(a * b for a, b in zip(i, out.strides, strict=True)))
     return Operand((splits, out.numel), (out.numel, 1), "float32", 4), {cell: i for i, cell in enumerate(cells)}
 
 
 def check_reduction(kernel, out, partial, rank, bias=None):
-    """Each result is written once, by the tile that reads its partial sums of all slices."""
+    """Check that each result is written once, by the tile that reads its partial sums of all slices."""
     assert_each_byte_written_once(kernel, 1, out, WRITE)
     for t in range(kernel.footprint.tiles):
         results = bytes_of(kernel.footprint, t, 1, WRITE)
@@ -168,7 +170,7 @@ def check_reduction(kernel, out, partial, rank, bias=None):
 
 
 def check_depthwise(kernel, geometry, out, source, *, transposed, bias=None):
-    """A block writes 256 results and reads what they need."""
+    """Check that a block writes 256 results and reads what they need."""
     assert_each_byte_written_once(kernel, 2, out, WRITE)
     groups, weight = geometry.groups, geometry.weight
     results, sources = out.shape[1] // groups, source.shape[1] // groups
@@ -183,7 +185,8 @@ def check_depthwise(kernel, geometry, out, source, *, transposed, bias=None):
             for b in range(group * sources, (group + 1) * sources):
                 needs |= {(n, b, *at) for at in geometry.gather(p, source.shape[2:], transposed=transposed)}
                 weights |= {((b, c % results) if transposed else (c, b % sources)) + tap for tap in geometry.taps}
-        # A block's results are rectangles: pixels that one of its channels needs are needed by each of a rectangle.
+        # A block's results are rectangles: pixels that one of its channels needs are needed by each channel of a
+        # rectangle.
         assert bytes_of(kernel.footprint, t, 0) == element_bytes(source, needs)
         assert bytes_of(kernel.footprint, t, 1) == element_bytes(weight, weights)
         if bias is not None:
@@ -368,3 +371,21 @@ def test_every_byte_of_a_dense_input_is_read_by_some_tile():
     with overrides.override("conv=16x4x4"):
         footprint = run_model(call, H200)[0].footprint
     assert set().union(*(bytes_of(footprint, t, 0) for t in range(footprint.tiles))) == all_bytes(call["input"])
+
+
+def test_each_gradient_has_a_workspace_of_its_own():
+    source, gradient = torch.zeros(2, 64, 14, 14).half(), torch.zeros(2, 32, 14, 14).half()
+    window = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    def slots(mask):
+        call = call_of(
+            "aten::convolution_backward", gradient, source, torch.zeros(32, 64, 3, 3).half(), [32], *window, mask
+        )
+        return [{o.slot for o in k.operands if isinstance(o, Scratch)} for k in run_model(call, H200)]
+
+    of_input, of_weight = slots([True, False, False]), slots([False, True, False])
+    both = slots([True, True, False])
+    assert set().union(*of_input)
+    assert set().union(*of_weight)
+    assert both == of_input + of_weight
+    assert not set().union(*of_input) & set().union(*of_weight)

@@ -1,4 +1,4 @@
-"""Grids of a convolution's launches that are carried over from the call that was measured."""
+"""Grids of a convolution's launches, derived from those of the measured call."""
 
 import numpy as np
 import pytest

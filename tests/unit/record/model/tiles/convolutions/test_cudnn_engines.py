@@ -1,15 +1,15 @@
-"""What cuDNN is told of a call, and what is read of its answer: a library that keeps descriptors stands for it."""
+"""Calls as cuDNN gets them, and how its answers are read; a library that keeps descriptors stands for cuDNN."""
 
 import pytest
 
 from tileprof.record.model.tiles.convolutions import cudnn_engines
 
 OPERATIONS = {10: (704, 703, 705), 12: (710, 709, 711), 11: (716, 715, 717)}
-"""Where the operations have x, w and y."""
+"""Positions of x, w and y in the operations."""
 
 
 class Library:
-    """Keeps attributes of descriptors; heuristics give ``engines``, each a number, knobs and notes."""
+    """Keeps attributes of descriptors; heuristics return ``engines``, each a number, knobs and notes."""
 
     def __init__(self, engines, version=91900):
         self.engines = engines
@@ -65,7 +65,7 @@ class Library:
         return 0
 
     def operation(self):
-        """What was asked: the operation, and sizes and strides of x, w and y."""
+        """Return the query: the operation, and sizes and strides of x, w and y."""
         places = OPERATIONS[self.kinds[self.graph - 1]]
         tensors = [self.values[self.values[self.graph - 1][place][0] - 1] for place in places]
         return self.kinds[self.graph - 1], [(one[902], one[903]) for one in tensors]

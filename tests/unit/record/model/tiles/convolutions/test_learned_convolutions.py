@@ -1,4 +1,4 @@
-"""The launches that trees choose among what near entries of the table of convolutions got."""
+"""The launches that trees choose among those of near entries in the table of convolutions."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def trees():
 
 @pytest.fixture(autouse=True)
 def tables_alone(monkeypatch):
-    """Neither cuDNN nor NVIDIA's library of products is asked, whether they are installed or not."""
+    """Neither cuDNN nor NVIDIA's library of products is queried, whether they are installed or not."""
     monkeypatch.setattr(cudnn_engines, "engine", lambda *_: "")
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [])
     table().derived.pop("entries", None)
@@ -52,7 +52,7 @@ def offered(of, engine=None):
 
 
 def walked(nodes, root, seen):
-    """The value of one tree, walked node by node."""
+    """Return the value of one tree, walked node by node."""
     node = root
     while nodes["feature"][node] != LEAF:
         way = "low" if seen[nodes["feature"][node]] <= nodes["at"][node] else "high"
@@ -62,15 +62,15 @@ def walked(nodes, root, seen):
 
 @pytest.mark.parametrize("of", UNSEEN)
 def test_the_candidate_of_the_largest_sum_is_launched(of):
-    found = offered(of)
+    candidates = offered(of)
     group = learned.PLAIN if of[13] == 1 else learned.WINDOWS
     roots = trees().columns["root"][trees().keys[:, 0] == group].tolist()
-    sums = [sum(walked(trees().columns, root, seen) for root in roots) for seen in found.seen]
-    best = learned.best(found, trees(), group)
+    sums = [sum(walked(trees().columns, root, seen) for root in roots) for seen in candidates.seen]
+    best = learned.best(candidates, trees(), group)
     assert sums[best] == pytest.approx(max(sums), abs=1e-9)
     entry = convolution_table.entry_of(table(), of, H200, trees=trees())
     assert entry.source == ShapeSource.LEARNED
-    chosen = table().columns["sequence"][found.entries[best]]
+    chosen = table().columns["sequence"][candidates.entries[best]]
     first = table().columns["first"]
     numbers = table().columns["kernel"][first[chosen] : first[chosen + 1]]
     names = [str(table().columns["name"][number]) for number in numbers]
@@ -79,13 +79,13 @@ def test_the_candidate_of_the_largest_sum_is_launched(of):
 
 @pytest.mark.parametrize("of", UNSEEN)
 def test_candidates_are_the_different_lists_of_near_entries_in_order_of_distance(of):
-    found = offered(of)
+    candidates = offered(of)
     numbers, slices = learned.lists(table()).alike, learned.slices_of(table())
     sequence = table().columns["sequence"]
-    lists = [(int(numbers[sequence[row]]), int(slices[row])) for row in found.near.tolist()]
+    lists = [(int(numbers[sequence[row]]), int(slices[row])) for row in candidates.near.tolist()]
     first = list(dict.fromkeys(lists))
-    assert list(zip(found.alike.tolist(), found.slices.tolist(), strict=True)) == first
-    assert found.entries.tolist() == [int(found.near[lists.index(one)]) for one in first]
+    assert list(zip(candidates.alike.tolist(), candidates.slices.tolist(), strict=True)) == first
+    assert candidates.entries.tolist() == [int(candidates.near[lists.index(one)]) for one in first]
 
 
 def test_lists_of_the_same_kernels_in_both_types_of_16_bits_are_alike():
@@ -105,11 +105,11 @@ def test_kernels_are_named_for_the_type_of_the_call(dtype):
 
 def test_ways_of_equal_worth_are_decided_by_nearness():
     of = UNSEEN[0]
-    found = offered(of)
+    candidates = offered(of)
     leaf = {"root": [0], "feature": [LEAF], "at": [1.0], "low": [0], "high": [0]}
     flat = Table({}, np.array([[learned.WINDOWS, 0]]), {name: np.array(values) for name, values in leaf.items()})
-    assert worth(found.seen, flat, learned.WINDOWS).tolist() == [1.0] * len(found.entries)
-    assert learned.best(found, flat, learned.WINDOWS) == 0
+    assert worth(candidates.seen, flat, learned.WINDOWS).tolist() == [1.0] * len(candidates.entries)
+    assert learned.best(candidates, flat, learned.WINDOWS) == 0
 
 
 def test_a_window_of_one_tap_is_the_product_that_pytorch_would_be_asked_for():
@@ -134,14 +134,14 @@ def test_a_window_of_one_tap_is_the_product_that_pytorch_would_be_asked_for():
 def test_a_product_is_offered_with_the_tile_that_the_table_of_products_has():
     of = key(taps=1, channels=(512, 512), size=14)
     product = convolution_table.product_choice(of, H200)
-    found = offered(of)
-    traits = learned.lists(table()).traits[table().columns["sequence"][found.entries]]
+    candidates = offered(of)
+    traits = learned.lists(table()).traits[table().columns["sequence"][candidates.entries]]
     names = [learned.TRAITS.index(name) for name in ("m", "n", "along_m", "along_n")]
-    same = (traits[:, names] == product[:4]).all(axis=1) & (found.slices == product.slices)
+    same = (traits[:, names] == product[:4]).all(axis=1) & (candidates.slices == product.slices)
     assert same.any()
-    wanted = learned.of_product(table(), product)
-    assert wanted[found.entries[same]].all()
-    assert not wanted[found.entries[~same]].any()
+    has_product = learned.of_product(table(), product)
+    assert has_product[candidates.entries[same]].all()
+    assert not has_product[candidates.entries[~same]].any()
 
 
 def test_entries_of_an_engine_are_offered_however_far_they_are():
@@ -180,15 +180,17 @@ def test_entries_that_were_captured_have_no_time_and_get_one_from_those_that_wer
 
 def test_the_time_of_a_call_lies_between_those_that_near_entries_give_it():
     of = UNSEEN[0]
-    found = offered(of)
+    candidates = offered(of)
     entry = convolution_table.entry_of(table(), of, H200, trees=trees())
     group = learned.group_of(of, engine=False)
-    same = found.near[learned.alike(table(), found.near, int(found.entries[learned.best(found, trees(), group)]))]
+    same = candidates.near[
+        learned.alike(table(), candidates.near, int(candidates.entries[learned.best(candidates, trees(), group)]))
+    ]
     timed = [row for row in same.tolist() if convolution_table.launches_of(table(), row)[0].ns]
-    given = []
+    near_times = []
     for row in timed[:4]:
         measured = tuple(table().keys[row].tolist())
-        given.append([scaled_ns(one, of, measured) for one in convolution_table.launches_of(table(), row)])
-    assert given
-    for one, times in zip(entry.launches, zip(*given, strict=True), strict=True):
+        near_times.append([scaled_ns(one, of, measured) for one in convolution_table.launches_of(table(), row)])
+    assert near_times
+    for one, times in zip(entry.launches, zip(*near_times, strict=True), strict=True):
         assert min(times) * 0.999 <= one.ns <= max(times) * 1.001

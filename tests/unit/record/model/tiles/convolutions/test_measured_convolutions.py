@@ -1,4 +1,4 @@
-"""Convolutions as a GPU was seen to launch them: no result escapes its sources, whatever lies between."""
+"""Convolutions with launches as measured on a GPU: every result depends on all of its sources, through all launches."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def key(what=Pass.FORWARD, *, layout=Layout.CONTIGUOUS, images=2, inside=5, outs
 
 
 def problem_of(of):
-    """The call of a key, with dense operands."""
+    """Return the call of a key, with dense operands."""
     operands = []
     for ref, sizes in enumerate(operand_sizes(of)):
         shape = (*sizes[:2], *sizes[3:])
@@ -81,7 +81,7 @@ def multiplied(of):
 
 
 class Flow:
-    """What every byte that a call writes may come from: a set of bytes of its inputs, launch by launch.
+    """Return the bytes of the inputs on which every byte that a call writes may depend, launch by launch.
 
     A set is an integer with a bit for each byte, those of the second input after those of the first.
     """
@@ -109,7 +109,7 @@ class Flow:
             self.sources |= stores
 
     def bits(self, ref, some):
-        """The set of ``some`` bytes of the first or of the second input."""
+        """Return the set of ``some`` bytes of the first or of the second input."""
         bits = 0
         for byte in some:
             bits |= 1 << (byte + ref * self.second_from)

@@ -28,7 +28,7 @@ def windows(source, out_shape, kernel, stride, padding, dilation):
 
 
 def reads_of(observed_value, inverse=None):
-    """Maps a mask of the output to the positions in all its windows."""
+    """Return a function that maps a mask of the output to the positions in all its windows."""
     return lambda mine: torch.tensor(
         sorted({e for index in mine.nonzero().tolist() for e in observed_value[tuple(index)]}), dtype=torch.int64
     )

@@ -26,7 +26,9 @@ def test_nearest_reads_one_element_an_output(size):
 
 
 def corners(x, size, *, align):
-    """Input positions with a part in each output, found by PyTorch itself: the gradient of an output element."""
+    """Return the input positions that contribute to each output, from PyTorch itself: the gradient of an output
+    element.
+    """
     matches = {}
     shape = (*x.shape[:2], *size)
     for i in range(size[0]):

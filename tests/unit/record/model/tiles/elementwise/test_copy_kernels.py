@@ -1,4 +1,4 @@
-"""Kernels that move data, against PyTorch moving positions instead of values."""
+"""Kernels that move data, compared with PyTorch moving positions instead of values."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tileprof.trace.footprint import WRITE
 
 
 def copy_call(op, source, *arguments):
-    """The output's elements as positions in the source; runs the operator itself."""
+    """Return the output's elements as positions in the source, by running the operator itself."""
     name, _, overload = op.partition(".")
     return getattr(getattr(torch.ops.aten, name), overload or "default")(positions(source), *arguments)
 

@@ -16,7 +16,7 @@ def _small_chunks(monkeypatch):
 
 
 def write_elements(kernels, operand):
-    """Elements written over all launches, with repetition."""
+    """Return the elements written over all launches, with repetition."""
     return sorted(e for k in kernels for t in range(k.footprint.tiles) for e in tile_elements(k, operand, t, WRITE))
 
 

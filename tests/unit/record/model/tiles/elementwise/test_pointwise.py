@@ -26,7 +26,7 @@ from tileprof.trace.footprint import READ
 
 @st.composite
 def launches(draw):
-    """One to three inputs that broadcast to the output's shape, in any layout, cut by any block size."""
+    """Draw one to three inputs that broadcast to the output's shape, in any layout, cut by any block size."""
     shape = draw(shapes(max_elements=1500))
     out = draw(tensors(shape))
     inputs = []

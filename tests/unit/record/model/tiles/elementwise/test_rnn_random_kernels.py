@@ -12,7 +12,7 @@ BATCH, HIDDEN = 20, 70
 
 
 def description(names, outputs):
-    """A call of an operator that the CPU does not have."""
+    """Return a call of an operator that the CPU does not have."""
     tensors = [operand_of(t, i) for i, t in enumerate([*names.values(), *outputs])]
     arguments = dict(zip(names, tensors, strict=False))
     return Call("aten::cell", arguments, tuple(tensors[len(names) :]), tuple(tensors))

@@ -17,7 +17,7 @@ SIZES = st.integers(1, 5)
 
 @st.composite
 def operands(draw, max_rank=5):
-    """Contiguous, transposed, sliced, broadcast and overlapping layouts."""
+    """Draw contiguous, transposed, sliced, broadcast and overlapping layouts."""
     shape = tuple(draw(st.lists(SIZES, max_size=max_rank)))
     order = draw(st.permutations(range(len(shape))))
     strides, run = [0] * len(shape), 1
@@ -30,7 +30,7 @@ def operands(draw, max_rank=5):
 
 @st.composite
 def rectangles(draw, operand):
-    """Start and stop within the operand; may be empty."""
+    """Draw start and stop within the operand; the range may be empty."""
     start = [draw(st.integers(0, n)) for n in operand.shape]
     return start, [draw(st.integers(a, n)) for a, n in zip(start, operand.shape, strict=True)]
 

@@ -30,7 +30,7 @@ def operand(shape, order, *, itemsize=1):
 
 
 def expected(o, dims, spans):
-    """Positions of all elements whose flattened index lies in every span's range."""
+    """Return the positions of all elements whose flattened index lies in every span's range."""
     actual = set()
     for index in itertools.product(*(range(n) for n in o.shape)):
         flat = []

@@ -1,4 +1,4 @@
-"""torchvision's kernels for detectors, against their algorithms written as loops (torchvision is not needed)."""
+"""torchvision's kernels for detectors, compared with their algorithms written as loops (torchvision is not needed)."""
 
 import math
 
@@ -15,22 +15,22 @@ from tileprof.trace.footprint import READ, WRITE
 
 
 def call_with(op, out, **arguments):
-    """A call as the recorder describes it; tensors by name, then its result."""
+    """Return a call as the recorder describes it: tensors by name, then its result."""
     load_all()
     tensors = [v for v in arguments.values() if isinstance(v, torch.Tensor)] + [out]
     operands = [operand_of(t, ref) for ref, t in enumerate(tensors)]
     described = iter(operands)
-    named = {n: next(described) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    return Call(op, named, (operands[-1],), tuple(operands), lambda operand: tensors[operand.ref])
+    named_arguments = {n: next(described) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    return Call(op, named_arguments, (operands[-1],), tuple(operands), lambda operand: tensors[operand.ref])
 
 
 def kept_boxes(boxes, scores, limit):
-    """Numbers of the boxes that no better box overlaps by more than ``limit``, best first."""
-    kept = []
+    """Return the numbers of the boxes that no better box overlaps by more than ``limit``, best first."""
+    boxes_so_far = []
     for i in scores.argsort(descending=True, stable=True).tolist():
-        if all(overlap(boxes[i], boxes[k]) <= limit for k in kept):
-            kept.append(i)
-    return torch.tensor(kept)
+        if all(overlap(boxes[i], boxes[k]) <= limit for k in boxes_so_far):
+            boxes_so_far.append(i)
+    return torch.tensor(boxes_so_far)
 
 
 def overlap(a, b):
@@ -90,7 +90,7 @@ def points(start, length, bins, samples):
 
 
 def neighbours(at, size):
-    """The elements that an interpolation at a point reads."""
+    """Return the elements that an interpolation at a point reads."""
     if at < -1 or at > size:
         return set()
     low = min(int(max(at, 0)), size - 1)
@@ -129,8 +129,8 @@ def test_regions_are_read_where_their_bins_lie(corners, bins, scale, samples, al
             for y in range(bins[0]):
                 for x in range(bins[1]):
                     tile = int(((k * 3 + c) * bins[0] + y) * bins[1] + x) // 512
-                    wanted = {((k % 2 * 3 + c) * 9 + i) * 11 + j for i in rows[y] for j in columns[x]}
-                    assert wanted <= set(reads[tile])
+                    expected = {((k % 2 * 3 + c) * 9 + i) * 11 + j for i in rows[y] for j in columns[x]}
+                    assert expected <= set(reads[tile])
 
 
 def test_blocks_of_a_large_result_take_several_turns_and_write_everything_once():

@@ -1,4 +1,4 @@
-"""Indexing kernels touch exactly what the run's indices name, and everything when there are none."""
+"""Indexing kernels touch exactly what the run's indices name, and everything if there are no values of indices."""
 
 import pytest
 import torch
@@ -106,8 +106,8 @@ def _scratch_bytes(kernel, operand, mode):
 def test_nonzero_writes_behind_what_was_found_before():
     mask = torch.rand(70, 90) > 0.9
     call = call_of("aten::nonzero", mask)
-    counted, added_up, copied, _, select, coordinates = run_model(call, H200)
-    assert [k.footprint.tiles for k in (counted, added_up, copied, select)] == [2, 1, 1, 2]
+    count_kernel, added_up, copied, _, select, coordinates = run_model(call, H200)
+    assert [k.footprint.tiles for k in (count_kernel, added_up, copied, select)] == [2, 1, 1, 2]
     assert_writes(coordinates, call.outputs[0])
     at = torch.arange(mask.numel()).reshape(mask.shape)[mask]
     for tile in range(select.footprint.tiles):

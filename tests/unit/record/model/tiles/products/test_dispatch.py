@@ -1,4 +1,4 @@
-"""Orders in which libraries dispatch tiles, against what golden traces of an H200 say that blocks stored."""
+"""Orders in which libraries dispatch tiles, compared with the stores of blocks in golden traces of an H200."""
 
 import re
 from pathlib import Path

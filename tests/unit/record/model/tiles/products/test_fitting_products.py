@@ -1,4 +1,4 @@
-"""What a library makes of the kernel and the slices of k that it chose, against counting in a loop."""
+"""The kernel and slices of k that a library runs for its choice, compared with counting in a loop."""
 
 import itertools
 from dataclasses import replace
@@ -17,7 +17,7 @@ SMS = 132
 
 
 def counted(k, split, unit):
-    """How many slices cover k, cut one behind another."""
+    """Return how many slices cover k, cut one behind another."""
     length = next(x for x in itertools.count(unit, unit) if x >= k / split)
     return len(range(0, k, length))
 

@@ -30,7 +30,7 @@ SIZES = st.integers(1, 9)
 
 @st.composite
 def matrices(draw, *shape):
-    """A tensor of the shape: plain, transposed in storage, sliced out of a larger one, or broadcast."""
+    """Return a tensor of the shape: plain, transposed in storage, sliced out of a larger one, or broadcast."""
     kind = draw(st.sampled_from(["plain", "transposed", "sliced", "strided", "broadcast"]))
     if kind == "transposed":
         return torch.zeros(*shape[:-2], *shape[:-3:-1]).transpose(-1, -2) if len(shape) > 1 else torch.zeros(shape)
@@ -58,7 +58,7 @@ def splits_of(depth, step, split):
 
 
 def check(launches, tile, a, b, d, c=None):
-    """The kernels against index arithmetic; ``a`` ``[batch, m, k]``, ``b``, ``d`` and ``c`` alike."""
+    """Compare the kernels with index arithmetic; ``a`` is ``[batch, m, k]``, ``b``, ``d`` and ``c`` alike."""
     tile_m, tile_n, tile_k, split = tile
     (batch, m, n), k = d.shape, a.shape[2]
     slices = splits_of(k, tile_k, split)
@@ -91,14 +91,14 @@ def check(launches, tile, a, b, d, c=None):
 
 
 def depth_of(s, slices, k, tile_k, rate):
-    """Return where slice ``s`` lies in k: in one piece, or, without tensor cores, in turns where those are whole."""
+    """Return where slice ``s`` lies in k: in one piece, or, without tensor cores, in turns if those are whole."""
     if rate in {"fp32", "fp64"} and len(slices) > 1 and k % (len(slices) * tile_k) == 0:
         return [j for j in range(k) if j // tile_k % len(slices) == s]
     return range(*slices[s])
 
 
 def check_reduction(kernel, partial, d, c):
-    """Each result is written by the tile that reads all of its partial sums, and its addend."""
+    """Check that each result is written by the tile that reads all of its partial sums, and its addend."""
     assert_each_byte_written_once(kernel, 1, d, WRITE)
     elements = list(np.ndindex(*d.shape))
     for t in range(kernel.footprint.tiles):
@@ -110,7 +110,7 @@ def check_reduction(kernel, partial, d, c):
 
 
 def batched(operand, *, column=False, row=False):
-    """A vector or matrix of the call as ``[batch, rows, columns]``."""
+    """Return a vector or matrix of the call as ``[batch, rows, columns]``."""
     shape, strides = operand.shape, operand.strides
     if column:
         shape, strides = (*shape, 1), (*strides, 0)
@@ -121,7 +121,7 @@ def batched(operand, *, column=False, row=False):
 
 
 def spread(operand, shape):
-    """``operand`` broadcast to ``shape``, by torch itself."""
+    """Return ``operand`` broadcast to ``shape`` by torch itself."""
     view = torch.empty(10_000).as_strided(operand.shape, operand.strides).expand(shape)
     return batched(Operand(tuple(view.shape), view.stride(), operand.dtype, operand.itemsize))
 

@@ -1,4 +1,4 @@
-"""Which kernels a product gets: dictated, from the table, like an entry of it, as a library proposes, or by rule."""
+"""The kernel of a product: given by the user, from the table, like a near entry, as a library proposes, or by rule."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ H200 = get("H200")
 
 @pytest.fixture(autouse=True)
 def _no_library(monkeypatch):
-    """The library is an extra, and tests give the same where it is installed."""
+    """The library is optional; tests give the same results where it is installed."""
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [])
 
 
@@ -41,7 +41,7 @@ def shape(choice):
 
 
 def entries(count, where):
-    """Some measured 16-bit or 32-bit entries of the table, always the same ones."""
+    """Return some measured 16-bit or 32-bit entries of the table, always the same ones."""
     known_table = table()
     rows = np.flatnonzero(where(known_table.keys) & (known_table.columns["main_time"] > 0))
     return np.random.default_rng(0).choice(rows, count, replace=False).tolist()
@@ -133,7 +133,7 @@ def test_times_of_the_table_are_those_of_the_launches():
 
 
 def _measured_sizes():
-    """A bf16 product of a linear layer whose slices of k a second launch adds up."""
+    """Return a bf16 product of a linear layer whose slices of k a second launch adds up."""
     known_table = table()
     for row in entries(400, lambda keys: (keys[:, :5] == (problems.PLAIN, problems.BF16, 0, 1, 1)).all(axis=1)):
         if recipe_of(known_table, row).post == "reduce":
@@ -151,7 +151,7 @@ def test_without_trees_the_nearest_entry_counts(monkeypatch):
 
 
 NEW = Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 1111, 4160, 4160)
-"""A product that was not harvested, and gets an nvjet kernel."""
+"""A product that is not in the table, and gets an nvjet kernel."""
 
 
 def test_the_library_proposes_what_no_entry_tells(monkeypatch):

@@ -1,4 +1,4 @@
-"""The kernel that nets choose among what a library chose for other problems of the category."""
+"""The kernel that nets choose among those that a library chose for other problems of the category."""
 
 import math
 from dataclasses import replace
@@ -43,17 +43,17 @@ def layer(net, name, values):
 
 
 def sieved(problem):
-    """The likeliest candidates and logarithms of their likelihoods, from a product of matrices per layer."""
+    """Return the likeliest candidates and the logarithms of their likelihoods, with one matrix product per layer."""
     group, some = group_of(problem), eligible(problem)
     net, keys = group.net, np.array([problem.twin.key], np.float32)
-    seen = (weighing.problem_features(np, keys)[0] - net["problem_mean"]) / net["problem_width"]
-    hidden = layer(net, "sieve0", seen)
+    inputs = (weighing.problem_features(np, keys)[0] - net["problem_mean"]) / net["problem_width"]
+    hidden = layer(net, "sieve0", inputs)
     for name in ("sieve1", "sieve2"):
         hidden = layer(net, name, np.maximum(hidden, 0))
     likely = layer(net, "sieve", hidden)[some]
     likely -= math.log(sum(math.exp(value) for value in likely))
     order = np.sort(np.argsort(-likely, kind="stable")[: learned.KEPT])
-    return some[order], np.maximum(likely[order], learned.UNLIKELIEST), seen
+    return some[order], np.maximum(likely[order], learned.UNLIKELIEST), inputs
 
 
 def shared(problem, m, n, cluster_m, cluster_n, split):
@@ -66,7 +66,7 @@ def shared(problem, m, n, cluster_m, cluster_n, split):
 
 
 def judged(problem):
-    """What the judge says of the candidates that the sieve leaves, one candidate and one number at a time."""
+    """Return the judge's values of the candidates that the sieve leaves, one candidate and one number at a time."""
     group, net = group_of(problem), group_of(problem).net
     some, likely, whole = sieved(problem)
     keys, rows = np.array([problem.twin.key], np.float32), []
@@ -90,14 +90,14 @@ def judged(problem):
         )
     trunk = np.maximum(layer(net, "trunk1", np.maximum(layer(net, "trunk0", whole), 0)), 0)
     worths = []
-    for candidate, (seen, *_), time, prior in zip(some.tolist(), rows, times, likely.tolist(), strict=True):
-        known = ((seen - net["tile_mean"]) / net["tile_width"]).tolist()
-        known += [min(seen[i] - min(other[i] for other, *_ in rows), learned.FARTHEST) for i in weighing.COSTS]
+    for candidate, (features, *_), time, prior in zip(some.tolist(), rows, times, likely.tolist(), strict=True):
+        inputs = ((features - net["tile_mean"]) / net["tile_width"]).tolist()
+        inputs += [min(features[i] - min(other[i] for other, *_ in rows), learned.FARTHEST) for i in weighing.COSTS]
         above = [min(value - min(o[i] for o in times), learned.FARTHEST) for i, value in enumerate(time)]
-        known += [*above, *(math.sqrt(value + learned.NEAREST) for value in above)]
-        known += [prior / learned.PRIOR_UNIT, (prior - max(likely)) / learned.PRIOR_UNIT]
+        inputs += [*above, *(math.sqrt(value + learned.NEAREST) for value in above)]
+        inputs += [prior / learned.PRIOR_UNIT, (prior - max(likely)) / learned.PRIOR_UNIT]
         kernel = net["of_kernel"][group.kernel[candidate]]
-        first = layer(net, "tile", known) * (1 + layer(net, "scale", kernel)) + layer(net, "shift", kernel)
+        first = layer(net, "tile", inputs) * (1 + layer(net, "scale", kernel)) + layer(net, "shift", kernel)
         second = np.maximum(layer(net, "second", np.maximum(first + layer(net, "problem", trunk), 0)), 0)
         own = net["worth"][candidate] + kernel @ layer(net, "cross", trunk) + net["prior"][0] * prior
         worths.append(float(layer(net, "last", second)[0] + own))
@@ -148,13 +148,13 @@ def test_blocks_and_waves_are_those_of_counting():
         len(range(0, 1000, 128)) * len(range(0, 4000, 256)) * 2,
         len(range(0, 1000, 64)) * len(range(0, 4000, 64)) * 6,
     ]
-    seen = weighing.tile_features(np, keys, shapes)[0]
-    assert (2.0 ** seen[:, 14] * 132).tolist() == pytest.approx(blocks, rel=1e-5)
-    rounds, waves, most, held, steps = weighing.work(np, keys, shapes)[0].T.tolist()
+    features = weighing.tile_features(np, keys, shapes)[0]
+    assert (2.0 ** features[:, 14] * 132).tolist() == pytest.approx(blocks, rel=1e-5)
+    rounds, waves, most, slot_count, steps = weighing.work(np, keys, shapes)[0].T.tolist()
     assert rounds == [math.ceil(4 * 16 * 2 / 66), math.ceil(blocks[1] / 132)]
     assert waves == pytest.approx([4 * 16 * 2 / 66, blocks[1] / 132])
     assert most == [math.ceil(b / 132) for b in blocks]
-    assert held == [math.ceil(blocks[0] / 132), 4 * math.ceil(blocks[1] / 132 / 4)]
+    assert slot_count == [math.ceil(blocks[0] / 132), 4 * math.ceil(blocks[1] / 132 / 4)]
     assert steps == [8, 3]
 
 
@@ -167,7 +167,8 @@ def test_partial_sums_that_do_not_fit_into_the_workspace_are_marked():
 
 def test_categories_part_layouts_alignments_and_operations_but_not_the_16_bit_types():
     keys = np.array([
-        [0, 3, 0, 1, 1, 64, 64, 64], [0, 2, 0, 1, 1, 128, 8, 72], [0, 3, 0, 1, 1, 63, 64, 64],  # rows of a begin alike
+        # rows of a that begin alike
+        [0, 3, 0, 1, 1, 64, 64, 64], [0, 2, 0, 1, 1, 128, 8, 72], [0, 3, 0, 1, 1, 63, 64, 64],
         [0, 3, 0, 1, 1, 64, 64, 63], [0, 3, 1, 0, 1, 63, 64, 64], [1, 3, 0, 1, 1, 64, 64, 64],
     ])  # fmt: skip
     words = learned.categories(keys).tolist()

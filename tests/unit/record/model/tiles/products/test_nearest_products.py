@@ -1,4 +1,4 @@
-"""The nearest entries of the table of products, against the distance to each entry."""
+"""The nearest entries of the table of products, compared with the distance to each entry."""
 
 import numpy as np
 import pytest
@@ -29,8 +29,8 @@ def test_a_lower_bound_leaves_the_nearest_entries_as_they_are(problem, count):
     apart = np.abs(neighbours._features(table.keys[rows]) - neighbours._features(keys)).sum(axis=1)
     other = neighbours.alignment(table.keys[rows, 5:], unit) != neighbours.alignment(keys[:, 5:], unit)
     apart += neighbours._OTHER_ALIGNMENT * other.sum(axis=1)
-    found, distances = neighbours.nearest(problem, table, count, without=without)
-    assert len(found) == min(count, len(rows))
-    assert distances == pytest.approx(np.sort(apart)[: len(found)], abs=1e-3)
-    assert apart[np.searchsorted(rows, found)] == pytest.approx(distances, abs=1e-3)
-    assert not np.isin(found, without).any()
+    entries, distances = neighbours.nearest(problem, table, count, without=without)
+    assert len(entries) == min(count, len(rows))
+    assert distances == pytest.approx(np.sort(apart)[: len(entries)], abs=1e-3)
+    assert apart[np.searchsorted(rows, entries)] == pytest.approx(distances, abs=1e-3)
+    assert not np.isin(entries, without).any()

@@ -1,4 +1,4 @@
-"""Batch norm and group norm: statistics from exactly their elements, results from exactly their statistics."""
+"""Batch norm and group norm: statistics read exactly their elements, and results exactly their statistics."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def vectors(count):
 
 
 def of_channels(source):
-    """Positions of all elements of the channels in a mask of one number a channel, and the other way round."""
+    """Return the positions of all elements of the channels in a mask of one number per channel, and the inverse."""
     at = positions(source)
     down = lambda mine: at[:, mine.reshape(-1)]  # noqa: E731 (a pair of maps)
     up = lambda mine: torch.arange(source.shape[1])[mine.movedim(1, 0).flatten(1).any(1)]  # noqa: E731
@@ -44,12 +44,24 @@ def test_training_takes_statistics_updates_averages_and_transforms(last):
     for result in (saved_mean, saved_invstd):
         assert_writes(statistics, result)
         assert_reads(statistics, result, call["input"], down)
-    for running in (call["running_mean"], call["running_var"]):
-        assert_writes(update, running)
+    for result in (call["running_mean"], call["running_var"], saved_invstd):
+        assert_writes(update, result)
+    for vector in (saved_mean, saved_invstd):
+        assert touches(update, vector)
     assert_writes(transform, out)
     assert_reads(transform, out, call["input"], positions(call["input"]))
     for vector in (saved_mean, saved_invstd, call["weight"], call["bias"]):
         assert_reads(transform, out, vector, up)
+
+
+def test_training_without_averages_inverts_the_variance_in_its_place():
+    call = call_of("aten::native_batch_norm", image(last=False), *vectors(2), None, None, True, 0.1, 1e-5)
+    statistics, inverse, transform = run_model(call, H200)
+    variance = call.outputs[2]
+    assert_writes(statistics, variance)
+    assert_writes(inverse, variance)
+    assert_reads(inverse, variance, variance, torch.arange(CHANNELS))
+    assert touches(transform, variance)
 
 
 @pytest.mark.parametrize("shape", [(40, CHANNELS), (4, CHANNELS, 30), (4, CHANNELS, 3, 5)])
@@ -82,7 +94,9 @@ def test_evaluation_by_cudnn_is_a_block_per_image_and_channel(shape):
 
 @pytest.mark.parametrize(("channels", "grid"), [(64, (2, 13)), (256, (8, 13)), (4, (1, 2))])
 def test_channels_last_are_transformed_by_blocks_of_channels_as_recorded(channels, grid):
-    """nn.BatchNorm2d in half precision, 4 images of 28 x 28; the first two on an H200 with PyTorch 2.11."""
+    """nn.BatchNorm2d in half precision, 4 images of 28 x 28; the first two are recorded on an H200 with PyTorch
+    2.11.
+    """
     x = torch.zeros(4, channels, 28, 28, dtype=torch.float16).to(memory_format=torch.channels_last)
     vector = torch.zeros(channels, dtype=torch.float16)
     call = call_of("aten::native_batch_norm", x, *[vector] * 4, False, 0.1, 1e-5)

@@ -1,4 +1,4 @@
-"""Layer norm: rows forward and for the input's gradient, columns for the weight's."""
+"""Layer norm: rows in the forward pass and for the input's gradient, columns for the weight's."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_forward_reads_a_row_and_the_whole_weight(transposed):
     for out in call.outputs:
         assert_writes(kernel, out)
     out, source = call.outputs[0], call["input"]
-    if transposed:  # the kernel takes dense rows alone
+    if transposed:  # the kernel takes only dense rows
         source = scratch(0, *x.shape)
         assert_reads(copies[0], source, call["input"], positions(x))
     assert_reads(kernel, out, source, rows_of(x.contiguous()))

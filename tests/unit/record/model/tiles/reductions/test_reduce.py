@@ -1,4 +1,4 @@
-"""Reductions: every output once, from exactly the elements that it sums up; split ones through staging."""
+"""Reductions: every output once, from exactly the elements that it sums up; split reductions go through staging."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from tileprof.trace.footprint import ATOMIC, WRITE
 
 
 def needs_of(source, dims, shape):
-    """Maps a mask of the output to the positions of the elements it was reduced from."""
+    """Return a function that maps a mask of the output to the positions of the elements it was reduced from."""
     at = positions(source)
 
     def of(mine):

@@ -1,4 +1,4 @@
-"""Scans, sorts and searches own whole lines, or read all they compare with."""
+"""Scans, sorts and searches own whole lines, or read everything that they compare with."""
 
 import numpy as np
 import pytest

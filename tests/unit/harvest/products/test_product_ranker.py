@@ -1,0 +1,179 @@
+"""Nets that learn which kernel is launched, from the answers of a known rule."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tileprof.harvest.products import product_ranker as ranker
+from tileprof.harvest.products.product_cases import of_held_out_layers
+from tileprof.record.model.tables import read, write
+from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
+from tileprof.record.model.tiles.products import learned
+from tileprof.record.model.tiles.products.fitting import fitted
+from tileprof.record.model.tiles.products.problem import BF16, KEY, Problem
+
+ABOUT = {"gpu": "NVIDIA H200", "architecture": "sm_90", "sms": 132, "library": "cublas", "version": "0", "torch": "0"}
+
+
+def recipe(m, n, split=1, kind="nvjet", threads=384):
+    words = {"kind": KINDS.index(kind), "m": m, "n": n, "k": 64, "stages": 4, "cluster_m": 1, "cluster_n": 1}
+    words |= {"split": split, "cleared": 0, "post": int(split > 1), "threads": threads, "registers": 168}
+    return [words.get(name, 0) for name in RECIPE]
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """A rule: tall problems get tall tiles, wide ones wide tiles, small ones with a long k three slices."""
+    recipes = np.array([recipe(256, 128), recipe(128, 256), recipe(64, 64, 3)], np.int32)
+    sizes = [64, 128, 192, 256, 512, 1024, 2048, 4096]
+    keys = np.array([[0, BF16, 0, 1, 1, m, n, k] for m, n, k in product(sizes, sizes, (256, 1024, 8192))], np.int32)
+    small = (keys[:, 5] * keys[:, 6] <= 65536) & (keys[:, 7] == 8192)
+    place = np.where(small, 2, np.where(keys[:, 5] > keys[:, 6], 0, 1)).astype(np.int32)
+    return ranker.Problems(keys, place, recipes)
+
+
+def trainer_of(answers):
+    pytest.importorskip("torch")
+    menu, lesson = ranker.prepared(answers, 2)
+    return menu, lesson, ranker.Trainer(menu, lesson, 2, "cpu")
+
+
+def test_candidates_are_kernels_with_slices_that_were_launched(answers):
+    menu, lesson = ranker.prepared(answers, 2)
+    shapes = {tuple(row[i] for i in (1, 2, 7)) for row in menu.recipes.tolist()}
+    assert shapes == {(256, 128, 1), (128, 256, 1), (64, 64, 3)}
+    assert menu.eligible.all()
+    assert not set(lesson.shown.tolist()) & set(lesson.judged.tolist())
+    assert len(lesson.shown) + len(lesson.judged) == len(answers.keys)
+    assert (menu.recipes[lesson.candidate] == answers.recipes[answers.recipe]).all()
+
+
+def test_kernels_without_a_tile_in_their_name_are_told_by_their_threads_and_have_the_largest_tile():
+    rows = np.array([recipe(8, 1, kind="gemmSN", threads=128), recipe(7, 1, kind="gemmSN", threads=128),
+                     recipe(8, 1, kind="gemmSN", threads=256), recipe(64, 64), recipe(64, 32)], np.int32)  # fmt: skip
+    kernel, largest = ranker.kernels_of(rows)
+    assert kernel[0] == kernel[1]
+    assert len(set(kernel.tolist())) == 4
+    assert largest[:, 1].tolist() == [8, 8, 8, 64, 64]
+
+
+def test_steps_make_the_launched_kernel_likelier(answers):
+    _, lesson, trainer = trainer_of(answers)
+    torch = trainer.torch
+    trainer.sift()
+    rows = torch.as_tensor(lesson.shown)
+    for name, loss in (("sieve", None), ("judge", trainer.surprise)):
+        own = [v.requires_grad_() for n, v in trainer.net.items() if n.startswith("sieve") == (name == "sieve")]
+        some = loss or (lambda r: torch.nn.functional.cross_entropy(trainer.likely(r), trainer._candidate[r]))
+        optimizer = torch.optim.Adam(own, lr=0.005)
+        first = some(rows).item()
+        for _ in range(40):
+            optimizer.zero_grad()
+            some(rows).backward()
+            optimizer.step()
+        assert some(rows).item() < first / 2, name
+
+
+def test_the_judge_learns_where_the_sieve_leaves_fewer_candidates_than_others(answers):
+    _, lesson, trainer = trainer_of(answers)
+    trainer.sift()
+    trainer.best[:, 1:] = -1  # the place of what is not there is that of a candidate that may cost less
+    trainer.best[:, 0] = trainer.torch.as_tensor(lesson.candidate.max())
+    for values in trainer.net.values():
+        values.requires_grad_()
+    rows = trainer.torch.as_tensor(lesson.shown)
+    trainer.surprise(rows).backward()
+    assert all(trainer.torch.isfinite(v.grad).all() for v in trainer.net.values() if v.grad is not None)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(answers):
+    _, _, trainer = trainer_of(answers)
+    trainer.net["worth"] = trainer.net["worth"].detach() + float("nan")
+    trainer.sift()
+    with pytest.raises(RuntimeError, match="not finite"):
+        trainer._train(["worth"], trainer.surprise, 8, seconds=60)
+
+
+def test_the_recorder_chooses_what_the_trained_nets_do(answers, tmp_path):
+    menu, lesson, trainer = trainer_of(answers)
+    trainer.round()
+    trainer.sift()
+    chosen = trainer.chosen(np.arange(len(answers.keys)))
+    path = tmp_path / "nets.npz"
+    assert ranker.write_nets(path, ABOUT, {2: (menu, trainer.parameters())}) == path.stat().st_size
+    table, same = read(path), []
+    for key, candidate in zip(answers.keys.tolist(), chosen.tolist(), strict=True):
+        problem = Problem(*key)
+        choice, real = (
+            learned.choose(problem, table, 132).recipe,
+            fitted(Recipe.of(menu.recipes[candidate]), problem, 132),
+        )
+        same.append((choice.m, choice.n, choice.split) == (real.m, real.n, real.split))
+    assert np.mean(same) > 0.97, "numpy and torch add in different orders"
+    total = list(ranker.judged(menu, lesson, lesson.shown, lesson.candidate[lesson.shown]))
+    assert {row["of"]: row["right"] for row in total} == {"mm bf16": 1.0, "kernel nvjet": 1.0, "all": 1.0}
+
+
+def test_a_table_gives_its_problems_once_and_none_of_a_layer_held_out(answers, tmp_path):
+    path = tmp_path / "products.npz"
+    write(path, ABOUT, KEY, answers.keys.astype(np.int64), {"recipe": answers.recipe, "recipes": answers.recipes})
+    every, about = ranker.gathered([path, path], seeds=[])
+    assert about == ABOUT
+    away = of_held_out_layers(answers.keys)
+    assert 0 < away.sum() < 0.1 * len(away)
+    assert sorted(map(tuple, every.keys.tolist())) == sorted(map(tuple, answers.keys[~away].tolist()))
+    recipe_of = dict(zip(map(tuple, every.keys.tolist()), every.recipes[every.recipe].tolist(), strict=True))
+    real = answers.recipes[answers.recipe[~away]].tolist()
+    assert [recipe_of[tuple(key)] for key in answers.keys[~away].tolist()] == real
+
+
+def test_a_table_is_left_without_captured_entries_that_the_nets_surely_tell(answers, tmp_path, monkeypatch):
+    menu, _, trainer = trainer_of(answers)
+    trainer.round()
+    trainer.sift()
+    leads = trainer.surely_chosen(np.arange(len(answers.keys)))[1]
+    monkeypatch.setattr(learned, "SURE", float(np.median(leads)))
+    own = answers.recipes[answers.recipe].copy()
+    own[:, RECIPE.index("cleared")] = [
+        fitted(Recipe.of(row), Problem(*key), 132).cleared for row, key in zip(own, answers.keys.tolist(), strict=True)
+    ]
+    recipes, recipe_of_entry = np.unique(own, axis=0, return_inverse=True)
+    times = np.zeros(len(own), np.uint16)
+    times[::7] = 20_000
+    columns = {"recipe": recipe_of_entry.reshape(-1), "recipes": recipes, "main_time": times, "rest_time": times * 0}
+    write(tmp_path / "all.npz", ABOUT, KEY, answers.keys.astype(np.int64), columns)
+    entries = read(tmp_path / "all.npz")
+    told = ranker.told(trainer, answers, 2, entries.keys, 132)
+    every = np.full((len(own), len(RECIPE)), -1)
+    every[told.rows] = told.recipes
+    summary = ranker.thin(entries, every, tmp_path / "thin.npz")
+    remaining = read(tmp_path / "thin.npz")
+    left = {tuple(key): row for row, key in enumerate(remaining.keys.tolist())}
+    assert summary["left out"] == len(own) - len(left) > 0.1 * len(own)
+    ranker.write_nets(tmp_path / "nets.npz", ABOUT, {2: (menu, trainer.parameters())})
+    nets = read(tmp_path / "nets.npz")
+    for row, key in enumerate(map(tuple, answers.keys.tolist())):
+        if key in left:
+            kept = remaining.columns["recipes"][remaining.columns["recipe"][left[key]]]
+            assert kept.tolist() == own[row].tolist()
+            assert remaining.columns["main_time"][left[key]] == times[row]
+        else:
+            expected = learned.choose(Problem(*key), nets, 132)
+            assert (expected.recipe, times[row]) == (Recipe.of(own[row]), 0)
+            assert expected.lead > learned.SURE - 0.01
+
+
+def test_kernels_of_vectors_have_the_tile_that_they_were_made_for():
+    sizes = [100, 97, 64, 10, 300, 9]  # 15 of 100 and 14 of 97 are seven blocks, of 16
+    seen = [15, 14, 24, 10, 8, 9]
+    rows = [recipe(1, n, kind="gemv", threads=768 if n == 24 else 64) for n in seen]
+    rows.append(recipe(64, 64))
+    keys = [[0, BF16, 0, 0, 1, 1, n, 64] for n in [*sizes, 64]]
+    place = np.arange(7, dtype=np.int32)
+    every = ranker.of_whole_blocks(ranker.Problems(np.array(keys, np.int32), place, np.array(rows, np.int32)))
+    tiles = every.recipes[every.recipe][:, 1:3].tolist()
+    # one block of 10 is one of 16, the tile seen most among those that are large enough
+    assert tiles == [[1, 16], [1, 16], [1, 24], [1, 16], [1, 8], [1, 16], [64, 64]]
+    for key, row, whole in zip(keys, rows, every.recipes[every.recipe], strict=True):
+        assert fitted(Recipe.of(whole), Problem(*key), 132).n == row[2]

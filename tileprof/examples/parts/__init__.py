@@ -1,0 +1,1 @@
+"""Parts that several examples share: none of these modules is a program."""

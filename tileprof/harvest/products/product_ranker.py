@@ -1,0 +1,622 @@
+r"""Trains the nets that choose kernels for products that were not measured: ``python -m
+tileprof.harvest.products.product_ranker``.
+
+They learn from what PyTorch would launch for millions of products (`tileprof.harvest.products.product_captures`): the
+sieve to give the launched kernel the largest likelihood, the judge to give it the largest worth of the candidates that
+the sieve leaves (`tileprof.record.model.tiles.products.learned`). Folders of captures and tables of one GPU give them::
+
+    python -m tileprof.harvest.products.product_captures -o CAPTURES --seconds 100
+    python -m tileprof.harvest.products.product_ranker CAPTURES products-cublas-13.1.npz -o product-nets-cublas-13.1.npz
+
+It needs PyTorch; with a GPU, minutes are enough. Every 25th layer is left out of training, and judged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+import time
+from argparse import ArgumentParser
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tileprof.harvest.products import product_captures
+from tileprof.harvest.products.product_cases import of_held_out_layers
+from tileprof.harvest.products.product_table import thin
+from tileprof.record.model.tables import read, write
+from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE, Recipe
+from tileprof.record.model.tiles.products import learned, weighing
+from tileprof.record.model.tiles.products import problem as problems
+from tileprof.record.model.tiles.products.fitting import fitted
+from tileprof.record.model.tiles.products.weighing import Shapes
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from tileprof.record.model.tables import Table
+
+HELD_OUT_EVERY: Final = 25
+LEAST, SHARE = 3, 2000
+"""How often a kernel is chosen for problems of a category, and it with so many slices for any, at least, to become a
+candidate of the category: so often, but once per so many problems is enough."""
+_KIND, _M, _N, _SPLIT, _POST = (RECIPE.index(name) for name in ("kind", "m", "n", "split", "post"))
+_CLUSTER: Final = [RECIPE.index(name) for name in ("cluster_m", "cluster_n")]
+_SHAPE: Final = [_M, _N, *_CLUSTER, _SPLIT]
+_GEMV: Final = KINDS.index("gemv")
+_SLICED: Final = [POSTS.index(post) for post in ("reduce", "inside")]
+SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (256, 128, 64), (384, 192), (384, 128)
+RANK: Final = 24
+"""Width of what is learnt of a kernel."""
+_STEP, _JUDGE_STEP, _AT_ONCE = 32768, 16384, 4096
+"""Problems of a step: with fewer, a GPU waits for the CPU."""
+_RATE, _DECAY, _LONGEST = 2e-3, 1e-3, 2.0
+_COST: Final = 8.0
+"""The largest logarithm of a price."""
+_FINE: Final = ("cost", "worth", "sieve_bias")
+"""Parameters of kernels or candidates that are kept in 16 bits."""
+_LEVELS: Final = {"sieve": 31, "sieve0": 63, "sieve1": 63, "sieve2": 63, "trunk0": 63, "trunk1": 63, "problem": 63}
+_MOST_LEVELS, _LEAST_STEP = 127, 1e-9
+"""The largest number that a column of a matrix is rounded to: training sees the rounded numbers."""
+_FIRST_PRICES: Final = (1.0, 1.0, 0.25, 1.0, 2.0)
+"""Prices (`weighing.modelled_times`) of kernels that nothing is known of."""
+_NONE: Final = -1e4
+_JUDGED: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Captured or measured products: ``keys [problems, 8]``, as tables have them; the place of each one's recipe in
+    ``recipes [recipes, 13]``.
+    """
+
+    keys: NDArray[np.int32]
+    recipe: NDArray[np.int32]
+    recipes: NDArray[np.int32]
+
+    def of_group(self, group: int) -> NDArray[np.int64]:
+        """Return the places of the problems of a group of types (`learned.GROUPS`)."""
+        own = [dtype for dtype, number in learned.GROUPS.items() if number == group]
+        return np.flatnonzero(np.isin(self.keys[:, 1], own))
+
+
+def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple[Problems, dict[str, Any]]:
+    """Return the problems of folders of captures (a seed each) and of tables, each once, and what the first source
+    holds for; of a problem that several have the first one's answer. Layers that are held out are left out.
+    """
+    remaining = iter(seeds)
+    keys: list[NDArray[np.int32]] = []
+    recipe: list[NDArray[np.int32]] = []
+    recipes: list[NDArray[np.int32]] = []
+    abouts: list[dict[str, Any]] = []
+    for source in sources:
+        if source.is_dir():
+            about, answers = (
+                product_captures.about(source),
+                product_captures.read(source, 0, next(remaining), processes),
+            )
+            own = answers.keys, answers.recipe, answers.recipes
+        else:
+            table = read(source)
+            about = {name: value for name, value in table.about.items() if name not in ("key", "digest", "made")}
+            some = np.isin(table.keys[:, 0], product_captures.OPS) & np.isin(table.keys[:, 1], list(learned.GROUPS))
+            own = table.keys[some].astype(np.int32), table.columns["recipe"][some], table.columns["recipes"]
+        abouts.append(about)
+        keys.append(own[0])
+        recipe.append(own[1].astype(np.int32) + sum(len(some) for some in recipes))
+        recipes.append(own[2].astype(np.int32))
+    every = np.ascontiguousarray(np.concatenate(keys))
+    _, once = np.unique(every.view(np.dtype((np.void, every.itemsize * every.shape[1])))[:, 0], return_index=True)
+    once = once[~of_held_out_layers(every[once])]
+    return Problems(every[once], np.concatenate(recipe)[once], np.concatenate(recipes)), abouts[0]
+
+
+def layer(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a word for the layer of each problem: its two widths, or the batch and sizes of attention."""
+    batch, m, n, k = (keys[:, i] for i in (4, 5, 6, 7))
+    one = np.where(keys[:, 2] == 1, m, k)
+    low, high = np.minimum(one, n), np.maximum(one, n)
+    return np.where(batch > 1, (batch * 131 + m) * 1000003 + n * 131 + k, low * 2654435761 + high * 40503 * 7919)
+
+
+def held_out_layers(words: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which layers (`layer`) nets are judged by."""
+    return np.asarray((words % 1000003 * 7919 + 13) % 1009 % HELD_OUT_EVERY == 0)
+
+
+def of_whole_blocks(every: Problems) -> Problems:
+    """Return the problems with recipes in which matrix-vector kernels have the tile that they were made for.
+
+    What is seen of one is the rows of a block, ``n / ceil(n / tile)``: the tile is the next power of two where that
+    gives what was seen, which holds for 99.6% of those with several blocks. A kernel of one block has the tile that it
+    has most often elsewhere, of those that are large enough.
+    """
+    of_kind = np.flatnonzero((every.recipes[:, _KIND] == _GEMV)[every.recipe])
+    if not len(of_kind):
+        return every
+    own = every.recipes[every.recipe[of_kind]].astype(np.int64)
+    kernel = np.unique(own[:, -3:], axis=0, return_inverse=True)[1].reshape(-1)
+    for column, size in ((_M, every.keys[of_kind, 5]), (_N, every.keys[of_kind, 6])):
+        seen, sizes = own[:, column], size.astype(np.int64)
+        tile = 1 << np.ceil(np.log2(seen)).astype(np.int64)
+        tile = np.where(-(-sizes // -(-sizes // tile)) == seen, tile, seen)
+        several = seen < sizes
+        for one in np.unique(kernel[~several & (sizes > 1)]).tolist():
+            alone = np.flatnonzero((kernel == one) & ~several & (sizes > 1))
+            tiles, times = np.unique(tile[(kernel == one) & several], return_counts=True)
+            if len(tiles):
+                fits = np.where(tiles >= sizes[alone, None], times, 0)
+                tile[alone] = np.where(fits.any(axis=1), tiles[fits.argmax(axis=1)], tile[alone])
+        own[:, column] = tile
+    more, place = np.unique(own.astype(np.int32), axis=0, return_inverse=True)
+    recipe = every.recipe.copy()
+    recipe[of_kind] = len(every.recipes) + place.reshape(-1)
+    return Problems(every.keys, recipe, np.concatenate([every.recipes, more]))
+
+
+def kernels_of(recipes: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the kernel of each recipe, and recipes whose kernels without a tile in their name have the largest one
+    seen.
+
+    Kernels differ in kind, tile and cluster, and in whether another launch adds up their slices; where no name tells a
+    tile, in threads, registers and shared memory instead, and those of matrix and vector (`of_whole_blocks`) in both.
+    """
+    nameless = learned.nameless(recipes)
+    even = nameless & (recipes[:, _KIND] != _GEMV)
+    tile_shapes = np.where(even[:, None], 0, recipes[:, [_M, _N]])
+    own = np.where(nameless[:, None], recipes[:, -3:], 0)
+    post = np.where(np.isin(recipes[:, _POST], _SLICED), 0, recipes[:, _POST])
+    words = np.column_stack([recipes[:, [_KIND, *_CLUSTER]], post, tile_shapes, own])
+    _, kernel = np.unique(words, axis=0, return_inverse=True)
+    kernel = kernel.reshape(-1)
+    largest = recipes.copy()
+    for column in (_M, _N):
+        most = np.zeros(kernel.max() + 1, np.int32)
+        np.maximum.at(most, kernel, recipes[:, column])
+        largest[:, column] = np.where(even, most[kernel], recipes[:, column])
+    return kernel, largest
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """Candidates of a group: their recipes and kernels, categories, and which candidates each has."""
+
+    recipes: NDArray[np.int32]
+    kernel: NDArray[np.int64]
+    categories: NDArray[np.int64]
+    eligible: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Problems of a group: ``keys [problems, 8]`` without matrices to add, category and candidate (-1: none has it);
+    which of them are learnt from, and which are judged.
+    """
+
+    keys: NDArray[np.int64]
+    category: NDArray[np.int64]
+    candidate: NDArray[np.int64]
+    shown: NDArray[np.int64]
+    judged: NDArray[np.int64]
+
+
+def prepared(every: Problems, group: int) -> tuple[Menu, Lesson]:
+    """Return candidates and problems of a group of types."""
+    inside = every.of_group(group)
+    keys, place = every.keys[inside].astype(np.int64), every.recipe[inside]
+    keys[keys[:, 0] == problems.MATRIX, 0] = problems.PLAIN
+    keys[keys[:, 0] == problems.BATCHES_AND_MATRIX, 0] = problems.BATCHES
+    kernel, recipes = kernels_of(every.recipes)
+    away = held_out_layers(layer(keys))
+    often = np.bincount(place[~away], minlength=len(recipes))
+    words = np.column_stack([kernel, recipes[:, [_SPLIT, _POST]]])
+    some, same = np.unique(words, axis=0, return_inverse=True)
+    same = same.reshape(-1)
+    first = np.zeros(len(some), np.int64)  # the recipe of a candidate: the one that is seen most
+    order = np.argsort(often, kind="stable")
+    first[same[order]] = order
+    categories, category = np.unique(learned.categories(keys), return_inverse=True)
+    category = category.reshape(-1)
+    times = np.zeros((len(categories), len(some)), np.int64)
+    np.add.at(times, (category[~away], same[place[~away]]), 1)
+    of_kernel = np.zeros((some[:, 0].max() + 1, len(categories)), np.int64)
+    np.add.at(of_kernel, some[:, 0], times.T)
+    every_time, least = times.sum(axis=0), np.clip(times.sum(axis=1, keepdims=True) // SHARE, 1, LEAST)
+    eligible = (least <= of_kernel[some[:, 0]].T) & (every_time >= np.clip(every_time.sum() // SHARE, 1, LEAST))
+    menu_rows = np.flatnonzero(eligible.any(axis=0))
+    eligible = eligible[:, menu_rows]
+    of_candidate = np.unique(some[menu_rows, 0], return_inverse=True)[1].reshape(-1)
+    renamed = np.full(len(some), -1)
+    renamed[menu_rows] = np.arange(len(menu_rows))
+    candidate = renamed[same][place]
+    there = (candidate >= 0) & eligible[category, candidate]
+    test_rows = np.flatnonzero(away)
+    return (
+        Menu(recipes[first[menu_rows]], of_candidate, categories, eligible),
+        Lesson(keys, category, np.where(there, candidate, -1), np.flatnonzero(~away & there), test_rows),
+    )
+
+
+class Trainer:
+    """Trains nets for a menu, from a lesson."""
+
+    def __init__(self, menu: Menu, lesson: Lesson, group: int, device: str) -> None:
+        import torch  # noqa: PLC0415 - heavy, and needed by this command alone
+
+        self.torch, self.device = torch, device
+        self.menu, self.lesson = menu, lesson
+        self._keys = self._on(lesson.keys.astype(np.float32))
+        self._category, self._candidate = self._on(lesson.category), self._on(lesson.candidate)
+        self._eligible, self._kernel = self._on(menu.eligible), self._on(menu.kernel)
+        self._shapes = Shapes(*map(self._on, learned.shapes_of(menu.recipes, group)))
+        self._nameless = self._on(learned.nameless(menu.recipes))
+        self.best: Any = None
+        """Candidates that the sieve leaves of each problem, ``[problems, learned.KEPT]``, and logarithms of their
+        likelihoods; -1 where there are fewer."""
+        self.prior: Any = None
+        torch.manual_seed(0)
+        self.scales: dict[str, Any] = {}
+        self.net = self._net()
+
+    def _on(self, values: NDArray[Any]) -> Any:
+        return self.torch.as_tensor(values, device=self.device)
+
+    def _net(self) -> dict[str, Any]:
+        """Return the parameters of nets that know nothing, by the names of `learned`; measures what they see."""
+        torch, menu = self.torch, self.menu
+        training_rows = self.lesson.shown
+        some = self._on(training_rows[:: max(1, len(training_rows) // 20_000)])
+        features = weighing.problem_features(torch, self._keys[some])
+        # Candidates are measured as they are offered, not as they are chosen.
+        offered = self._on(np.random.default_rng(0).integers(0, len(menu.recipes), (len(some[:4000]), 16)))
+        tiles = self._tiles(self._keys[some[:4000]], offered)
+        of_tiles = weighing.tile_features(torch, self._keys[some[:4000]], tiles)
+        self.scales = {
+            "problem_mean": features.mean(0), "problem_width": features.std(0) + 0.02,
+            "tile_mean": of_tiles.mean((0, 1)), "tile_width": of_tiles.std((0, 1)) + 0.05,
+        }  # fmt: skip
+        kernels = int(menu.kernel.max()) + 1
+        whole, (first, second) = features.shape[1], JUDGE_WIDTHS
+        tile_inputs = of_tiles.shape[2] + len(weighing.COSTS) + 2 * learned.COST_WAYS * weighing.WORKS + 2
+        sieve = [whole, *SIEVE_WIDTHS, len(menu.recipes)]
+        sizes = dict(zip(learned.SIEVE, itertools.pairwise(sieve), strict=True))
+        sizes |= {"trunk0": (whole, TRUNK_WIDTHS[0]), "trunk1": TRUNK_WIDTHS, "problem": (TRUNK_WIDTHS[1], first)}
+        sizes |= {"cross": (TRUNK_WIDTHS[1], RANK), "tile": (tile_inputs, first), "scale": (RANK, first)}
+        sizes |= {"shift": (RANK, first), "second": JUDGE_WIDTHS, "last": (second, 1)}
+
+        def drawn(shape: tuple[int, ...], width: float) -> Any:
+            return (torch.randn(shape, device=self.device) * width).requires_grad_()
+
+        net = {name: drawn(size, (0.2 if name == "scale" else 0.6) * size[0] ** -0.5) for name, size in sizes.items()}
+        net |= {f"{name}_bias": drawn((size[1],), 0.02) for name, size in sizes.items()}
+        first = self._on(np.log([[own] for own in _FIRST_PRICES], dtype=np.float32)).T
+        prices = drawn((kernels, learned.COST_WAYS, weighing.PRICES), 0.1).detach() + first
+        prices[..., 1] += torch.log(torch.arange(1, learned.COST_WAYS + 1, device=self.device))
+        net |= {"of_kernel": drawn((kernels, RANK), 1.0), "cost": prices.flatten(1).requires_grad_()}
+        return net | {"worth": drawn((len(menu.recipes),), 0.0), "prior": (drawn((1,), 0.0) + 0.5).detach()}
+
+    def _tiles(self, keys: Any, candidates: Any) -> Shapes:
+        """Return candidates ``[problems, some]`` as they would be launched."""
+        torch, shapes = self.torch, self._shapes.take(candidates)
+        even = self._nameless[candidates]
+        sides = [
+            torch.where(even, torch.ceil(size / torch.ceil(size / tile)), tile)
+            for size, tile in ((keys[:, 5:6], shapes.m), (keys[:, 6:7], shapes.n))
+        ]
+        return shapes._replace(m=sides[0], n=sides[1])
+
+    def _layer(self, values: Any, name: str) -> Any:
+        return values @ self._matrix(name) + self.net[f"{name}_bias"]
+
+    def _matrix(self, name: str) -> Any:
+        """Return a matrix as it will be stored, with the gradient of the matrix itself."""
+        whole = self.net[name]
+        exact = whole.detach()
+        step = exact.abs().amax(0).clamp(min=_LEAST_STEP) / _LEVELS.get(name, _MOST_LEVELS)
+        return whole + ((exact / step).round() * step - exact)
+
+    def _problem(self, rows: Any) -> Any:
+        features = weighing.problem_features(self.torch, self._keys[rows])
+        return (features - self.scales["problem_mean"]) / self.scales["problem_width"]
+
+    def likely(self, rows: Any) -> Any:
+        """Return what the sieve says of all candidates of problems, as logarithms that are not normalised."""
+        hidden = self._problem(rows)
+        for name in learned.SIEVE[:-1]:
+            hidden = self._layer(self.torch.relu(hidden) if name != learned.SIEVE[0] else hidden, name)
+        return self._layer(hidden, learned.SIEVE[-1]).masked_fill(~self._eligible[self._category[rows]], _NONE)
+
+    def worth(self, rows: Any) -> tuple[Any, Any]:
+        """Return what the judge says of the candidates that the sieve left, and which these are."""
+        torch, net, ways = self.torch, self.net, learned.COST_WAYS
+        some = self.best[rows].long()
+        there, some = some >= 0, some.clamp(min=0)
+        keys, kernel, prior = self._keys[rows], self._kernel[some], self.prior[rows].float()
+        tiles = self._tiles(keys, some)
+        features = weighing.tile_features(torch, keys, tiles)
+        prices = torch.exp(net["cost"].clamp(-_COST, _COST)[kernel]).unflatten(-1, (ways, weighing.PRICES))
+        times = self._above_least(weighing.modelled_times(torch, keys, tiles, prices), there)
+        likely = torch.stack([prior, prior - prior.amax(1, keepdim=True)], -1) / learned.PRIOR_UNIT
+        inputs = torch.cat([
+            (features - self.scales["tile_mean"]) / self.scales["tile_width"],
+            self._above_least(features[..., list(weighing.COSTS)], there),
+            times, torch.sqrt(times + learned.NEAREST), likely,
+        ], -1)  # fmt: skip
+        whole = torch.relu(self._layer(torch.relu(self._layer(self._problem(rows), "trunk0")), "trunk1"))
+        of_kernel = self._matrix("of_kernel")[kernel]
+        first = self._layer(inputs, "tile") * (1 + self._layer(of_kernel, "scale")) + self._layer(of_kernel, "shift")
+        first = first + self._layer(whole, "problem")[:, None]
+        last = self._layer(torch.relu(self._layer(torch.relu(first), "second")), "last")[..., 0]
+        crossed = (of_kernel * self._layer(whole, "cross")[:, None]).sum(-1)
+        worth = last + net["worth"][some] + crossed + net["prior"] * prior
+        return worth.masked_fill(~there, _NONE), self.best[rows].long()
+
+    def _above_least(self, values: Any, there: Any) -> Any:
+        least = values.masked_fill(~there[..., None], -_NONE).amin(1, keepdim=True)
+        return (values - least).clamp(0, learned.FARTHEST)
+
+    def train_sieve(self, seconds: float) -> int:
+        """Train the sieve for a time, and have it leave the best candidates of each problem; how many it was shown."""
+        entropy = self.torch.nn.functional.cross_entropy
+        example_count = self._train(
+            [name for name in self.net if name.startswith("sieve")],
+            lambda rows: entropy(self.likely(rows), self._candidate[rows]), _STEP, seconds,
+        )  # fmt: skip
+        self.sift()
+        return example_count
+
+    def sift(self) -> None:
+        """Keep the likeliest candidates of each problem."""
+        torch, count = self.torch, len(self._keys)
+        candidate_count = min(learned.KEPT, len(self.menu.recipes))
+        self.best = torch.empty((count, candidate_count), dtype=torch.int16, device=self.device)
+        self.prior = torch.empty((count, candidate_count), dtype=torch.float16, device=self.device)
+        for rows in self._pieces(np.arange(count)):
+            likely, best = torch.log_softmax(self.likely(rows), -1).topk(candidate_count, dim=1)
+            self.best[rows] = torch.where(likely > _NONE / 2, best, -1).to(torch.int16)
+            self.prior[rows] = likely.clamp(min=learned.UNLIKELIEST).half()
+
+    def train_judge(self, seconds: float) -> int:
+        """Train the judge for a time; how many problems it was shown."""
+        return self._train(
+            [name for name in self.net if not name.startswith("sieve")], self.surprise, _JUDGE_STEP, seconds
+        )
+
+    def surprise(self, rows: Any) -> Any:
+        """Return the mean surprise at what is launched, among the candidates that the sieve left."""
+        worth, some = self.worth(rows)
+        right = some == self._candidate[rows][:, None]
+        there = right.any(1)
+        return ((self.torch.logsumexp(worth, 1) - (worth * right).sum(1)) * there).sum() / there.sum().clamp(min=1)
+
+    def _train(self, names: list[str], loss: Callable[[Any], Any], step: int, seconds: float) -> int:
+        torch, example_count = self.torch, 0
+        own = [self.net[name].requires_grad_() for name in names]
+        optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY, fused=self.device != "cpu")
+        if self.device != "cpu":  # features of all candidates are some hundred kernels, unless they are fused
+            loss = torch.compile(loss, dynamic=False)
+            loss(self._on(self.lesson.shown)[: min(step, len(self.lesson.shown))]).backward()
+        rows = self._on(self.lesson.shown)
+        step = min(step, len(rows))
+        order, at = torch.randperm(len(rows), device=self.device), 0
+        began = time.monotonic()
+        while (time_share := (time.monotonic() - began) / seconds) < 1:
+            if at + step > len(order):
+                order, at = torch.randperm(len(rows), device=self.device), 0
+            for group in optimizer.param_groups:
+                group["lr"] = (
+                    _RATE * min(1, 25 * time_share + 0.04) * (0.5 + 0.5 * math.cos(math.pi * time_share)) + 1e-6
+                )
+            value = loss(rows[order[at : at + step]])
+            optimizer.zero_grad()
+            value.backward()
+            torch.nn.utils.clip_grad_norm_(own, _LONGEST)
+            optimizer.step()
+            at, example_count = at + step, example_count + step
+            if example_count // step % 8 == 0 and not torch.isfinite(value.detach()).item():  # also waits for the GPU
+                raise RuntimeError("the loss is not finite: the nets would learn nothing")
+        for name in names:
+            self.net[name] = self.net[name].detach()
+        return example_count
+
+    def round(self) -> None:
+        """Round the parameters to what is stored of them."""
+        for name, values in self.net.items():
+            whole, step = stored(name, values.detach().cpu().numpy())
+            self.net[name] = self._on((whole.astype(np.float32) * step).astype(np.float32))
+
+    def _pieces(self, rows: NDArray[np.int64]) -> Iterator[Any]:
+        with self.torch.no_grad():
+            for begin in range(0, len(rows), _AT_ONCE):
+                yield self._on(rows[begin : begin + _AT_ONCE])
+
+    def chosen(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the candidate that is chosen for each problem, -1 for none."""
+        choices = []
+        for some in self._pieces(rows):
+            worth, candidates = self.worth(some)
+            choices.append(candidates.gather(1, worth.argmax(1, keepdim=True))[:, 0].cpu().numpy())
+        return np.concatenate(choices)
+
+    def surely_chosen(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the candidate that is chosen for each problem, and how far its worth is above any other's."""
+        found, leads = [], []
+        for some in self._pieces(rows):
+            worth, candidates = self.worth(some)
+            best, place = worth.topk(2, dim=1)
+            found.append(candidates.gather(1, place[:, :1])[:, 0].cpu().numpy())
+            leads.append((best[:, 0] - best[:, 1]).cpu().numpy())
+        return np.concatenate(found), np.concatenate(leads)
+
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """Return the nets' parameters as `learned` wants them."""
+        net = {name: values.detach().cpu().numpy() for name, values in self.net.items()}
+        net["cost"] = net["cost"].clip(-_COST, _COST)
+        return stored_all(net, {name: values.cpu().numpy() for name, values in self.scales.items()})
+
+
+def stored(name: str, values: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Return a parameter as it is stored: matrices as whole numbers of 6 to 8 bits, with a step per column."""
+    if values.ndim == 1 or name == "cost":
+        return values.astype(np.float16 if name in _FINE else np.float32), np.ones(1, np.float32)
+    step = np.maximum(np.abs(values).max(axis=0), _LEAST_STEP).astype(np.float32) / _LEVELS.get(name, _MOST_LEVELS)
+    return np.rint(values / step).astype(np.int8), step
+
+
+def stored_all(net: dict[str, NDArray[Any]], scales: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return all parameters of a group as `learned` reads them."""
+    columns = {name: values.astype(np.float32) for name, values in scales.items()}
+    for name, values in net.items():
+        columns[name], step = stored(name, values)
+        if columns[name].dtype == np.int8:
+            columns[f"{name}_step"] = step
+    return columns
+
+
+def write_nets(path: Path, about: dict[str, Any], nets: dict[int, tuple[Menu, dict[str, NDArray[Any]]]]) -> int:
+    """Write menus and nets of all groups; the bytes of the file."""
+    keys: list[tuple[int, int]] = []
+    columns: dict[str, NDArray[Any]] = {}
+    for group, (menu, parameters) in nets.items():
+        keys += [(group, number) for number in range(len(menu.recipes))]
+        columns[f"category{group}"] = menu.categories.astype(np.int32)
+        columns[f"eligible{group}"] = np.packbits(menu.eligible, axis=1)
+        columns |= {f"{name}{group}": values for name, values in parameters.items()}
+    columns["recipes"] = np.concatenate([menu.recipes for menu, _ in nets.values()])
+    columns["kernel"] = np.concatenate([menu.kernel for menu, _ in nets.values()]).astype(np.int16)
+    write(path, about | {"made": "python -m tileprof.harvest.products.product_ranker"}, ("group", "candidate"),
+          np.array(keys, np.int64), columns)  # fmt: skip
+    return path.stat().st_size
+
+
+_OPS: Final = ("mm", "addmm", "addmm with a matrix", "bmm", "baddbmm")
+_TYPES: Final = {problems.FP32: "fp32", problems.TF32: "tf32", problems.FP16: "fp16", problems.BF16: "bf16"}
+
+
+def judged(menu: Menu, lesson: Lesson, rows: NDArray[np.int64], chosen: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+    """Yield how right choices for problems are, tile, cluster and slices of k, by call, type and kernel."""
+    keys, real = lesson.keys[rows], lesson.candidate[rows]
+    shapes = menu.recipes[:, _SHAPE]
+    right = (shapes[chosen] == shapes[real]).all(axis=1) & (real >= 0) & (chosen >= 0)
+    subsets = [
+        (f"{_OPS[op]} {_TYPES[dtype]}", (keys[:, :2] == (op, dtype)).all(axis=1))
+        for op, dtype in np.unique(keys[:, :2], axis=0).tolist()
+    ]
+    subsets += [(f"kernel {KINDS[kind]}", (menu.recipes[real, _KIND] == kind) & (real >= 0))
+              for kind in np.unique(menu.recipes[:, _KIND]).tolist()]  # fmt: skip
+    for name, own in [*subsets, ("all", np.ones(len(rows), bool))]:
+        if own.any():
+            yield {"of": name, "problems": int(own.sum()), "right": float(right[own].mean())}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What nets surely choose for entries of a table: their rows, and recipes as they would be launched."""
+
+    rows: NDArray[np.int64]
+    recipes: NDArray[np.int32]
+
+
+def told(trainer: Trainer, every: Problems, group: int, keys: NDArray[np.int64], sms: int) -> Told:
+    """Return what nets choose with a lead of at least `learned.SURE` for those of ``keys`` that they were given."""
+    own = {key: place for place, key in enumerate(map(bytes, every.keys[every.of_group(group)]))}
+    found = [(row, own.get(key, -1)) for row, key in enumerate(map(bytes, keys.astype(np.int32)))]
+    rows, places = np.array([pair for pair in found if pair[1] >= 0], np.int64).reshape(-1, 2).T
+    chosen, lead = trainer.surely_chosen(places)
+    sure = lead >= learned.SURE
+    return Told(rows[sure], launched(trainer.menu.recipes[chosen[sure]], keys[rows[sure]], sms))
+
+
+def launched(recipes: NDArray[np.int32], keys: NDArray[np.int64], sms: int) -> NDArray[np.int32]:
+    """Return each recipe as it is launched for the problem of its row."""
+    fits = [
+        fitted(Recipe.of(recipe), problems.Problem(*key), sms)
+        for recipe, key in zip(recipes, keys.tolist(), strict=True)
+    ]
+    return np.array([recipe.numbers for recipe in fits], np.int32).reshape(-1, len(RECIPE))
+
+
+def train_group(every: Problems, group: int, options: Namespace, entries: Table | None) -> dict[str, Any]:
+    """Train the nets of a group of types, judge them by layers that were left out, and return all that is known, with
+    what they choose for entries of a table.
+    """
+    import torch  # noqa: PLC0415 - heavy
+
+    if options.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+    menu, lesson = prepared(every, group)
+    trainer = Trainer(menu, lesson, group, options.device)
+    facts: dict[str, Any] = {
+        "types": [_TYPES[dtype] for dtype, own in learned.GROUPS.items() if own == group],
+        "problems": len(lesson.shown), "candidates": len(menu.recipes), "kernels": int(menu.kernel.max()) + 1,
+    }  # fmt: skip
+    facts["sieve was shown"] = trainer.train_sieve(options.seconds[group] / 3)
+    facts["judge was shown"] = trainer.train_judge(options.seconds[group] * 2 / 3)
+    if options.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = False
+    trainer.round()
+    trainer.sift()
+    rows = np.random.default_rng(1).permutation(lesson.judged)[:_JUDGED]
+    facts["left out"] = list(judged(menu, lesson, rows, trainer.chosen(rows)))
+    say(facts)
+    known = {"menu": menu, "parameters": trainer.parameters(), "facts": facts}
+    if entries is not None:
+        known["told"] = told(trainer, every, group, entries.keys, entries.about["sms"])
+    return known
+
+
+def main(words: list[str] | None = None) -> int:
+    """Train nets, judge them by layers that were left out, and write them."""
+    parser = ArgumentParser(
+        "python -m tileprof.harvest.products.product_ranker", description="learn which kernel is chosen"
+    )
+    parser.add_argument("sources", type=Path, nargs="+", metavar="SOURCE",
+                        help="folders of captures (`product_captures`), and tables of products")  # fmt: skip
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="as for each folder of captures")
+    parser.add_argument("--seconds", type=float, nargs=3, default=(120, 90, 180), metavar="S",
+                        help="of training, for fp32, tf32 and 16 bits, at once (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--thin", type=Path, metavar="FILE", help="write the table without entries that nets tell")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write how right they are about other layers")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--processes", type=int, default=1, help="that list the cases again")
+    options = parser.parse_args(words)
+    every, about = gathered(options.sources, options.seed, options.processes)
+    every = of_whole_blocks(every)
+    entries = next((read(path) for path in options.sources if path.is_file()), None) if options.thin else None
+    groups = sorted(set(learned.GROUPS.values()))
+    with ProcessPoolExecutor(len(groups), get_context("spawn")) as pool:
+        trained_groups = list(
+            pool.map(train_group, [every] * len(groups), groups, [options] * len(groups), [entries] * len(groups))
+        )
+    nets = {group: (one["menu"], one["parameters"]) for group, one in zip(groups, trained_groups, strict=True)}
+    say({"bytes": write_nets(options.output, about, nets)})
+    if entries is not None:
+        recipes = np.full((len(entries), len(RECIPE)), -1, np.int32)
+        for one in trained_groups:
+            recipes[one["told"].rows] = one["told"].recipes
+        say(thin(entries, recipes, options.thin))
+    if options.report is not None:
+        options.report.write_text(
+            json.dumps(about | {"groups": [one["facts"] for one in trained_groups]}, indent=1) + "\n"
+        )
+    return 0
+
+
+def say(facts: dict[str, Any]) -> None:
+    """Write facts at once, a line: a run that is cut has said what it knew."""
+    sys.stdout.write(f"{json.dumps(facts)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+// A tile of attention: up to 128 queries of one head. Queries, then keys and values in blocks of 64, come through the
+// ring of activations. Every warp has sixteen queries; where a tile has 64, two warps share them, each with half of the
+// keys of a block, and their sums meet in the last slots.
+#pragma once
+
+#include "common.cuh"
+#include "ends.cuh"
+
+// The scores of a warp's sixteen queries, added up with an online softmax, for the rows lane / 4 and lane / 4 + 8.
+template <class S>
+struct Attending {
+    static constexpr int SQUARES = S::N / 8, BOXES = S::N / SLOT_COLUMNS, GROUPS = S::TILE_ROWS > 64 ? 1 : 2,
+                         MINE = KEYS / GROUPS;  // keys of a block that a warp multiplies
+
+    const u32 shared, thread;
+    const int first;  // query of the head
+    float peak[2], weight[2], sums[SQUARES][4];
+    u32 slots[S::BLOCK_SLOTS];  // those of a block of keys
+
+    __device__ Attending(const Task& task, u32 shared, u32 thread)
+        : shared(shared), thread(thread), first(task.row * S::TILE_ROWS + top()) {
+#pragma unroll
+        for (int down = 0; down < 2; ++down) peak[down] = __uint_as_float(0xFF800000u), weight[down] = 0.0f;
+#pragma unroll
+        for (int square = 0; square < SQUARES; ++square)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sums[square][i] = 0.0f;
+    }
+
+    __device__ int group() const { return GROUPS == 1 ? 0 : thread / 128; }
+    __device__ int top() const { return (GROUPS == 1 ? thread / 32 : thread / 32 % 4) * 16; }
+    __device__ u32 lane() const { return thread % 32; }
+
+    // Box `box` of a block: keys, then values, 64 columns each.
+    __device__ u32 box_at(int box) const {
+        return shared + slots[box / SLOT_BOXES] * A_BYTES + box % SLOT_BOXES * HEAD_BOX_BYTES;
+    }
+
+    __device__ void give_back(u32 slot) const {
+        if (lane() == 0) mbarrier_arrive_release_cta(shared + A_FREE + 8 * slot);
+    }
+
+    __device__ __forceinline__ void load_queries(u32 (&queries)[S::N / 16][4], Ring<A_SLOTS>& ring) const {
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box, ring.advance()) {
+            wait_cta(shared + A_FULL + 8 * ring.slot, ring.turn);
+            const u32 from =
+                shared + ring.slot * A_BYTES + (top() + lane() % 16) * 128 + ((lane() / 16 ^ lane() % 8) << 4);
+#pragma unroll
+            for (int step = 0; step < 4; ++step) load_matrices_shared(from ^ (step << 5), queries[4 * box + step]);
+            __syncwarp();
+            give_back(ring.slot);
+        }
+    }
+
+    __device__ __forceinline__ void score(float (&scores)[MINE / 8][4], const u32 (&queries)[S::N / 16][4]) const {
+        const u32 square = lane() / 8, line = lane() % 8;
+        const u32 row = (group() * MINE + (square >> 1) * 8 + line) * 128 + (((square & 1) ^ line) << 4);
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box)
+#pragma unroll
+            for (int step = 0; step < 4; ++step)
+#pragma unroll
+                for (int pair = 0; pair < MINE / 16; ++pair) {
+                    u32 keys[4];
+                    load_matrices_shared(((box_at(box) + row) ^ (step << 5)) + pair * 2048, keys);
+                    multiply_m16n8k16(scores[2 * pair], queries[4 * box + step], keys[0], keys[1]);
+                    multiply_m16n8k16(scores[2 * pair + 1], queries[4 * box + step], keys[2], keys[3]);
+                }
+    }
+
+    // Hides scores of keys that a query does not see; `key`: the first of this warp.
+    __device__ __forceinline__ void hide(float (&scores)[MINE / 8][4], int key) const {
+#pragma unroll
+        for (int eight = 0; eight < MINE / 8; ++eight)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int mine = key + 8 * eight + static_cast<int>(lane()) % 4 * 2 + i % 2,
+                          query = first + static_cast<int>(lane()) / 4 + i / 2 * 8;
+                if (mine >= S::KEY_ROWS || (S::CAUSAL && mine > query)) scores[eight][i] = __uint_as_float(0xFF800000u);
+            }
+    }
+
+    // Turns scores into weights, and all sums so far to the new peak. A row sees at least one of these keys.
+    __device__ __forceinline__ void weigh(float (&scores)[MINE / 8][4]) {
+#pragma unroll
+        for (int down = 0; down < 2; ++down) {
+            float most = peak[down];
+#pragma unroll
+            for (int eight = 0; eight < MINE / 8; ++eight)
+                most = fmaxf(most, fmaxf(scores[eight][2 * down], scores[eight][2 * down + 1]));
+            most = fmaxf(most, exchange_xor(most, 1));
+            most = fmaxf(most, exchange_xor(most, 2));
+            const float shrink = power_of_two((peak[down] - most) * S::SCALE), least = -most * S::SCALE;
+            peak[down] = most;
+            weight[down] *= shrink;
+#pragma unroll
+            for (int square = 0; square < SQUARES; ++square)
+                sums[square][2 * down] *= shrink, sums[square][2 * down + 1] *= shrink;
+#pragma unroll
+            for (int eight = 0; eight < MINE / 8; ++eight)
+#pragma unroll
+                for (int i = 2 * down; i < 2 * down + 2; ++i) {
+                    scores[eight][i] = power_of_two(fmaf(scores[eight][i], S::SCALE, least));
+                    weight[down] += scores[eight][i];
+                }
+        }
+    }
+
+    __device__ __forceinline__ void add_values(const float (&weights)[MINE / 8][4]) {
+        const u32 square = lane() / 8, line = lane() % 8;
+        const u32 row = (group() * MINE + (square & 1) * 8 + line) * 128 + (((square >> 1) ^ line) << 4);
+#pragma unroll
+        for (int step = 0; step < MINE / 16; ++step) {
+            const float (&left)[4] = weights[2 * step];
+            const float (&right)[4] = weights[2 * step + 1];
+            const u32 rounded[4] = {pack(left[0], left[1]), pack(left[2], left[3]), pack(right[0], right[1]),
+                                    pack(right[2], right[3])};
+#pragma unroll
+            for (int box = 0; box < BOXES; ++box)
+#pragma unroll
+                for (int pair = 0; pair < 4; ++pair) {
+                    u32 values[4];
+                    load_matrices_transposed_shared(((box_at(BOXES + box) + row) ^ (pair << 5)) + step * 2048, values);
+                    multiply_m16n8k16(sums[8 * box + 2 * pair], rounded, values[0], values[1]);
+                    multiply_m16n8k16(sums[8 * box + 2 * pair + 1], rounded, values[2], values[3]);
+                }
+        }
+    }
+
+    // All blocks of keys. The slots of the last one stay this block's where warps share queries.
+    __device__ __forceinline__ void add_keys(Ring<A_SLOTS>& ring, int blocks) {
+        constexpr int OF_KEYS = (BOXES + SLOT_BOXES - 1) / SLOT_BOXES;  // slots with keys, one of them with values, too
+        u32 queries[S::N / 16][4];
+        load_queries(queries, ring);
+#pragma unroll 1
+        for (int block = 0; block < blocks; ++block) {
+            const int key = block * KEYS + group() * MINE;
+            const bool sees = first < S::M && key < S::KEY_ROWS && (!S::CAUSAL || key < first + 16);
+            u32 turns[S::BLOCK_SLOTS];
+#pragma unroll
+            for (int part = 0; part < S::BLOCK_SLOTS; ++part, ring.advance())
+                slots[part] = ring.slot, turns[part] = ring.turn;
+            float scores[MINE / 8][4] = {};
+#pragma unroll
+            for (int part = 0; part < OF_KEYS; ++part) wait_cta(shared + A_FULL + 8 * slots[part], turns[part]);
+            if (sees) {
+                score(scores, queries);
+                if (key + MINE > S::KEY_ROWS || (S::CAUSAL && key + MINE > first + 1)) hide(scores, key);
+                weigh(scores);
+            }
+#pragma unroll
+            for (int part = OF_KEYS; part < S::BLOCK_SLOTS; ++part)
+                wait_cta(shared + A_FULL + 8 * slots[part], turns[part]);
+            if (sees) add_values(scores);
+            if (GROUPS == 1 || block + 1 < blocks) give_all_back();
+        }
+#pragma unroll
+        for (int down = 0; down < 2; ++down) {
+            weight[down] += exchange_xor(weight[down], 1);
+            weight[down] += exchange_xor(weight[down], 2);
+        }
+    }
+
+    __device__ __forceinline__ void give_all_back() const {
+        __syncwarp();
+#pragma unroll
+        for (int part = 0; part < S::BLOCK_SLOTS; ++part) give_back(slots[part]);
+    }
+
+    // Where two warps meet: four sums of every lane, of one square. Slots hold 512 bytes of each of four pairs of
+    // warps.
+    __device__ u32 square_at(int square) const {
+        constexpr int IN_SLOT = SLOT_BOXES * HEAD_BOX_BYTES / 2048;
+        return shared + slots[square / IN_SLOT] * A_BYTES + square % IN_SLOT * 2048 + thread / 32 % 4 * 512 +
+               lane() * 16;
+    }
+
+    // The second group hands its sums to the first.
+    __device__ __forceinline__ void meet() {
+        const u32 buffer = shared + BUFFER_AT + thread / 32 % 4 * ALONE_BYTES + lane() * 16;
+        barrier_sync<3, CONSUMERS>();  // all have read the slots, and the first group its buffers
+        if (group() == 1) {
+            store_shared_f32x4(buffer, make_float4(peak[0], peak[1], weight[0], weight[1]));
+#pragma unroll
+            for (int square = 0; square < SQUARES; ++square)
+                store_shared_f32x4(square_at(square),
+                                   make_float4(sums[square][0], sums[square][1], sums[square][2], sums[square][3]));
+            fence_proxy_async_shared();  // the slots are written by TMA next
+        }
+        barrier_sync<3, CONSUMERS>();
+        if (group() == 0 && first < S::M) {
+            const float4 other = load_shared_f32x4(buffer);
+            const float peaks[2] = {other.x, other.y}, weights[2] = {other.z, other.w};
+            float own[2], others[2];
+#pragma unroll
+            for (int down = 0; down < 2; ++down) {
+                const float most = fmaxf(peak[down], peaks[down]);
+                own[down] = power_of_two((peak[down] - most) * S::SCALE);
+                others[down] = power_of_two((peaks[down] - most) * S::SCALE);
+                weight[down] = weight[down] * own[down] + weights[down] * others[down];
+            }
+#pragma unroll
+            for (int square = 0; square < SQUARES; ++square) {
+                const float4 more = load_shared_f32x4(square_at(square));
+                sums[square][0] = sums[square][0] * own[0] + more.x * others[0];
+                sums[square][1] = sums[square][1] * own[0] + more.y * others[0];
+                sums[square][2] = sums[square][2] * own[1] + more.z * others[1];
+                sums[square][3] = sums[square][3] * own[1] + more.w * others[1];
+            }
+        }
+        give_all_back();
+    }
+
+    // Divides, rounds, and stores sixteen bytes per lane, 64 columns at a time through the warp's own buffer.
+    __device__ __forceinline__ void store(unsigned short* out) const {
+        const u32 buffer = shared + BUFFER_AT + thread / 32 * ALONE_BYTES, chunk = lane() % 8;
+        const u32 own = buffer + lane() % 16 * 128 + ((lane() / 16 ^ lane() % 8) << 4);
+        const float inverse[2] = {__fdividef(1.0f, weight[0]), __fdividef(1.0f, weight[1])};
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) {
+#pragma unroll
+            for (int sixteen = 0; sixteen < 4; ++sixteen) {
+                u32 squares[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const float* two = sums[8 * box + 2 * sixteen + i / 2] + i % 2 * 2;
+                    squares[i] = pack(two[0] * inverse[i % 2], two[1] * inverse[i % 2]);
+                }
+                store_matrices_shared(own ^ (sixteen << 5), squares);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const u32 row = 4 * i + lane() / 8;
+                const float4 eight = load_shared_f32x4(buffer + row * 128 + ((chunk ^ row % 8) << 4));
+                if (first + static_cast<int>(row) < S::M)
+                    store_global_f32x4(out + static_cast<long long>(first + row) * S::OUT_ROW + box * 64 + chunk * 8,
+                                       eight);
+            }
+            __syncwarp();
+        }
+    }
+};
+
+// All consumers: a task of attention.
+template <class S>
+__device__ __forceinline__ void attend(const Arguments& arguments, const Task& task, Ring<A_SLOTS>& ring, u32 shared,
+                                       Rank rank, u32 thread, int number) {
+    Attending<S> attending(task, shared, thread);
+    attending.add_keys(ring, key_blocks<S>(task));
+    if constexpr (Attending<S>::GROUPS > 1) attending.meet();
+    delay(arguments, number, rank, 1);
+    if (attending.group() == 0 && attending.first < S::M)
+        attending.store(static_cast<unsigned short*>(arguments.stage[S::INDEX].out) +
+                        static_cast<long long>(task.column) * S::OUT_HEAD);
+}
