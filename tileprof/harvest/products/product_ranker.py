@@ -29,12 +29,11 @@ import numpy as np
 
 from tileprof.harvest.products import product_captures
 from tileprof.harvest.products.product_cases import of_held_out_layers
-from tileprof.harvest.products.product_table import thin
+from tileprof.harvest.products.product_table import launched, thin
 from tileprof.record.model.tables import read, write
-from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE, Recipe
+from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE
 from tileprof.record.model.tiles.products import learned, weighing
 from tileprof.record.model.tiles.products import problem as problems
-from tileprof.record.model.tiles.products.fitting import fitted
 from tileprof.record.model.tiles.products.weighing import Shapes
 
 if TYPE_CHECKING:
@@ -527,22 +526,18 @@ class Told:
 
 
 def told(trainer: Trainer, every: Problems, group: int, keys: NDArray[np.int64], sms: int) -> Told:
-    """Return what nets choose with a lead of at least `learned.SURE` for those of ``keys`` that they were given."""
+    """Return what nets surely choose (`learned.Expected.sure`) for those of ``keys`` that they were given."""
     own = {key: place for place, key in enumerate(map(bytes, every.keys[every.of_group(group)]))}
     found = [(row, own.get(key, -1)) for row, key in enumerate(map(bytes, keys.astype(np.int32)))]
     rows, places = np.array([pair for pair in found if pair[1] >= 0], np.int64).reshape(-1, 2).T
     chosen, lead = trainer.surely_chosen(places)
-    sure = lead >= learned.SURE
-    return Told(rows[sure], launched(trainer.menu.recipes[chosen[sure]], keys[rows[sure]], sms))
-
-
-def launched(recipes: NDArray[np.int32], keys: NDArray[np.int64], sms: int) -> NDArray[np.int32]:
-    """Return each recipe as it is launched for the problem of its row."""
-    fits = [
-        fitted(Recipe.of(recipe), problems.Problem(*key), sms)
-        for recipe, key in zip(recipes, keys.tolist(), strict=True)
+    nvjet = trainer.menu.recipes[chosen, _KIND] == KINDS.index("nvjet")
+    sure = lead >= np.where(nvjet, learned.SURE_OF_NVJET, learned.SURE)
+    sure &= [
+        not learned.is_uneven(KINDS[kind], n)
+        for kind, n in zip(trainer.menu.recipes[chosen, _KIND].tolist(), keys[rows, 6].tolist(), strict=True)
     ]
-    return np.array([recipe.numbers for recipe in fits], np.int32).reshape(-1, len(RECIPE))
+    return Told(rows[sure], launched(trainer.menu.recipes[chosen[sure]], keys[rows[sure]], sms))
 
 
 def train_group(every: Problems, group: int, options: Namespace, entries: Table | None) -> dict[str, Any]:

@@ -5,8 +5,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tileprof.devices import get
 from tileprof.harvest.products import product_ranker as ranker
 from tileprof.harvest.products.product_cases import of_held_out_layers
+from tileprof.harvest.products.product_table import launched
+from tileprof.record.model import tables
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
 from tileprof.record.model.tiles.products import learned
@@ -133,7 +136,7 @@ def test_a_table_is_left_without_captured_entries_that_the_nets_surely_tell(answ
     trainer.round()
     trainer.sift()
     leads = trainer.surely_chosen(np.arange(len(answers.keys)))[1]
-    monkeypatch.setattr(learned, "SURE", float(np.median(leads)))
+    monkeypatch.setattr(learned, "SURE_OF_NVJET", float(np.median(leads)))
     own = answers.recipes[answers.recipe].copy()
     own[:, RECIPE.index("cleared")] = [
         fitted(Recipe.of(row), Problem(*key), 132).cleared for row, key in zip(own, answers.keys.tolist(), strict=True)
@@ -161,11 +164,11 @@ def test_a_table_is_left_without_captured_entries_that_the_nets_surely_tell(answ
         else:
             expected = learned.choose(Problem(*key), nets, 132)
             assert (expected.recipe, times[row]) == (Recipe.of(own[row]), 0)
-            assert expected.lead > learned.SURE - 0.01
+            assert expected.lead > learned.SURE_OF_NVJET - 0.01
 
 
 def test_kernels_of_vectors_have_the_tile_that_they_were_made_for():
-    sizes = [100, 97, 64, 10, 300, 9]  # 15 of 100 and 14 of 97 are seven blocks, of 16
+    sizes = [100, 97, 120, 10, 300, 9]  # 15 of 100 and 14 of 97 are seven blocks, of 16
     seen = [15, 14, 24, 10, 8, 9]
     rows = [recipe(1, n, kind="gemv", threads=768 if n == 24 else 64) for n in seen]
     rows.append(recipe(64, 64))
@@ -177,3 +180,28 @@ def test_kernels_of_vectors_have_the_tile_that_they_were_made_for():
     assert tiles == [[1, 16], [1, 16], [1, 24], [1, 16], [1, 8], [1, 16], [64, 64]]
     for key, row, whole in zip(keys, rows, every.recipes[every.recipe], strict=True):
         assert fitted(Recipe.of(whole), Problem(*key), 132).n == row[2]
+
+
+def test_many_recipes_are_launched_as_each_one():
+    table = tables.table("products", get("H200"))
+    rows = np.random.default_rng(2).choice(len(table), 300, replace=False)
+    recipes, keys = table.columns["recipes"][table.columns["recipe"][rows]], table.keys[rows]
+    recipes[::2] = recipes[1::2]  # of other problems
+    expected = [
+        fitted(Recipe.of(recipe), Problem(*key), 132) for recipe, key in zip(recipes, keys.tolist(), strict=True)
+    ]
+    assert [Recipe.of(row) for row in launched(recipes, keys, 132)] == expected
+    assert any(one.cleared for one in expected)
+    assert (launched(recipes, keys, 132) != recipes).any()
+
+
+def test_a_product_with_a_matrix_stays_where_the_one_without_stays(tmp_path):
+    recipes = np.array([recipe(64, 64), recipe(128, 64)], np.int32)
+    keys = [[op, BF16, 0, 1, 1, m, 64, 64] for op, m in ((0, 128), (2, 128), (0, 256), (2, 256), (2, 512))]
+    columns = {"recipe": np.array([0, 1, 1, 1, 1]), "recipes": recipes}
+    columns |= {name: np.zeros(5, np.uint16) for name in ("main_time", "rest_time")}
+    write(tmp_path / "all.npz", ABOUT, KEY, np.array(keys), columns)
+    source = read(tmp_path / "all.npz")
+    told = launched(recipes[[1, 1, 1, 1, 1]], source.keys, 132)
+    ranker.thin(source, told, tmp_path / "thin.npz")
+    assert read(tmp_path / "thin.npz").keys.tolist() == keys[:2]

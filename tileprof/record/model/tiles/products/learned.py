@@ -59,8 +59,10 @@ UNLIKELIEST: Final = -30.0
 """The least logarithm of a likelihood."""
 PRIOR_UNIT: Final = 4.0
 """Logarithms of likelihoods per unit that the judge sees."""
-SURE: Final = 1.0
-"""A lead from which on what is chosen counts as known."""
+SURE, SURE_OF_NVJET = 1.0, 5.0
+"""Leads from which on what is chosen counts as known: nvjet's kernels are known better by NVIDIA's library below."""
+_OP_BITS: Final = 5
+"""Bits of a category below its operation: layouts and alignments."""
 _SAME, _ALONE = 1e-4, 1e3
 _KIND, _POST, _THREADS, _REGISTERS, _SHARED = (
     RECIPE.index(name) for name in ("kind", "post", "threads", "registers", "shared_bytes")
@@ -93,6 +95,11 @@ class Expected(NamedTuple):
     recipe: Recipe
     lead: float
 
+    @property
+    def sure(self) -> bool:
+        """Whether the kernel counts as known."""
+        return self.lead >= (SURE_OF_NVJET if self.recipe.kind == "nvjet" else SURE)
+
 
 def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
     """Return the kernel that a library is expected to launch for a problem on a GPU of so many SMs; None for problems
@@ -101,9 +108,7 @@ def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
     number = GROUPS.get(problem.dtype)
     if number is None:
         return None
-    if number not in nets.derived:
-        nets.derived[number] = _group(nets, number)
-    group: _Group = nets.derived[number]
+    group = _group_of(nets, number)
     key = np.array([problem.twin.key], np.int64)
     keys, category = key.astype(np.float32), int(categories(key)[0])
     some = group.categories.get(category)
@@ -115,6 +120,26 @@ def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
     best = int(np.flatnonzero(worth >= worth.max() - _SAME)[0])
     lead = float(worth[best] - np.delete(worth, best).max()) if len(worth) > 1 else _ALONE
     return Expected(fitted(Recipe.of(group.recipes[some[best]]), problem, sms), max(0.0, lead))
+
+
+def is_uneven(kind: str, n: int) -> bool:
+    """Return whether only near entries tell how many rows the blocks of a kernel take: nets have seen few vectors."""
+    return kind == "dot_kernel" or (kind == "gemv" and n == 1)
+
+
+def menu(problem: Problem, nets: Table) -> dict[tuple[int, ...], Recipe]:
+    """Return the nvjet kernels that products of 16 bits with or without a bias may get, by tile and cluster."""
+    number, biased = GROUPS.get(problem.dtype), problem.op == problems.BIAS
+    if number is None:
+        return {}
+    key = ("menu", number, biased)
+    if key not in nets.derived:
+        group = _group_of(nets, number)
+        some = [own for category, own in group.categories.items() if (category >> _OP_BITS == problems.BIAS) == biased]
+        recipes = [Recipe.of(row) for row in group.recipes[np.unique(np.concatenate(some)).astype(int)]]
+        nets.derived[key] = {(own.m, own.n, *own.cluster): own for own in reversed(recipes) if own.kind == "nvjet"}
+    known: dict[tuple[int, ...], Recipe] = nets.derived[key]
+    return known
 
 
 def categories(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -146,6 +171,13 @@ def shapes_of(recipes: NDArray[np.int32], group: int) -> Shapes:
 def nameless(recipes: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Return which kernels' names tell no tile: these share a side evenly among as few blocks as cover it."""
     return np.asarray(_IS_NAMELESS[recipes[:, _KIND]])
+
+
+def _group_of(nets: Table, number: int) -> _Group:
+    if number not in nets.derived:
+        nets.derived[number] = _group(nets, number)
+    group: _Group = nets.derived[number]
+    return group
 
 
 def _group(nets: Table, number: int) -> _Group:
@@ -191,11 +223,11 @@ def _likeliest(
     weight, bias = group.last[category]
     likely = hidden @ weight + bias
     most = likely.max()
-    likely = np.maximum(likely - (most + np.log(np.exp(likely - most).sum())), UNLIKELIEST)
+    total = most + np.log(np.exp(likely - most).sum())
     if len(some) > KEPT:
         best = np.sort(np.argpartition(-likely, KEPT)[:KEPT])
         some, likely = some[best], likely[best]
-    return some, likely.astype(np.float32)
+    return some, np.maximum(likely - total, UNLIKELIEST).astype(np.float32)
 
 
 def _worth(
