@@ -49,9 +49,9 @@ fuzz: $(INSTALLED) ## damaged traces, policies, devices and dependencies through
 
 # The page is tested in a real browser; without one these tests are skipped, and say so.
 browser:
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-		&& apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
-		|| echo "No chromium here: the tests of the page in a browser will be skipped" >&2
+	@command -v chromium-headless-shell >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update -qq && apt-get install -y -qq chromium-headless-shell >/dev/null; } \
+		|| command -v chromium >/dev/null || echo "No chromium here: the tests of the page in a browser will be skipped" >&2
 
 lint: $(INSTALLED) typing-links scripts ## style, format and types
 	$(BIN)/ruff check .

@@ -13,8 +13,8 @@ def duration(ns: float) -> str:
     for unit, size in _UNITS:
         if ns >= 0.9995 * size:
             value = ns / size
-            written = 999.5 <= value < _MOST_WRITTEN_OUT
-            return f"{value:,.0f} {unit}" if written else f"{value:.3g} {unit}"
+            is_whole = 999.5 <= value < _MOST_WRITTEN_OUT
+            return f"{value:,.0f} {unit}" if is_whole else f"{value:.3g} {unit}"
     return f"{ns:.3g} ns"
 
 

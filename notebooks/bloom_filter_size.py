@@ -35,7 +35,7 @@ import tileprof
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate.scheduler import option
 from tileprof.analysis.simulate import Simulator, scheduler
-from tileprof.analysis.simulate.bloom import count
+from tileprof.analysis.simulate.filters.bloom import count
 from tileprof.analysis.simulate.schedulers.bloom import DataflowBloom
 
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]

@@ -105,6 +105,8 @@ tile_matrix(
 # The table has cuSync's policies, verified, with three orders of tiles. Beside them is the policy that is derived from
 # the recorded dependencies: the coarsest semaphores, and the order, that lose no predicted gain. RowSync has one
 # semaphore per row, TileSync one per tile.
+# At 256 tokens both products are split along k and share cuBLAS's workspace: a tile of the second waits for the half of
+# the columns that it reads, and for those whose partial sums lie where it writes its own.
 
 # %%
 ORDERS = {

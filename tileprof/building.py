@@ -53,9 +53,9 @@ def cache_folder(name: str) -> Path:
     """Return the folder for builds of one kind: under $TILEPROF_CACHE, else in tileprof's folder in the
     user's cache.
     """
-    chosen = os.environ.get("TILEPROF_CACHE")
+    environment_folder = os.environ.get("TILEPROF_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tileprof"
-    return (Path(chosen) if chosen else base) / name
+    return (Path(environment_folder) if environment_folder else base) / name
 
 
 def cached(folder: Path, files: Sequence[str], make: Callable[[Path], None], what: str) -> Path:

@@ -70,16 +70,16 @@ def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
     if len(graph.launches) == 0:
         return Study((), (), ())
     names = [*_FIRST, *(n for n in SCHEDULERS if n not in _FIRST)]
-    chosen = set(names[: max(2, simulated_tiles // each)])
+    detailed_names = set(names[: max(2, simulated_tiles // each)])
     simulator = Simulator(graph)
-    chosen_names = [name for name in SCHEDULERS if name in chosen]
+    chosen_names = [name for name in SCHEDULERS if name in detailed_names]
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
         answers = list(pool.map(lambda name: _run(simulator, name), chosen_names))
         schedules = tuple(a for a in answers if not isinstance(a, str))
         room = simulated_tiles // each - len(chosen_names)
         listed = next(s.time_ns for s in schedules if s.scheduler == "list")
         sizes = tuple(pool.map(lambda at: _size(graph, at[0], at[1], listed), _points(graph.device.sms, room)))
-    skipped = tuple(name for name in SCHEDULERS if name not in chosen)
+    skipped = tuple(name for name in SCHEDULERS if name not in detailed_names)
     return Study(schedules, skipped, sizes, tuple(a for a in answers if isinstance(a, str)))
 
 

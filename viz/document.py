@@ -198,14 +198,16 @@ def _codes(column: pd.Series[Any], values: tuple[str, ...]) -> NDArray[np.int64]
 
 
 def _important_pairs(pairs: pd.DataFrame, launches: int, notes: list[str]) -> pd.DataFrame:
-    chosen = pairs[(pairs["consumer"] < launches) & (pairs["producer"] < launches)]
-    if len(chosen) > MOST_PAIRS:
-        first = chosen.assign(real=~chosen["reuse_only"].astype(bool)).sort_values(["real", "bytes"], ascending=False)
-        chosen = first.head(MOST_PAIRS).drop(columns="real").sort_index()
+    nearby_pairs = pairs[(pairs["consumer"] < launches) & (pairs["producer"] < launches)]
+    if len(nearby_pairs) > MOST_PAIRS:
+        first = nearby_pairs.assign(real=~nearby_pairs["reuse_only"].astype(bool)).sort_values(
+            ["real", "bytes"], ascending=False
+        )
+        nearby_pairs = first.head(MOST_PAIRS).drop(columns="real").sort_index()
         notes.append(
             f"Only the {MOST_PAIRS:,} pairs of launches with most dependent bytes, of {len(pairs):,}, are in this page."
         )
-    return chosen
+    return nearby_pairs
 
 
 def _pairs(pairs: pd.DataFrame, strings: Strings, report: Report | None) -> dict[str, Packed]:

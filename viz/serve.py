@@ -100,9 +100,9 @@ class Answers:
 
     def simulate(self, text: str) -> dict[str, Any]:
         """Return a schedule of ``name:key=value,…``, as those in the page."""
-        chosen = scheduler(text)
+        requested = scheduler(text)
         with self._lock:
-            schedule = self._simulator.run(chosen, text)
+            schedule = self._simulator.run(requested, text)
         return schedule_value(self._graph, schedule, self._study)
 
     def size(self, text: str) -> dict[str, Any]:
@@ -113,10 +113,10 @@ class Answers:
 
     def variant(self, text: str) -> dict[str, Any]:
         """Return the time of ``name:key=value,…@SMs,blocks``: a scheduler with options on one size of GPU."""
-        chosen, _, at = text.rpartition("@")
+        name, _, at = text.rpartition("@")
         sms, blocks = _size_of(at)
         with self._lock:
-            return variant_value(self._graph, chosen, sms, blocks)
+            return variant_value(self._graph, name, sms, blocks)
 
     @cached_property
     def _simulator(self) -> Simulator:

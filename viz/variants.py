@@ -98,18 +98,18 @@ def variants(graph: TileGraph, *, simulated_tiles: int = VARIANT_TILES) -> tuple
         return ()
     each = cost(graph)
     budget = simulated_tiles
-    chosen: list[Variant] = []
+    variants_so_far: list[Variant] = []
     for points in _sliders(graph.device.sms):
         costs = each * sum(_COST.get(point.scheduler, 1) for point in points)
-        if costs <= budget and len(chosen) + len(points) <= MOST_VARIANTS:
-            chosen += points
+        if costs <= budget and len(variants_so_far) + len(points) <= MOST_VARIANTS:
+            variants_so_far += points
             budget -= costs
     device = graph.device
-    sizes = dict.fromkeys((w.sms, w.occupancy) for w in chosen)
+    sizes = dict.fromkeys((w.sms, w.occupancy) for w in variants_so_far)
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
         machines = pool.map(lambda at: Simulator(graph, Machine(device, at[0], at[1] or None)), sizes)
         simulators = dict(zip(sizes, machines, strict=True))
-        results = pool.map(lambda w: _run(simulators[w.sms, w.occupancy], w), chosen)
+        results = pool.map(lambda w: _run(simulators[w.sms, w.occupancy], w), variants_so_far)
         return tuple(v for v in results if v is not None)
 
 

@@ -143,11 +143,13 @@ class Bounder:
     def of(self, recorded_ns: float, launches: Sequence[int] | None = None) -> Bounds:
         """Return bounds of some launches in isolation (None: of the program)."""
         bounds = self.renamed(launches)
-        chosen = np.arange(len(self.graph.launches)) if launches is None else np.asarray(sorted(launches), np.int64)
+        launch_numbers = (
+            np.arange(len(self.graph.launches)) if launches is None else np.asarray(sorted(launches), np.int64)
+        )
         listed_reuse = bounds.listed_ns
-        if listed_reuse is not None and self._links.between(chosen).reuse.any():
+        if listed_reuse is not None and self._links.between(launch_numbers).reuse.any():
             listed_reuse = self._listed_ns(problem(self.graph, self.durations, launches, reuse=True, links=self._links))
-        return replace(bounds, listed_reuse_ns=listed_reuse).completed(recorded_ns, *self.dram(chosen.tolist()))
+        return replace(bounds, listed_reuse_ns=listed_reuse).completed(recorded_ns, *self.dram(launch_numbers.tolist()))
 
     def renamed(self, launches: Sequence[int] | None = None) -> Bounds:
         """Return those of `of` that follow from tiles and their dependencies alone, without hazards of recycled memory:
@@ -182,6 +184,6 @@ class Bounder:
     def dram(self, launches: Sequence[int]) -> tuple[float, int]:
         """Return least time on the DRAM interface, ns, and bytes that must cross it."""
         device = self.machine.device
-        read, written = self._traffic.compulsory(launches)
-        dram_bytes = max(0, read - device.l2_bytes) + max(0, written - device.l2_bytes)
-        return dram_bytes / device.dram_bytes_per_s * 1e9, read + written
+        read, write_bytes = self._traffic.compulsory(launches)
+        dram_bytes = max(0, read - device.l2_bytes) + max(0, write_bytes - device.l2_bytes)
+        return dram_bytes / device.dram_bytes_per_s * 1e9, read + write_bytes

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import compiled, inlined, internal, without_allocation
+from tileprof.analysis.bounds.compiled import compiled, internal, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors, successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
@@ -38,7 +38,8 @@ def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArra
     )  # fmt: skip
     launch_of = np.repeat(np.arange(len(tiles), dtype=np.int32), tiles)
     running = min(p.tiles, capacity // int(sizes[0])) + 1
-    _loop(p, s, queue, launch_of, parents, waits, np.empty(running), np.empty(running, np.int64), ends, capacity)
+    keys, items, out = np.empty(running), np.empty(running, np.int64), np.empty(p.tiles, np.int64)
+    _loop(p, s, queue, launch_of, parents, waits, keys, items, out, ends, capacity)
     return ends
 
 
@@ -102,10 +103,11 @@ def _loop(
     waits: NDArray[np.int32],
     keys: NDArray[np.float64],
     items: NDArray[np.int64],
+    out: NDArray[np.int64],
     ends: NDArray[np.float64],
     capacity: int,
 ) -> None:
-    """Set ``ends``. ``keys`` and ``items``: a heap of the running tiles by their end."""
+    """Set ``ends``. ``keys`` and ``items``: a heap of the running tiles by their end; ``out``: room for `completed`."""
     busy, free, now = 0, capacity, 0.0
     for t in range(p.tile_base[-1]):
         if waits[t] == 0:
@@ -131,7 +133,8 @@ def _loop(
             pop(keys, items, busy)
             busy -= 1
             free += queue.sizes[queue.size_of[launch_of[t]]]
-            _tell_children(p, s, queue, launch_of[t], t, parents, waits)
+            for x in range(completed(p, s, launch_of[t], t, parents, waits, out)):
+                _put(queue, launch_of[out[x]], out[x])
 
 
 @internal
@@ -169,8 +172,6 @@ def completed(
         link = s.out[x]
         r, c = p.relation[link], p.consumer[link]
         at = s.parent_at[r] + tile - p.tile_base[launch]
-        if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
-            continue  # a last tile without children
         for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
             k = s.parent_set[p.entry_at[r] + e]
             parents[s.state_at[link] + k] -= 1
@@ -183,32 +184,3 @@ def completed(
                     out[met] = child
                     met += 1
     return met
-
-
-@inlined
-def _tell_children(
-    p: Problem,
-    s: Successors,
-    queue: _Ready,
-    launch: int,
-    tile: int,
-    parents: NDArray[np.int32],
-    waits: NDArray[np.int32],
-) -> None:
-    """Count a tile's end in all sets that have it; tiles whose sets are complete become ready."""
-    for o in range(s.out_at[launch], s.out_at[launch + 1]):
-        link = s.out[o]
-        r, c = p.relation[link], p.consumer[link]
-        at = s.parent_at[r] + tile - p.tile_base[launch]
-        if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
-            continue  # a last tile without children
-        for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
-            k = s.parent_set[p.entry_at[r] + e]
-            parents[s.state_at[link] + k] -= 1
-            if parents[s.state_at[link] + k] > 0:
-                continue
-            for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
-                child = p.tile_base[c] + s.member[s.member_at[r] + m]
-                waits[child] -= 1
-                if waits[child] == 0:
-                    _put(queue, c, child)

@@ -153,8 +153,8 @@ def machine_of(
     trace: Recording, device: Device | None = None, sms: int = 0, blocks_per_sm: int | None = None
 ) -> Machine:
     """Return the machine that a user asks for, from the trace's own device where nothing else is said."""
-    chosen = device or trace.device
-    return Machine(chosen, sms, blocks_per_sm, foreign=chosen.name != trace.device.name)
+    described_device = device or trace.device
+    return Machine(described_device, sms, blocks_per_sm, foreign=described_device.name != trace.device.name)
 
 
 def product(launches: pd.DataFrame, what: str) -> NDArray[np.int64]:

@@ -114,9 +114,9 @@ def problem(
     Raises UserError where a launch depends on itself or a later one.
     """
     tiles = np.diff(graph.tile_base)
-    chosen = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
-    inner = (links or Links.of(graph)).between(chosen)
-    _check_order(inner, chosen)
+    launch_numbers = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
+    inner = (links or Links.of(graph)).between(launch_numbers)
+    _check_order(inner, launch_numbers)
     within = inner if reuse else inner.where(~inner.reuse)
     rows = sorted(set(zip(within.consumer.tolist(), within.producer.tolist(), within.block.tolist(), strict=True)))
     consumer, producer, block = (
@@ -126,11 +126,11 @@ def problem(
     blocks = [graph.blocks[int(b)] for b in distinct_blocks]
     sets = np.array([len(b.indptr) - 1 for b in blocks], np.int64)
     return Problem(
-        launch=chosen,
-        tile_base=_offsets(tiles[chosen]),
+        launch=launch_numbers,
+        tile_base=_offsets(tiles[launch_numbers]),
         ns=durations.ns,
-        ns_at=durations.begins[chosen],
-        links_at=np.searchsorted(consumer, np.arange(len(chosen) + 1)).astype(np.int64),
+        ns_at=durations.begins[launch_numbers],
+        links_at=np.searchsorted(consumer, np.arange(len(launch_numbers) + 1)).astype(np.int64),
         producer=producer,
         consumer=consumer,
         relation=relation.astype(np.int64),
@@ -186,7 +186,7 @@ class Successors(NamedTuple):
     parent_at: NDArray[np.int64]
     """``[r]`` where a relation's part of ``parent_indptr`` begins."""
     parent_indptr: NDArray[np.int64]
-    """CSR over producer tiles: positions within the relation's own entries."""
+    """CSR over all tiles of a producer: positions within the relation's own entries."""
     parent_set: NDArray[np.int32]
     member_indptr: NDArray[np.int64]
     """CSR over sets (at ``Problem.set_at``): positions within the relation's own tiles with a parent."""
@@ -198,6 +198,8 @@ class Successors(NamedTuple):
 def successors(p: Problem) -> Successors:
     """Return both inverse relations; O(entries log entries) once a distinct relation."""
     order = np.argsort(p.producer, kind="stable").astype(np.int64)
+    producer_tiles = np.zeros(len(p.sets), np.int64)
+    np.maximum.at(producer_tiles, p.relation, np.diff(p.tile_base)[p.producer])
     parent_indptr, parent_set, member_indptr, member = [], [], [], []
     for r in range(len(p.sets)):
         entries = slice(int(p.entry_at[r]), int(p.entry_at[r + 1]) if r + 1 < len(p.sets) else len(p.parent))
@@ -208,7 +210,7 @@ def successors(p: Problem) -> Successors:
         set_of_entry = np.repeat(np.arange(p.sets[r], dtype=np.int32), np.diff(indptr))
         by_parent = np.argsort(parent, kind="stable")
         parent_set.append(set_of_entry[by_parent])
-        parent_indptr.append(_offsets(np.bincount(parent, minlength=1)))
+        parent_indptr.append(_offsets(np.bincount(parent, minlength=int(producer_tiles[r]))))
         set_of = p.set_of[tiles]
         waiting = np.flatnonzero(set_of >= 0)
         member.append(waiting[np.argsort(set_of[waiting], kind="stable")].astype(np.int32))

@@ -63,7 +63,7 @@ class Accesses:
         footprint = self._footprint[launches]
         for number in np.unique(footprint):
             boxes = self._trace.footprint(int(number)).boxes
-            written = np.unique(boxes.operand[boxes.mode != READ])
+            written_operands = np.unique(boxes.operand[boxes.mode != READ])
             rows = footprint == number
-            tracked[self._buffer[rows][np.isin(self._slot[rows], written)]] = True
+            tracked[self._buffer[rows][np.isin(self._slot[rows], written_operands)]] = True
         return tracked

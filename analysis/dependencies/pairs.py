@@ -44,15 +44,20 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
         for row in range(start, stop):
             if not reuse[row]:
                 count[hazard[row]] += edges[row]
-        chosen = _describing(range(start, stop), hazard, reuse)
+        described_rows = _describing(range(start, stop), hazard, reuse)
         lasting = not all(reuse[start:stop])
-        key = (tuple(sorted(block[row] for row in chosen)), int(footprint[producer]), int(footprint[consumer]), lasting)
+        key = (
+            tuple(sorted(block[row] for row in described_rows)),
+            int(footprint[producer]),
+            int(footprint[consumer]),
+            lasting,
+        )
         if key not in patterns:
             patterns[key] = _classify(graph, key, alike)
         pattern = patterns[key]
         total = sum(edges[start:stop])
         hazards = list(count.values())
-        described = sum(size[row] for row in chosen)
+        described = sum(size[row] for row in described_rows)
         shape = (pattern.name, pattern.map, pattern.tightness)
         rows.append((producer, consumer, *shape, total, described, *hazards, total - sum(hazards), not lasting))
     columns = {

@@ -135,14 +135,14 @@ def _stride(sets: _Sets) -> int:
 def _fastest_axis(producer: Footprint) -> int:
     """Return the grid axis along which neighbouring tiles write nearest to each other."""
     boxes = producer.boxes
-    written = np.flatnonzero(boxes.mode != READ)
+    write_rows = np.flatnonzero(boxes.mode != READ)
     wide = [a for a in range(3) if producer.block[:, a].max() > 0]
-    if len(written) == 0 or not wide:
+    if len(write_rows) == 0 or not wide:
         return 0
-    slot = boxes.operand[written].min()
-    written = written[boxes.operand[written] == slot]
+    slot = boxes.operand[write_rows].min()
+    write_rows = write_rows[boxes.operand[write_rows] == slot]
     begin = np.full(producer.tiles, np.iinfo(np.int64).max)
-    np.minimum.at(begin, boxes.tile[written], boxes.offset[written])
+    np.minimum.at(begin, boxes.tile[write_rows], boxes.offset[write_rows])
     distance = {}
     for axis in wide:
         line = np.flatnonzero((np.delete(producer.block, axis, axis=1) == 0).all(axis=1))

@@ -47,13 +47,13 @@ def _wraps(parent: I64, sizes: I64) -> bool:
 def _piece(producer: Footprint) -> int:
     """Return bytes between the first bytes that neighbouring tiles write; 0 where they differ."""
     boxes = producer.boxes
-    written = np.flatnonzero(boxes.mode != READ)
-    if len(written) == 0 or producer.tiles < 3:
+    write_rows = np.flatnonzero(boxes.mode != READ)
+    if len(write_rows) == 0 or producer.tiles < 3:
         return 0
-    written = written[boxes.operand[written] == boxes.operand[written].min()]
+    write_rows = write_rows[boxes.operand[write_rows] == boxes.operand[write_rows].min()]
     begin = np.full(producer.tiles, -1, np.int64)
-    order = np.argsort(-boxes.offset[written], kind="stable")  # the lowest offset is set last
-    begin[boxes.tile[written][order]] = boxes.offset[written][order]
+    order = np.argsort(-boxes.offset[write_rows], kind="stable")  # the lowest offset is set last
+    begin[boxes.tile[write_rows][order]] = boxes.offset[write_rows][order]
     steps = np.diff(begin)
     return int(steps[0]) if begin.min() >= 0 and steps[0] > 0 and (steps == steps[0]).all() else 0
 

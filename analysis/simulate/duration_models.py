@@ -28,7 +28,7 @@ from tileprof.analysis.bounds.durations import Durations
 from tileprof.analysis.bounds.machine import Machine, product
 from tileprof.analysis.bounds.rates import compute_ns
 from tileprof.analysis.bounds.traffic import distinct_bytes
-from tileprof.analysis.simulate.clocks import FULL, Sharing, alone
+from tileprof.analysis.simulate.engine.clocks import FULL, Sharing, alone
 from tileprof.analysis.simulate.scheduler import Options, close, key_values, option
 from tileprof.errors import UserError
 

@@ -374,8 +374,6 @@ def _uncount(p: Problem, s: Successors, z: _State, tile: int) -> None:
         link = s.out[x]
         r, c = p.relation[link], p.consumer[link]
         at = s.parent_at[r] + tile - p.tile_base[i]
-        if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
-            continue
         for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
             k = s.parent_set[p.entry_at[r] + e]
             z.sent_parents[s.state_at[link] + k] += 1
@@ -395,8 +393,6 @@ def _withdrawable(p: Problem, s: Successors, o: Rings, z: _State, tile: int) -> 
         link = s.out[x]
         r, c = p.relation[link], p.consumer[link]
         at = s.parent_at[r] + tile - p.tile_base[i]
-        if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
-            continue
         for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
             k = s.parent_set[p.entry_at[r] + e]
             for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):

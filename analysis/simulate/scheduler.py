@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.machine import Machine
 from tileprof.analysis.bounds.problem import Links, Problem
 from tileprof.analysis.simulate.address_ranges import range_hazards
-from tileprof.analysis.simulate.plan import Draft, Plan
+from tileprof.analysis.simulate.engine.plan import Draft, Plan
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis.dependencies.graph import TileGraph
-    from tileprof.analysis.simulate.engine import Outcome, Room
+    from tileprof.analysis.simulate.engine.event_loop import Outcome, Room
     from tileprof.devices import Device
 
 
@@ -304,7 +304,7 @@ def _number(who: str, option: Field[Any], text: str) -> float | int:
     except ValueError:
         if names:
             choices = f"{_comma_list(names)}{close(text, names)} ({option.metadata['meaning']})"
-            raise UserError(f"{who}: {option.name}={text} is none of {choices}") from None
+            raise UserError(f"{who}: {option.name}={text}; expected one of {choices}") from None
         kind = "a whole number" if whole else "a number"
         raise UserError(f"{who}: {option.name}={text} is not {kind} ({option.metadata['meaning']})") from None
 

@@ -15,10 +15,10 @@ from tileprof.analysis.bounds.area import lives as launch_lives
 from tileprof.analysis.bounds.durations import Durations, tile_durations
 from tileprof.analysis.bounds.machine import product
 from tileprof.analysis.bounds.problem import Links, Problem, Successors, problem, successors
-from tileprof.analysis.simulate.deadlock import deadlock
 from tileprof.analysis.simulate.duration_models import RECORDED, LifeModel
-from tileprof.analysis.simulate.engine import Outcome, Room, run
-from tileprof.analysis.simulate.plan import Draft, Plan
+from tileprof.analysis.simulate.engine.deadlock import deadlock
+from tileprof.analysis.simulate.engine.event_loop import Outcome, Room, run
+from tileprof.analysis.simulate.engine.plan import Draft, Plan
 from tileprof.analysis.simulate.scheduler import Chooses, Program, Rewires, RunsAlone, Scheduler, program_of
 from tileprof.analysis.times_and_counts import counted
 from tileprof.arrays.intervals import union

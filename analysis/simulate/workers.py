@@ -11,7 +11,7 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds.problem import Problem
-    from tileprof.analysis.simulate.engine import Room
+    from tileprof.analysis.simulate.engine.event_loop import Room
 
 
 def first_begins(p: Problem, begin_ns: F64) -> F64:

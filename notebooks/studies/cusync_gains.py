@@ -252,9 +252,11 @@ _DEVICE_INTERFERENCES = np.arange(0.0, 0.61, 0.05)
 
 
 def _device_interference(points: list[Point]) -> float:
-    """That with which kernels of the same tile and slices have the most even rates over token counts, of those with an
-    SM for each tile: a last wave with few tiles is then shorter than a full one by as much as it is. Mean absolute
-    deviation, as a GPU of two paces has outliers.
+    """Return the exponent with which kernels of the same tile and slices have the most even rates over token counts, of
+    those with an SM for each tile.
+
+    It makes a last wave with few tiles shorter than a full one. Rates are compared by mean absolute deviation, since a
+    GPU with two speeds has outliers.
     """
     alone_on_sm = [p for p in points if max(k.blocks_per_sm(p.device) for k in p.pairs[STREAM]) == 1]
     if not alone_on_sm:

@@ -36,9 +36,9 @@ from tileprof.analysis.bounds import Durations
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.dependencies.blocks import EdgeBlock
 from tileprof.analysis.dependencies.relations import graph_of_relations
-from tileprof.analysis.simulate.clocks import FULL, Sharing, alone
-from tileprof.analysis.simulate.engine import Room, run
-from tileprof.analysis.simulate.plan import FREE, INSIDE, Draft
+from tileprof.analysis.simulate.engine.clocks import FULL, Sharing, alone
+from tileprof.analysis.simulate.engine.event_loop import Room, run
+from tileprof.analysis.simulate.engine.plan import FREE, INSIDE, Draft
 from tileprof.devices import Device
 from tileprof.errors import UserError
 

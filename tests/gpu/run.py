@@ -163,6 +163,7 @@ STEPS = (
         limit_s=200,
         alone=True,
     ),
+    suite("launches", "runtime/programs/test_runtime_launches.py", likely_s=40, limit_s=120),
     suite("runtime_networks", "runtime/networks/test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
     suite("runtime_sizes", "runtime/chains/test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
     script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),

@@ -7,7 +7,10 @@ import pytest
 
 from tests.support.warm import commands
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first one needs a third less processor time: it has no user interface."""
+
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -36,7 +39,7 @@ def chromium():
     """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
-        pytest.skip("no chromium on this machine: apt-get install chromium")
+        pytest.skip("no chromium on this machine: apt-get install chromium-headless-shell")
     if not _open:
         driver = playwright.sync_playwright().start()
         _open.append((driver, Windows(driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS))))

@@ -21,7 +21,7 @@ def test_what_is_there_is_not_made_again(tmp_path) -> None:
     assert building.cached(folder, FILES, lambda _: pytest.fail("made again"), "a thing") == folder
 
 
-def test_another_process_that_was_first_is_believed(tmp_path) -> None:
+def test_the_build_of_another_process_that_was_first_is_used(tmp_path) -> None:
     folder = tmp_path / "key"
 
     def beaten(work) -> None:

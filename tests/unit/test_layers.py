@@ -1,6 +1,7 @@
-"""No part of the package imports a part that comes later in the data flow."""
+"""No part of the package imports a part that comes later in the data flow, and folders stay small."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def modules():
             yield ".".join((prefix, *parts)), path
 
 
-def imported(name, source):
+def imported_names(name, source):
     """Return the dotted names that a module imports anywhere in it: top level, functions, TYPE_CHECKING blocks."""
     package = name.removesuffix(".__init__").split(".") if name.endswith(".__init__") else name.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
@@ -90,7 +91,7 @@ def part(name):
 def breaches(name, source):
     """Return the imports that the rules forbid, as sentences."""
     mine = part(name)
-    for other in sorted(set(imported(name, source))):
+    for other in sorted(set(imported_names(name, source))):
         if other.split(".")[0] in {"analysis", "viz"}:
             yield f"{name} imports {other}: it is tileprof.{other}"
         elif (theirs := part(other)) not in {None, mine, "tileprof"} | ALLOWED[mine]:
@@ -112,7 +113,7 @@ def test_helpers_of_tests_are_imported_by_their_full_names_and_no_test_imports_a
     wrong = []
     for path in paths:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for other in set(imported(name, path.read_text())):
+        for other in set(imported_names(name, path.read_text())):
             last = other.split(".")[-1]
             if last.startswith("test_") and other.startswith(("tests.", "test_")):
                 wrong.append(f"{name} imports {other}, which is a test")
@@ -157,3 +158,15 @@ def test_a_forbidden_import_is_found_wherever_it_stands(name, source):
 )
 def test_an_allowed_import_is_let_through(name, source):
     assert list(breaches(name, source)) == []
+
+
+def test_no_folder_has_more_than_twenty_modules():
+    """More are no list that a newcomer reads: a subject among them becomes a folder."""
+    sources = {".py", ".js", ".cu", ".cuh", ".h", ".cc", ".cpp"}
+    modules = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for part in ("tileprof", "analysis", "viz", "tests")
+        for path in (ROOT / part).rglob("*")
+        if path.suffix in sources and path.name != "__init__.py"
+    )
+    assert {folder: count for folder, count in modules.items() if count > 20} == {}

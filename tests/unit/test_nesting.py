@@ -38,7 +38,7 @@ def test_as_many_levels_as_are_allowed_are_read_and_one_more_is_not(opening):
 
 
 @pytest.mark.parametrize("text", ["]]]]" + "[" * 100, '"[', "[" * 65 + '"', '"\\', "\\" * 100 + "[" * 65])
-def test_what_is_no_json_is_refused_too(text):
+def test_invalid_json_is_refused_too(text):
     with pytest.raises(ValueError, match=r"levels|Expecting|Unterminated|Invalid"):
         parse_json(text)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tileprof.cli.verb import Verb
 
 VERBS = ("record", "times", "report", "view", "simulate", "diff", "export", "verify", "run", "doctor")
-"""Names of verbs, in the order of use; the verb lives in the module ``tileprof.cli.verbs.<name>``."""
+"""Names of verbs, in the order of use; a verb is in the module ``tileprof.cli.verbs.<name>``."""
 
 BAD_USAGE, OUR_FAILURE = 2, 70
 """70 is EX_SOFTWARE of sysexits.h."""

@@ -15,7 +15,7 @@ from tileprof.examples.parts.common import building, positive, print_result, ste
 STIFFNESS, DAMPING, GRAVITY, STEP_S = 120.0, 0.02, 9.81, 2e-3
 
 SPRINGS = ((0, 1), (1, 0), (1, 1), (1, -1), (0, 2), (2, 0))
-"""Rows and columns from a spring's one end to the other."""
+"""Distance in rows and columns between the ends of a spring."""
 
 
 class Cloth:

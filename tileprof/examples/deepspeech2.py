@@ -15,7 +15,7 @@ from tileprof.examples.parts.common import building, forward, parser, positive, 
 nn = torch.nn
 
 BINS, LETTERS, CHANNELS = 161, 29, 32
-"""Frequencies of a frame (20 ms at 16 kHz), what a step may say, and channels of the convolutions."""
+"""Frequencies of a frame (20 ms at 16 kHz), possible outputs of a step, and channels of the convolutions."""
 
 
 class Bidirectional(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here

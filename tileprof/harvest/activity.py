@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES: Final = 16 << 20
 _MARKER: Final = "spin_kernel"
-"""The kernel that ``torch.cuda._sleep`` launches, and no operator does."""
+"""The kernel that ``torch.cuda._sleep`` launches; no operator launches it."""
 
 
 @dataclass(frozen=True, slots=True)

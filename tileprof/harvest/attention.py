@@ -98,8 +98,8 @@ _BATCHES: Final = (1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 32, 64)
 def drawn(count: int, seed: int) -> NDArray[np.int64]:
     """Return different cases, training ones in all passes."""
     random = np.random.default_rng(seed)
-    chosen: dict[tuple[int, ...], None] = {}
-    while len(chosen) < count:
+    cases: dict[tuple[int, ...], None] = {}
+    while len(cases) < count:
         dtype = int(random.choice(4, p=(0.2, 0.04, 0.41, 0.35)))
         batch, heads, size = (int(random.choice(some)) for some in (_BATCHES, _HEADS, _SIZES))
         keys = int(random.choice(_LENGTHS))
@@ -122,8 +122,8 @@ def drawn(count: int, seed: int) -> NDArray[np.int64]:
             continue
         case = (dtype, layout, batch, heads, kv_heads, queries, keys, size, value_size, causal, mask, dropout)
         for what in (Pass.TRAINING_FORWARD, Pass.BACKWARD) if training else (Pass.INFERENCE,):
-            chosen[int(what), *case] = None
-    return np.array(list(chosen)[:count], np.int64)
+            cases[int(what), *case] = None
+    return np.array(list(cases)[:count], np.int64)
 
 
 class Attention:

@@ -116,16 +116,18 @@ class Chain:
         """Return tensors that a stage reads before any has written them, each as its largest view; flat, where that
         does not hold the others.
         """
-        written: set[str] = set()
+        written_tensors: set[str] = set()
         first: dict[str, int] = {}
         views_of: dict[str, View] = {}
         for operator in self.operators:
-            reads = [view for role, view in operator.views().items() if role != "out" and view.tensor not in written]
+            reads = [
+                view for role, view in operator.views().items() if role != "out" and view.tensor not in written_tensors
+            ]
             for view in reads:
                 largest = views_of.get(view.tensor)
                 views_of[view.tensor] = view if largest is None or view.elements > largest.elements else largest
                 first[view.tensor] = min(first.get(view.tensor, view.offset), view.offset)
-            written.add(operator.out.tensor)
+            written_tensors.add(operator.out.tensor)
         for name, view in views_of.items():
             if first[name] < view.offset:  # no view begins where another does, and ends where that ends
                 views_of[name] = View.contiguous(name, (view.elements,), view.dtype)

@@ -148,7 +148,7 @@ LAUNCHES: Final = Table(
         Column("flops", "int64", "flop", "floating point operations (a multiply-add is two)"),
         Column("timing", "enum", "", "where duration_ns comes from", values=TIMINGS),
         Column("coverage", "enum", "", "how the accesses are known, worst of all operands", values=COVERAGES),
-        Column("note", "string", "", "what the recorder has to confess about this launch"),
+        Column("note", "string", "", "what the recorder does not know about this launch, and other remarks"),
         Column(
             "call",
             "string",

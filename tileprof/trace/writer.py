@@ -238,7 +238,7 @@ class TraceWriter:
             self._grow(len(tile))
 
     def note(self, text: str) -> None:
-        """Something the trace has to confess; said once however often it is noted."""
+        """Add a note to the trace; equal notes are written once."""
         with self._lock:
             self._check_open()
             self._notes[utf8(text)] = None

@@ -34,13 +34,13 @@ def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", re
     second, from which they part again. Lines that pass over columns are bent, and have a colour for each producer.
     ``reuse`` draws hazards of recycled memory too. Raises `UserError` above `MOST_TILES` tiles.
     """
-    chosen = sorted(set(launches))
-    tiles = [int(graph.tile_base[i + 1] - graph.tile_base[i]) for i in chosen]
+    launch_numbers = sorted(set(launches))
+    tiles = [int(graph.tile_base[i + 1] - graph.tile_base[i]) for i in launch_numbers]
     if sum(tiles) > MOST_TILES:
         raise UserError(f"{sum(tiles):,} tiles; a figure shows at most {MOST_TILES:,}: choose fewer launches")
-    place = {launch: column for column, launch in enumerate(chosen)}
+    place = {launch: column for column, launch in enumerate(launch_numbers)}
     links = graph.links
-    inside = links[links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
+    inside = links[links["producer"].isin(launch_numbers) & links["consumer"].isin(launch_numbers)]
     if not reuse:
         inside = inside[~inside["reuse"]]
     lines = _Lines()
@@ -52,14 +52,14 @@ def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", re
         has_parent[b] |= graph.blocks[block].set_of >= 0
         lines.add(graph.blocks[block], (a, b), (tiles[a], tiles[b]))
     figure = go.Figure(lines.traces())
-    for column, launch in enumerate(chosen):
+    for column, launch in enumerate(launch_numbers):
         figure.add_trace(_nodes(graph, launch, column, has_parent[column]))
     for name, colour in (("needs tiles shown here", _TILE), ("needs none of them", _FREE)):
         figure.add_trace(
             go.Scatter(x=[None], y=[None], mode="markers", name=name, marker={"size": 10, "color": colour})
         )
-    names = [launch_title(graph, launch) for launch in chosen]
-    ticks = {"tickmode": "array", "tickvals": list(range(len(chosen))), "ticktext": names, "tickangle": 45}
+    names = [launch_title(graph, launch) for launch in launch_numbers]
+    ticks = {"tickmode": "array", "tickvals": list(range(len(launch_numbers))), "ticktext": names, "tickangle": 45}
     figure.update_xaxes(title="launches, in the order of the program", showgrid=False, zeroline=False, **ticks)
     figure.update_yaxes(visible=False, autorange="reversed")
     return dressed(figure, title, height=680, top=64)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.engine.plan import Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes, Placement
 
@@ -103,9 +103,9 @@ class AcsSoftware(Options):
     events: int = option(0, "1: order by events on the GPU, 0: by host threads that wait", most=1)
     record_ns: float = option(RECORD_NS, "ns of host time to record an event (events=1)")
     wait_ns: float = option(WAIT_NS, "ns of host time to make a stream wait for an event (events=1)")
-    hop_ns: float | None = option(None, "ns more where another stream is awaited (events=1: 1000; captured=1: 417)")
-    beside_ns: float = option(BESIDE_NS, "ns more for each other branch that may run beside (captured=1)")
-    beside_share: float = option(BESIDE_SHARE, "share of its time that a kernel loses instead, where that is more")
+    hop_ns: float | None = option(None, "additional ns if another stream is awaited (events=1: 1000; captured=1: 417)")
+    beside_ns: float = option(BESIDE_NS, "additional ns for each branch that may run beside (captured=1)")
+    beside_share: float = option(BESIDE_SHARE, "share of its time that a kernel loses instead, if that is more")
     queued: int = option(0, "1: a thread beside the program's issues (events=1)", most=1)
     queue_ns: float = option(QUEUE_NS, "ns of the program's own thread to queue a launch (queued=1)")
     captured: int = option(

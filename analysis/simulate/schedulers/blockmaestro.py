@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tileprof.analysis.simulate.plan import READY, Draft
+from tileprof.analysis.simulate.engine.plan import READY, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.schedulers.bloom import Relation, with_links
 
@@ -49,7 +49,7 @@ class BlockMaestro(Options):
     counter: int = option(63, "most parents that a tile's counter holds")
     entries: int = option(3584, "dependencies of a launch that the buffer on the chip holds")
     update_ns: float = option(20.0, "ns from the end of a parent to a tile that waits for it")
-    memory_ns: float = option(600.0, "the same in ns, of a launch whose dependencies lie in memory")
+    memory_ns: float = option(600.0, "the same for a launch whose dependencies are in memory")
     gap_ns: float | None = option(None, "ns to launch a kernel ahead; the device's launch gap by default")
     issue_ns: float | None = option(None, "ns of host time per launch; the device's figure for one thread by default")
     static: int = option(1, "1: pairs in no regular pattern wait for whole launches, 0: for recorded bytes", most=1)

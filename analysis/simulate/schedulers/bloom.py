@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.problem import Problem
-from tileprof.analysis.simulate.bloom import (
+from tileprof.analysis.simulate.engine.plan import INSIDE, READY, Draft
+from tileprof.analysis.simulate.filters.bloom import (
     Bits,
     Filters,
     Touched,
@@ -21,7 +22,6 @@ from tileprof.analysis.simulate.bloom import (
     pair_bits,
     touched,
 )
-from tileprof.analysis.simulate.plan import INSIDE, READY, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.problem import successors
-from tileprof.analysis.simulate.engine import Outcome, Room
-from tileprof.analysis.simulate.plan import READY, Deciding, Draft, Plan
+from tileprof.analysis.simulate.engine.event_loop import Outcome, Room
+from tileprof.analysis.simulate.engine.plan import READY, Deciding, Draft, Plan
 from tileprof.analysis.simulate.rings import Rings, run
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.workers import first_begins, workers
@@ -79,18 +79,16 @@ class Ccks(Options):
     bypass: int = option(1, "parents of tiles that start without the CPU, at most; 0: none")
     local_ns: float = option(700.0, "ns from the end of a parent to a tile that the GPU starts by itself")
     fetch_ns: float | None = option(None, "ns of a worker's time per tile; 100, with depth the device's read of a word")
-    depth: int = option(
-        0, "tiles that a worker is sent and has not completed, 0: tiles are not tied to workers", most=12
-    )
-    overwrite: int = option(0, "1: overwrite commands that are not taken, with a depth of 2 or more", most=1)
-    urgent: int = option(-1, "a launch of the program that goes first, with a depth; -1: none", least=-1)
+    depth: int = option(0, "most tiles in a worker's ring, 0: tiles are not tied to workers", most=12)
+    overwrite: int = option(0, "1: overwrite commands that no worker has taken (depth of 2 or more)", most=1)
+    urgent: int = option(-1, "number of a launch of the urgent program (with a depth); -1: none", least=-1)
 
     def with_options(self, options: Mapping[str, str]) -> Self:
         """Return what deals tiles into rings where ``depth``, or what asks for one, is given."""
-        chosen = super().with_options(options)
-        if not (chosen.depth or chosen.overwrite or chosen.urgent >= 0):
-            return chosen
-        in_rings = _CcksInRings(**vars(chosen) | {"depth": chosen.depth or _DEPTH})
+        configured = super().with_options(options)
+        if not (configured.depth or configured.overwrite or configured.urgent >= 0):
+            return configured
+        in_rings = _CcksInRings(**vars(configured) | {"depth": configured.depth or _DEPTH})
         if in_rings.overwrite and in_rings.depth < _DEPTH:
             raise UserError(f"scheduler ccks: overwrite=1 takes depth=2 or more, not {in_rings.depth}")
         return cast("Self", in_rings)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.problem import Problem
-from tileprof.analysis.simulate.plan import INSIDE, Draft
+from tileprof.analysis.simulate.engine.plan import INSIDE, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.arrays.ragged import group_starts, ragged
 

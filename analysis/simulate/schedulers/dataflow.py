@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import READY, Draft
+from tileprof.analysis.simulate.engine.plan import READY, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 PRODUCER, CONSUMER, CRITICAL = range(3)
@@ -35,7 +35,7 @@ class Dataflow(Options):
     signal_ns: float = option(0.0, "ns from the end of a parent to a tile that waits for it")
     gap_ns: float = option(0.0, "ns to begin with a launch")
     priority: int = option(PRODUCER, "0 producer, 1 consumer, 2 critical path", most=CRITICAL)
-    first: int = option(0, "1: kinds of launches seen first run behind barriers", most=1)
+    first: int = option(0, "1: the first launch of each kind runs behind barriers", most=1)
 
     def draft(self, program: Program) -> Draft:
         n = program.count

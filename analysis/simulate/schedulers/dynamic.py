@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import READY, Deciding, Draft
+from tileprof.analysis.simulate.engine.plan import READY, Deciding, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 SCHEDULERS_PER_SM = 4
@@ -22,7 +22,7 @@ class PersistentDynamic(Options):
     to a scheduler, and ``deliver_ns``, from there through a queue to a worker, are an L2 round trip each, about 0.35 us
     (Luo et al. 2024, arXiv:2402.13499); ``decide_ns``, a scheduler's time per tile, and ``fetch_ns``, a worker's for
     the tile's description, are assumed, not measured. All launches are tasks of one kernel, whose workers are
-    alike (`tileprof.analysis.simulate.state.Room.of_one_kernel`).
+    alike (`tileprof.analysis.simulate.engine.state.Room.of_one_kernel`).
 
     ``scheduler_sms`` 0 and ``decide_ns`` 0 are the runtime's ``persistent-dynamic``: there the tile that brings
     the last input of another puts it into a queue, and no SM is set apart. ``persistent`` has static lists.

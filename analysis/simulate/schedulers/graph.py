@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.engine.plan import Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 
@@ -25,7 +25,7 @@ class Graph(Options):
     name: ClassVar[str] = "graph"
 
     gap_ns: float | None = option(None, "ns between dependent nodes; the device's by default")
-    issue_ns: float | None = option(None, "ns between nodes that begin; the device's by default")
+    issue_ns: float | None = option(None, "least ns between the starts of two nodes; the device's by default")
     dependencies: int = option(0, "1: edges from dependencies, 0: from stream order", most=1)
 
     def draft(self, program: Program) -> Draft:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from tileprof.analysis.bounds.problem import successors
-from tileprof.analysis.simulate.engine import Outcome, Room
+from tileprof.analysis.simulate.engine.event_loop import Outcome, Room
+from tileprof.analysis.simulate.engine.plan import READY, Draft, Plan
 from tileprof.analysis.simulate.inlining import PRINTED, Inlining, run
-from tileprof.analysis.simulate.plan import READY, Draft, Plan
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 from tileprof.analysis.simulate.workers import first_begins, workers
 
@@ -39,11 +39,13 @@ class Inline(Options):
     name: ClassVar[str] = "inline"
 
     policy: int = option(
-        0, "0: the rule decides, 1: spawn every tile, 2: run every tile inline, 3: the printed rule", most=PRINTED
+        0,
+        "0: the rule decides, 1: spawn every tile, 2: run every tile inline, 3: the rule as the paper prints it",
+        most=PRINTED,
     )
     spawn_ns: float = option(700.0, "ns from the end of a tile to the queue of those spawned")
     fetch_ns: float = option(100.0, "ns of a worker's time to take a tile from the queue")
-    reload_ns: float = option(0.0, "ns that an inline tile spares, at most its life")
+    reload_ns: float = option(0.0, "ns that a tile saves if it runs inline, at most its duration")
 
     def draft(self, program: Program) -> Draft:
         return Draft(program.count, gate=[READY] * program.count, one_kernel=True)

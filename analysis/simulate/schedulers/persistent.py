@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import INSIDE, Draft
+from tileprof.analysis.simulate.engine.plan import INSIDE, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 
@@ -20,8 +20,8 @@ class Persistent(Options):
     Lists are dealt in launch order, each tile to the worker that is free first by the tiles' durations, as the runtime
     deals them by its model. ``signal_ns``, from a tile's end to a worker that waits for it, was measured on an H200
     inside that kernel (0.7 us: fence, atomic and poll through L2). All launches are tasks of one kernel, whose workers
-    are alike and run several small tiles side by side (`tileprof.analysis.simulate.state.Room.of_one_kernel`). Kernels
-    that hand tiles out while they run (Cheng et al., arXiv:2512.22219) are ``persistent-dynamic``.
+    are alike and run several small tiles side by side (`tileprof.analysis.simulate.engine.state.Room.of_one_kernel`).
+    Kernels that hand tiles out while they run (Cheng et al., arXiv:2512.22219) are ``persistent-dynamic``.
 
     | rule | source | here | worth |
     |---|---|---|---|

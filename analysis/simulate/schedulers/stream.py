@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.engine.plan import Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 

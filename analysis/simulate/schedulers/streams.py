@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import Draft, Queues
+from tileprof.analysis.simulate.engine.plan import Draft, Queues
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 IN_TURN, OLDEST, CRITICAL = range(3)
@@ -40,7 +40,7 @@ class Streams(Options):
     queues: int = option(8, "queues in use", least=1)
     gap_ns: float | None = option(None, "ns between dependent launches; the device's by default")
     issue_ns: float | None = option(None, "ns of host time per launch; the device's figure for one thread by default")
-    sync_ns: float = option(1000.0, "ns more where an event of another queue is awaited")
+    sync_ns: float = option(1000.0, "additional ns if the launch waits for an event of another queue")
     hardware: int = option(0, "queues that the GPU watches at a time, 0: all")
     quantum_ns: float = option(100_000.0, "ns between changes of the queues that are watched", least=1.0)
     priority: int = option(IN_TURN, "0 in turn, 1 oldest launch first, 2 longest path first", most=CRITICAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tileprof.analysis.simulate.plan import READY, Draft, Nodes
+from tileprof.analysis.simulate.engine.plan import READY, Draft, Nodes
 from tileprof.analysis.simulate.scheduler import Options, Program, option
 
 
@@ -32,7 +32,7 @@ class Wireframe(Options):
     nodes: int = option(512, "tiles in the node buffer", least=1)
     pending: int = option(256, "tiles in the buffer of pending updates")
     signal_ns: float = option(20.0, "ns from the end of a parent to a tile that waits for it")
-    spill_ns: float = option(600.0, "ns more where the update went to memory")
+    spill_ns: float = option(600.0, "additional ns if the update went to memory")
 
     def draft(self, program: Program) -> Draft:
         n = program.count

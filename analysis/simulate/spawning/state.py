@@ -49,7 +49,7 @@ FIRST = 32
 """Queues whose first grid takes longer."""
 
 WINDOWS = 8
-"""That are kept, of which the last six whole ones are read (spawn.cuh)."""
+"""Number of windows that are kept; the last six whole ones are read (spawn.cuh)."""
 
 
 class State(NamedTuple):

@@ -53,8 +53,10 @@ def go_on(w: Work, o: Costs, z: State, first: int, when: float) -> None:
 
 @internal
 def in_step(w: Work, t: int, threads: int) -> float:
-    """Return how long an item of thread t takes where so many threads of a warp do theirs at a time: as long as the
-    longest. Items take the longest time of a child tile or next to none, with the mean of one thread.
+    """Return how long an item of thread t takes where ``threads`` threads of a warp do theirs at a time: as long as the
+    longest.
+
+    Items take the longest time of a child tile or next to none, with the mean of one thread.
     """
     if w.longest_ns[t] <= w.item_ns[t]:
         return float(w.item_ns[t])

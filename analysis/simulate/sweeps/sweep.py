@@ -73,9 +73,9 @@ def sweep_of(text: str) -> Sweep:
     parts = rest.split(":")
     if not equals or len(parts) != 3 or not parts[2].isdecimal() or not 2 <= int(parts[2]) <= MOST_POINTS:
         raise UserError(f"--sweep {text!r} is not key=a:b:n, such as gap_ns=0:5000:11 (n from 2 to {MOST_POINTS:,})")
-    option_types = {name: whole for chosen in SCHEDULERS.values() for name, whole in chosen.options().items()} | {
-        SMS: True
-    }
+    option_types = {
+        name: whole for scheduler_class in SCHEDULERS.values() for name, whole in scheduler_class.options().items()
+    } | {SMS: True}
     pairs = [plain_key("--sweep", key, part, option_types) for part in parts[:2]]
     key = pairs[0][0]
     if key not in option_types:
@@ -194,10 +194,10 @@ def without(text: str, key: str) -> str:
 def _point(simulator: Simulator, source: Source, job: _Job) -> Point:
     texts, sms = job
     try:
-        chosen = source.simulator(sms, simulator.graph) if sms else simulator
+        point_simulator = source.simulator(sms, simulator.graph) if sms else simulator
     except UserError as refused:  # a launch does not fit on such a GPU
         return [_refusal(text, refused) for text in texts]
-    return [_ran(chosen, text) for text in texts]
+    return [_ran(point_simulator, text) for text in texts]
 
 
 def _ran(simulator: Simulator, text: str) -> dict[str, Any]:

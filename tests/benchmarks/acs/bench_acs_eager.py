@@ -120,11 +120,11 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     rows = simulated()
     lines = [*table(rows)]
     print("\n".join(lines))
-    if chosen.write:
+    if options.write:
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
         put(ROOT / "docs/acs.md", BLOCK, lines)
 

@@ -20,9 +20,9 @@ from tests.support.synthetic_graphs import block, durations, graph
 from tileprof.analysis.bounds.list_schedule import list_schedule
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate.clocks import FULL, Sharing
-from tileprof.analysis.simulate.engine import Room, run
-from tileprof.analysis.simulate.plan import INSIDE, READY, Draft
+from tileprof.analysis.simulate.engine.clocks import FULL, Sharing
+from tileprof.analysis.simulate.engine.event_loop import Room, run
+from tileprof.analysis.simulate.engine.plan import INSIDE, READY, Draft
 
 LAUNCHES, PARENTS = 20, 10
 

@@ -182,11 +182,11 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     rows, look_ups = comparison()
     lines = [*table(rows), "", f"Look-ups take {look_ups:.1f} times as long as from one block."]
     print("\n".join(lines))
-    if chosen.write:
+    if options.write:
         put(ROOT / "docs/bloom.md", BLOCK, lines)
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import SCHEDULERS, Simulator
-from tileprof.analysis.simulate.bloom import Filters, filter_words, touched
-from tileprof.analysis.simulate.filter_graph import against, filter_graph
-from tileprof.analysis.simulate.inserted import WINDOW, answers
+from tileprof.analysis.simulate.filters.bloom import Filters, filter_words, touched
+from tileprof.analysis.simulate.filters.filter_graph import against, filter_graph
+from tileprof.analysis.simulate.filters.inserted import WINDOW, answers
 from tileprof.trace import load
 from tileprof.trace.filters import LaunchFilters, StoredFilters
 

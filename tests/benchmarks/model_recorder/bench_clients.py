@@ -32,7 +32,12 @@ from measuring import header, table
 
 RECORDED = GOLDEN / "clients"
 LISTS = {"first": "held_out.json", "second": "held_out_second.json", "third": "held_out_third.json"}
-SETS = {"clients": "used for rules", "held_out": "held out", "held_out_second": "of a second draw"}
+SETS = {
+    "clients": "programs of users",
+    "held_out": "of a first draw",
+    "held_out_second": "of a second draw",
+    "held_out_third": "of a third draw, held out",
+}
 """Results files, and what the page calls their programs."""
 LIMIT_S = 900
 RESULTS = Path(__file__).parents[1] / "results"
@@ -73,7 +78,7 @@ def durations(mine, theirs):
     return float(np.median(errors)) if errors else float("nan"), total
 
 
-def known(mine, theirs):
+def without_conservative_pairs(mine, theirs):
     """Both sides without pairs of launches whose recording is conservative."""
     unknown = set(np.flatnonzero(theirs.launches.coverage.to_numpy() == "conservative").tolist())
     counterpart, _ = counterparts(mine.launches, theirs.launches)
@@ -97,7 +102,7 @@ def result(name, script, folder):
         }  # fmt: skip
         return row, {}
     mine = side(trace, int(theirs.launches.granule.iloc[0]))
-    agreement, of_all = compare(name, *known(mine, theirs)), compare(name, mine, theirs)
+    agreement, of_all = compare(name, *without_conservative_pairs(mine, theirs)), compare(name, mine, theirs)
     median, total = durations(mine, theirs)
     row = {
         "program": name, "launches": list(agreement.launches), "pairs": list(agreement.pairs), "both": agreement.both,

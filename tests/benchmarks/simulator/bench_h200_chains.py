@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))  # the builders of the unit t
 
 from tests.support.synthetic_graphs import Boxes, block, footprint, graph, trace
 from tileprof.analysis.simulate import MODELS, Simulator, scheduler
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.engine.plan import Draft
 from tileprof.devices import get
 
 ROOT = Path(__file__).parents[3]

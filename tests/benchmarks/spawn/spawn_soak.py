@@ -43,20 +43,20 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("runs", type=int)
     parser.add_argument("names", nargs="*")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program")
         flags = ["-std=c++17", "-O2", "-w", "-include", EMULATED, "-x", "c++"]
         subprocess.run(["g++", *flags, SOURCES / "program.cu", "-o", program], check=True)
-        names = chosen.names or [
+        names = options.names or [
             json.loads(line)["name"]
             for line in subprocess.run(
                 [program, "--no-search", "1", str(SCALE)], capture_output=True, text=True, check=True
             ).stdout.splitlines()[1:]
         ]
         for name in names:
-            launched, complaints = soaked(program, name, chosen.runs)
-            ran = chosen.runs // PER_PROCESS * PER_PROCESS
+            launched, complaints = soaked(program, name, options.runs)
+            ran = options.runs // PER_PROCESS * PER_PROCESS
             print(
                 f"{name:22s} {RULES} rules, {ran:,} runs each, {launched:,} launches, wrong: {len(complaints)}",
                 *complaints,

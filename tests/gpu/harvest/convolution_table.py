@@ -31,6 +31,7 @@ from tileprof.record.model.tiles.convolutions import (
     learned,
 )
 from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
+from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 
 ROOT = Path(__file__).resolve().parents[3]
 HELD_OUT_RESULTS = ROOT / "tests" / "benchmarks" / "results" / "convolutions_held_out.json"
@@ -110,7 +111,7 @@ def main_slices(launches, key):
     """Return the slices of k of the kernel of a call."""
     for name, (x, y, z, *cluster, registers, shared), grid, ns in launches:
         if parse_name(name).role == Role.PRODUCT:
-            launch = convolution_table.MeasuredLaunch(name, grid, (x, y, z), tuple(cluster), registers, shared, ns)
+            launch = MeasuredLaunch(name, grid, (x, y, z), tuple(cluster), registers, shared, ns)
             return min(MOST_SLICES, launch_grids.slices(launch, key))
     return 1
 

@@ -27,7 +27,7 @@ PROGRAMS = Path(__file__).parents[1] / "measuring" / "recorder" / "measure_cover
 
 
 @pytest.mark.parametrize(("name", "coarse"), [("grouped_mm", 0), ("unet", 1)])
-def test_what_changed_is_recorded_and_at_most_so_many_launches_stand_for_whole_tensors(record, name, coarse):
+def test_all_changes_are_recorded_and_few_launches_cover_whole_tensors(record, name, coarse):
     result = record(sys.executable, PROGRAMS, "--child", name, capture_only=True, verify=True, passes=("accesses",))
     assert result.code == 0
     assert ", 0 of them outside every recorded write" in result.said

@@ -41,7 +41,7 @@ def partial(path):
     return trace
 
 
-def test_a_kernel_that_faults_on_its_own_is_said_and_what_ran_before_is_there(record, tmp_path):
+def test_a_faulting_kernel_is_reported_and_earlier_launches_are_kept(record, tmp_path):
     result = record(compiled(tmp_path), passes=("accesses",))
     assert (result.code, result.output) == (3, "cudaErrorIllegalAddress\n")
     assert "one of its kernels faulted" in result.said
@@ -60,7 +60,7 @@ def test_a_program_that_kills_itself_leaves_a_partial_trace_and_is_not_run_again
     assert partial(result.path).launches.grid_x.tolist() == [4, 5]
 
 
-def test_a_program_that_runs_out_of_memory_and_profiles_itself_is_told_so(record, tmp_path):
+def test_a_program_that_runs_out_of_memory_and_profiles_itself_gets_a_message(record, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(SELFISH)
     result = record(sys.executable, script)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tileprof.analysis.simulate.inserted import inserted_report
+from tileprof.analysis.simulate.filters.inserted import inserted_report
 from tileprof.record.cuda.installation import gpu, selftest
 from tileprof.record.filter_settings import FilterSettings
 from tileprof.trace import load

@@ -58,7 +58,7 @@ def stop():
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
-def test_nodes_are_told_apart_or_said_not_to_be_and_no_changed_byte_is_missed(record, tmp_path, name):
+def test_nodes_are_distinguished_or_marked_and_no_changed_byte_is_missed(record, tmp_path, name):
     script = tmp_path / "program.py"
     script.write_text(HEAD + MARKS + PROGRAMS[name] + "\nsys.stdout.write(f'{out.item():.3e}')\n")
     result = record(sys.executable, script, capture_only=True, passes=("accesses",))

@@ -57,7 +57,7 @@ def test_block_times_lie_within_the_launch_and_on_the_chip(record, program):
     assert times.sm.between(0, trace.device.sms - 1).all()
 
 
-def test_a_full_arena_is_said_and_stays_a_superset(record, golden):
+def test_a_full_arena_is_reported_and_stays_a_superset(record, golden):
     result = record(*golden("gemm_fp32"), passes=("accesses",), arena_bytes=1 << 16, verify=True)
     trace = load(result.path)
     assert "conservative" in set(trace.launches.coverage)

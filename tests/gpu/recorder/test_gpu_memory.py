@@ -26,7 +26,7 @@ ALLOCATORS = {
 
 
 @pytest.mark.parametrize("name", list(ALLOCATORS))
-def test_no_byte_is_missed_and_none_belongs_to_nobody(record, tmp_path, monkeypatch, name):
+def test_no_byte_is_missed_and_each_belongs_to_a_buffer(record, tmp_path, monkeypatch, name):
     for key, value in ALLOCATORS[name].items():
         monkeypatch.setenv(key, value)
     script = tmp_path / "program.py"

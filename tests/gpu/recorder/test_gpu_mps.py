@@ -32,7 +32,7 @@ def server(tmp_path_factory, monkeypatch):
 
 @pytest.mark.parametrize("share", ["100", "25"])
 @pytest.mark.usefixtures("server")
-def test_a_client_is_recorded_on_the_share_that_it_has_and_told_what_its_times_are(tmp_path, monkeypatch, share):
+def test_a_client_is_recorded_on_its_share_with_a_note_about_times(tmp_path, monkeypatch, share):
     """In processes of their own, since this one has loaded the driver before there was a server."""
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share)
     program = tmp_path / "program.py"

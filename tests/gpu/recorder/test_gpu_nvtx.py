@@ -72,7 +72,7 @@ def test_launches_of_a_pytorch_program_inside_matching_ranges_are_recorded(recor
     assert patch == "range" or (trace.launches.duration_ns > 0).all()
 
 
-def test_a_program_without_a_matching_range_is_told_which_it_has(record, tmp_path):
+def test_a_program_without_a_matching_range_gets_the_names_of_its_ranges(record, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(SCRIPT.partition("graph =")[0])
     with pytest.raises(

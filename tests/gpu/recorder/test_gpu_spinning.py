@@ -31,7 +31,7 @@ def of(trace, kernel):
 
 
 @pytest.mark.parametrize("way", ["streams", "plain", "host"])
-def test_a_kernel_that_a_later_launch_or_the_host_lets_go_is_given_up_and_goes_on(record, program, way):
+def test_a_kernel_that_a_later_launch_or_the_host_releases_is_set_aside_and_continues(record, program, way):
     result = record(*program(way), passes=("accesses",), wait_s=1)
     assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
     assert "spins has not ended in 1 s: it may wait for a later launch" in result.said

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.synthetic_graphs import write_mlp
-from tileprof.analysis.simulate.bloom import Filters, filter_words, touched
-from tileprof.analysis.simulate.filter_graph import BASIS
+from tileprof.analysis.simulate.filters.bloom import Filters, filter_words, touched
+from tileprof.analysis.simulate.filters.filter_graph import BASIS
 from tileprof.cli.entry import main
 from tileprof.trace import filters, load
 

@@ -27,7 +27,7 @@ def block_recording(tmp_path_factory):
     return tileprof.load(path)
 
 
-def test_a_block_is_recorded_and_nothing_behind_it(block_recording):
+def test_only_the_block_is_recorded(block_recording):
     assert block_recording.complete
     assert block_recording.device.name.startswith("H100")
     assert list(block_recording.launches["op"].astype(str))[-2:] == ["aten::mm", "aten::relu"]
@@ -102,7 +102,7 @@ def test_the_documented_line_reads_the_tables(block_recording, library, monkeypa
     assert len(rows) > 0
 
 
-def test_capture_outside_of_a_recording_says_once_that_it_records_nothing(tmp_path):
+def test_capture_outside_of_a_recording_warns_once(tmp_path):
     source = "import tileprof\nfor _ in range(2):\n    with tileprof.capture():\n        pass"
     result = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert result.stderr.count("records nothing by itself") == 1
@@ -121,7 +121,7 @@ def test_a_block_that_raises_leaves_a_partial_trace(tmp_path):
     assert "RuntimeError: " in trace.manifest["reason"]
 
 
-def test_a_trace_that_exists_is_not_overwritten_without_being_told(block_recording):
+def test_an_existing_trace_is_only_overwritten_on_request(block_recording):
     with pytest.raises(UserError, match="force"), tileprof.record(block_recording.path):
         compute()
 

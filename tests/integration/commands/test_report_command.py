@@ -221,7 +221,7 @@ def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path,
     assert last in text.split("Next: ")[-2]
 
 
-def test_a_trace_that_nobody_writes_is_watched_once(mlp):
+def test_a_finished_trace_is_watched_once(mlp):
     result = report(mlp, "--watch")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == report(mlp).stdout
@@ -232,7 +232,7 @@ def test_a_watch_of_nothing_and_a_watch_for_programs_are_refused(mlp, tmp_path):
     assert "--watch and --json exclude each other" in report(mlp, "--watch", "--json").stderr
 
 
-def test_what_a_recorder_on_a_gpu_cannot_know_is_not_called_nought(mlp):
+def test_unknown_values_of_a_recording_on_a_gpu_are_not_shown_as_zero(mlp):
     golden = Path(__file__).parents[2] / "golden" / "gemm_pair.tileprof"
     golden_report, modelled = report(golden).stdout, report(mlp).stdout
     assert "arithmetic not recorded" in golden_report
@@ -241,7 +241,7 @@ def test_what_a_recorder_on_a_gpu_cannot_know_is_not_called_nought(mlp):
     assert re.search(r"^compute ", modelled, re.MULTILINE)
 
 
-def test_filters_that_blocks_filled_are_asked_and_their_cost_is_said(tmp_path):
+def test_filters_that_blocks_filled_are_queried_and_their_cost_is_reported(tmp_path):
     """Filters of the first launch are full, the others empty: only dependencies on the first are found."""
     path = write_mlp(tmp_path / "mlp.tileprof", layers=2, tokens=256, hidden=512)
     trace = load(path)

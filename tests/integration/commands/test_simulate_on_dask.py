@@ -55,14 +55,14 @@ def test_a_users_error_on_a_worker_is_the_users_error_here(address, tmp_path):
         fleet([Source(str(tmp_path / "gone.tileprof"))], ["stream"], None, address)
 
 
-def test_nothing_at_the_address_is_said_within_bounded_time(monkeypatch):
+def test_a_missing_cluster_is_reported_within_bounded_time(monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
     for address in ("tcp://127.0.0.1:9", "nowhere://at.all"):
         with pytest.raises(UserError, match="no Dask scheduler answers at"):
             dask_cluster.on_dask(address, abs, [1])
 
 
-def test_a_port_that_accepts_and_says_nothing_or_nonsense_is_said_within_bounded_time(monkeypatch):
+def test_a_port_that_answers_nothing_or_nonsense_is_reported_within_bounded_time(monkeypatch):
     monkeypatch.setattr(dask_cluster, "CONNECT_S", 1.0)
     for answer in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10):
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -85,7 +85,7 @@ def _answer(server, answer, records):
         pass  # closed, since the test is over
 
 
-def test_a_cluster_without_workers_is_said(monkeypatch):
+def test_a_cluster_without_workers_is_reported(monkeypatch):
     monkeypatch.setattr(dask_cluster, "WORKERS_S", 0.5)
     with (
         distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty,
@@ -107,7 +107,7 @@ def test_without_dask_the_command_names_what_to_install(monkeypatch):
         dask_cluster.on_dask(dask_cluster.LOCAL, abs, [1])
 
 
-def test_a_worker_that_dies_is_said(monkeypatch):
+def test_a_worker_that_dies_is_reported(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     with pytest.raises(UserError, match="died while they simulated"):
         dask_cluster.on_dask(dask_cluster.LOCAL, os._exit, [1])

@@ -121,7 +121,7 @@ def test_a_policy_for_other_operands_is_refused(mlp, good, tmp_path, capsys, nam
     assert "the policy is for another shape" in output
 
 
-def test_another_device_and_a_missing_guard_are_said(mlp, good, tmp_path, capsys):
+def test_another_device_and_a_missing_guard_are_reported(mlp, good, tmp_path, capsys):
     other = changed_copy(
         good,
         tmp_path / "other.json",
@@ -155,7 +155,7 @@ def test_addresses_aligned_to_less_are_refused(mlp, good, tmp_path, capsys):
         check_operands(from_dict(value), trace, [0, 1])
 
 
-def test_another_granule_and_other_allocations_are_said(mlp, good, tmp_path, capsys):
+def test_another_granule_and_other_allocations_are_reported(mlp, good, tmp_path, capsys):
     coarse = changed_copy(good, tmp_path / "coarse.json", lambda v: v["guard"].update(granule=512))
     assert main(["verify", str(coarse), str(mlp)]) == 0
     assert "made from accesses at a granule of 512 bytes; this trace's are at 1" in capsys.readouterr().out

@@ -187,3 +187,14 @@ def runs_rows(document: Row) -> Iterator[Sequence[str]]:
             f"{row['differing']:,}",
             "yes" if row["noticed"] else "no",
         )
+
+
+WAYS = {"graph": "`acs-graph`", "workers": "`acs --workers 8`"}
+WAYS_HEAD = ("program", "scheduler", "launches", "in graphs", "on other streams", "bits")
+
+
+def ways_rows(document: Row) -> Iterator[Sequence[str]]:
+    """Yield the cells of programs that ran with delays as graphs and by workers."""
+    for row in document["ways"]:
+        counts = (f"{row[key]:,}" for key in ("launches", "in_graphs", "spread"))
+        yield (f"`{row['program']}`", WAYS[row["way"]], *counts, "same" if row["same"] else "OTHER")

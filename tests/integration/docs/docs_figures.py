@@ -16,10 +16,12 @@ from tests.integration.docs.docs_results import (
     DEALT,
     PAGES,
     ROOT,
+    STREAMS,
     TABLES,
     acs_gains,
     mean,
     results,
+    streams,
     sum_of_mutants,
     with_tables,
 )
@@ -49,6 +51,7 @@ def figures() -> list[Figure]:
         *_of_acs(),
         *_of_dealing(),
         *_of_five_programs(),
+        *_of_cusync(),
         *_of_llama(),
     ]
 
@@ -98,7 +101,45 @@ def _of_chains() -> Iterator[Figure]:
     yield Figure(r"Convolution pairs gain (\d+)%", few[:1])
     predicted = [row for row in results("runtime")["rows"] if row["row"] == "persistent" and "predicted_gain" in row]
     near = sum(abs(row["predicted_gain"] - row["gain"]) <= 0.05 for row in predicted)
+    yield from _of_waits()
     yield Figure(r"(\d+) of the (\d+) (?:gains|rows of)", (str(near), str(len(predicted))))
+
+
+def ratios_of_chains(word: str, one: str, other: str) -> dict[str, float]:
+    """Return the times of one row over another, for chains of the persistent kernel whose names contain a word."""
+    chains = summary.by_chain(results("runtime")["rows"])
+    return {
+        name: rows[one]["us"] / rows[other]["us"]
+        for name, rows in chains.items()
+        if "persistent" in rows and word in name
+    }
+
+
+def _of_waits() -> Iterator[Figure]:
+    stages, kernel = "persistent-stages", "persistent"
+    steps = ((stages, "persistent-pdl"), ("persistent-pdl", kernel), (stages, "persistent-unsynchronised"))
+    pairs, products = (
+        [mean(ratios_of_chains(word, *step).values()) for step in steps] for word in ("convolutions", "MLP")
+    )
+    sentence = r"gains (\d+)%, and waits of tiles in one launch add (\d+)%. Without any waits the gain would be (\d+)%"
+    yield Figure(sentence, tuple(f"{100 * (ratio - 1):.0f}" for ratio in pairs))
+    own = [ratios_of_chains(word, stages, kernel).values() for word in ("convolutions", "MLP")]
+    yield Figure(r"Products gain (\d+)%, which", (f"{100 * (mean(own[1]) - 1):.0f}",))
+    yield Figure(r"PDL alone gains (\d+)%", (f"{100 * (products[0] - 1):.0f}",))
+    yield Figure(r"best ([\d.]+)x, least ([\d.]+)x", (f"{max(own[0]):.2f}", f"{min(own[0]):.3f}"))
+    least = f"{min(own[1]):.3f}", f"{products[2]:.3f}"
+    yield Figure(r"sizes\), least ([\d.]+)x. Without any wait it would be ([\d.]+)x", least)
+    yield Figure(r"no waits at all would make ([\d.]+)x", least[1:])
+    beside = {
+        name: (int(re.findall(r"(\d+) tokens?", name)[0]), ratio)
+        for name, ratio in ratios_of_chains("MLP", "PyTorch in a graph", kernel).items()
+    }
+    few = [ratio for tokens, ratio in beside.values() if tokens <= 128]
+    yield Figure(r"up to 128 tokens are ([\d.]+)x to ([\d.]+)x as fast", ends(few))
+    many = [ratio for tokens, ratio in beside.values() if tokens >= 256]
+    cells = f"{sum(ratio >= 1 for ratio in many)}", f"{len(many)}", f"{mean(many):.2f}", f"{min(many):.2f}"
+    sentence = r"2048 tokens (\d+) of (\d+), ([\d.]+)x in the mean, GPT-3 at 256 tokens ([\d.]+)x"
+    yield Figure(sentence, cells)
 
 
 def faster(model: str) -> float:
@@ -129,11 +170,10 @@ def share_of_pairs(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def _of_programs() -> Iterator[Figure]:
     words = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
-    sets = [results(name, BENCHMARKS) for name in ("clients", "held_out", "held_out_second")]
-    users, first, second = (f"{share_of_pairs(rows):.0%}" for rows in sets)
-    (draw_size,) = {words.get(len(rows), str(len(rows))) for rows in sets[1:]}
-    cells = (users, words.get(len(sets[0]), str(len(sets[0]))), first, second, draw_size)
-    yield Figure(r"the same in (\d+%) over (\w+) programs of users, in (\d+%) and (\d+%) over twice (\w+) that", cells)
+    users, third = (results(name, BENCHMARKS) for name in ("clients", "held_out_third"))
+    cells = (f"{share_of_pairs(users):.0%}", words.get(len(users), str(len(users))), f"{share_of_pairs(third):.0%}")
+    sentence = r"the same in (\d+%) over (\w+) programs of users, in (\d+%) over (\w+) that no rule was made for"
+    yield Figure(sentence, (*cells, words.get(len(third), str(len(third)))))
 
 
 def _of_acs() -> Iterator[Figure]:
@@ -205,6 +245,24 @@ def _of_five_programs() -> Iterator[Figure]:
         gains += [f"{percents[0]:.0f}", f"{percents[-1]:.0f}"]
     sentence = r"(\d+) to (\d+)% faster than stream order, (\d+) to (\d+)% faster than PyTorch in a CUDA graph"
     yield Figure(sentence, tuple(gains))
+
+
+def _of_cusync() -> Iterator[Figure]:
+    rows = streams()
+    cells = []
+    for way in STREAMS[1:]:
+        for word in ("MLP", "convolutions", "attention"):
+            gains = [us["graph"] / us[way] for chain, us in rows.items() if word in chain]
+            cells.append(f"{mean(gains):.3f}")
+    sentence = r"MLPs ([\d.]+)x, pairs of convolutions ([\d.]+)x, attention blocks ([\d.]+)x with programmatic launch; "
+    yield Figure(sentence + r"([\d.]+)x, ([\d.]+)x and ([\d.]+)x with two streams", tuple(cells))
+    gains = []
+    for row in results("exported_headers")["rows"].values():
+        (_, stream), *others = row["schedules"].items()
+        gains += [1 - each["us"] / stream["us"] for name, each in others if "wrong" not in name]
+    sentence = r"from ([-+\d]+)% to ([-+\d]+)% for (\w+) chains"
+    words = WORDS[len(results("exported_headers")["rows"])]
+    yield Figure(sentence, (f"{100 * min(gains):+.0f}", f"{100 * max(gains):+.0f}", words))
 
 
 def _of_llama() -> Iterator[Figure]:

@@ -180,6 +180,11 @@ def acs_runs() -> list[str]:
     return markdown(acs_results.RUNS_HEAD, acs_results.runs_rows(results("acs_runs")), left=1)
 
 
+def acs_ways() -> list[str]:
+    """Return the table of programs that ran with delays as graphs and by workers."""
+    return markdown(acs_results.WAYS_HEAD, acs_results.ways_rows(results("acs_runs")), left=2)
+
+
 def bloom() -> list[str]:
     """Return the table of the program that finds its dependencies by filters."""
     return markdown(bloom_results.RANGES_HEAD, bloom_results.ranges_rows(results("bloom")))
@@ -392,6 +397,19 @@ def accesses_pass() -> list[str]:
     return markdown(["program", "plain", "accesses pass", "empty callbacks", "before"], rows)
 
 
+def passes() -> list[str]:
+    """Return the table of GPU times of the CUDA recorder's passes."""
+    modes = {"plain": "GPU time plain", "floor": "callbacks that do nothing", "blocks": "`blocks` pass"}
+    modes |= {"accesses": "`accesses` pass", "memcheck": "memcheck"}
+    times = results("cuda")["gpu_time"]
+    programs = ("gpt2_medium", "lstm", "convolutions", "gemm_fp32", "gemm_bf16")
+    rows = []
+    for name in programs:
+        title = {"gpt2_medium": "GPT-2 medium, bf16"}.get(name, ACCESSES[name])
+        rows.append([title, *(f"{times[name][mode]['ms']:.2f} ms" for mode in modes)])
+    return markdown(["program", *modes.values()], rows)
+
+
 WRITTEN = {
     "convnext": "ConvNeXt-T of timm",
     "resnet50_step": "a training step of ResNet-50, bf16, channels last",
@@ -417,6 +435,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "fastest steps": acs_fastest,
         "simulated": acs_simulated,
         "delayed runs": acs_runs,
+        "delayed ways": acs_ways,
     },
     "bloom": {
         "found by filters": bloom,
@@ -432,6 +451,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
     "chain-times": {"chains": chains, "two streams by chain": streams_by_chain},
     "measured": {"two streams": streams_by_kind, "delayed": delayed},
+    "record": {"passes": passes},
     "run": {"five programs": five_programs},
     "simulator-accuracy": {"held-out recordings": held_out_recordings, "rules of sources": rules_of_sources},
     "verify": {"halo": halo, "mutants": mutants},

@@ -24,7 +24,7 @@ def test_every_example_prints_what_the_page_says(page, recordings):
     assert not wrong, "\n\n".join([*wrong, f"python {docs_examples.__file__} --write {page}  writes them anew"])
 
 
-def test_a_page_that_says_something_else_fails_and_is_written_anew(tmp_path):
+def test_a_page_with_other_output_fails_and_is_rewritten(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```console\n$ echo one two; exit 3\none three\n[exit code 3]\n$ true\n```\n")
     wrong = check(page, Recordings(tmp_path))

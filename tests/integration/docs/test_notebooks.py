@@ -22,8 +22,9 @@ FEWER = {
         ('"--steps", "8", "--hidden", "256"', '"--steps", "3", "--hidden", "128"'),
         ('scale=12 if name in ("bfs", "sssp") else 15', "scale=11"),
         ('environments=("ant", "cheetah")', 'environments=("ant",)'),
-        ("published.wireframe()", "published.wireframe(side=32)"),
-        ("published.spawn(scale=12)", "published.spawn(scale=8)"),
+        ("published.blockmaestro()", 'published.blockmaestro(("bicg", "hotspot", "pathfinder"))'),
+        ("published.wireframe()", "published.wireframe(side=16)"),
+        ("published.spawn(scale=12)", "published.spawn(scale=6)"),
     ),
     "bloom_filter_size": (
         ("--hidden 256 --steps 8", "--hidden 128 --steps 4"),
@@ -45,7 +46,7 @@ FEWER = {
             'layers = [data / "deepbench_rnn.csv", data / "deepbench_conv.csv"]',
             (
                 'layers = [folder / "deepbench_rnn.csv", folder / "deepbench_conv.csv"]\n'
-                "for path in layers:\n    pd.read_csv(data / path.name)[::3].to_csv(path, index=False)"
+                "for path in layers:\n    pd.read_csv(data / path.name)[::8].to_csv(path, index=False)"
             ),
         ),
     ),

@@ -30,8 +30,8 @@ ROWS = {
     "caches that cannot be written": r"without_tileprof\[caches",
     "two processes with a cold cache": r"two_processes_with_a_cold_cache",
     "six recorders on one output": r"six_recorders_on_one_output",
-    "stdout closed": r"stdout_that_nobody_reads.*\[closed",
-    "a pipe without a reader": r"stdout_that_nobody_reads.*\[unread",
+    "stdout closed": r"stdout_without_a_reader.*\[closed",
+    "a pipe without a reader": r"stdout_without_a_reader.*\[unread",
     "another user, without root's rights": r"another_user",
 }
 """Faults, and what the names of their tests match."""

@@ -173,7 +173,7 @@ def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path, warm: C
 
 
 @pytest.mark.parametrize("output", ["/proc/run", "/dev/null/run", "file/run"])
-def test_an_output_that_cannot_be_written_is_said_before_the_program_runs(
+def test_an_output_that_cannot_be_written_is_reported_before_the_program_runs(
     tmp_path: Path, output: str, warm: Commands
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -197,7 +197,7 @@ def test_an_output_folder_that_is_a_link_is_followed_and_a_linked_trace_is_not_r
     assert load(tmp_path / "real" / "run.tileprof").complete
 
 
-def test_of_six_recorders_on_one_output_one_wins_and_the_others_run_nothing(tmp_path: Path, warm: Commands) -> None:
+def test_one_of_six_recorders_on_one_output_wins_and_the_others_run_nothing(tmp_path: Path, warm: Commands) -> None:
     script = program(tmp_path)
     command = [str(warm.path / "tileprof"), "record", "-o", "run", "--", sys.executable, str(script)]
     several = [
@@ -249,7 +249,7 @@ def test_another_user_reads_a_trace_and_may_not_write_beside_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("way", ["closed", "unread"])
-def test_a_stdout_that_nobody_reads_is_the_programs_own_matter(tmp_path: Path, way: str) -> None:
+def test_a_stdout_without_a_reader_is_left_to_the_program(tmp_path: Path, way: str) -> None:
     script = program(tmp_path)
     shell = {"closed": "{} >&-", "unread": "{} | true; exit ${{PIPESTATUS[0]}}"}[way]
     plain, recording = (

@@ -51,6 +51,10 @@ def test_a_wheel_holds_every_file_of_the_three_folders(wheel):
     assert names_in_wheel == expected
 
 
+def test_a_wheel_has_at_most_eight_megabytes(wheel):
+    assert wheel[0].stat().st_size <= 8_000_000, "the tables of the model recorder are most of it"
+
+
 def test_a_wheel_brings_one_top_level_name(wheel):
     with zipfile.ZipFile(wheel[0]) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}

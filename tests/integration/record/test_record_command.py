@@ -177,7 +177,7 @@ def test_a_module_that_hides_pytorch_is_named(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_a_program_without_pytorch_is_told_what_to_try(tmp_path, warm):
+def test_a_program_without_pytorch_gets_a_hint(tmp_path, warm):
     process = _run(tmp_path, _script(tmp_path, "print('fine')"), warm=warm)
     assert (process.returncode, process.stdout) == (0, "fine\n")
     assert "no PyTorch operator was seen" in process.stderr

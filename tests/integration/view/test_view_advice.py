@@ -37,7 +37,7 @@ def test_the_page_opens_with_the_verdict_the_actions_and_the_ladder(tab, guidanc
     assert open_page.locator("#advice tbody tr").count() == len(guidance.ladder)
 
 
-def test_an_action_tells_its_reason_and_shows_its_launches(tab, guidance):
+def test_an_action_shows_its_reason_and_its_launches(tab, guidance):
     view = tab()
     view.page.click("#advice summary >> nth=0")
     assert guidance.actions[0].reason in view.page.inner_text("#advice li >> nth=0")
@@ -59,7 +59,7 @@ def test_the_card_folds_and_stays_folded_after_a_reload_as_the_theme_stays(tab):
     view.ask("() => localStorage.clear()")
 
 
-def test_a_header_sorts_the_pairs_and_says_so(tab):
+def test_a_header_sorts_the_pairs_and_is_marked(tab):
     view = tab()
     copies = (
         "() => [...document.querySelectorAll('#ranking tbody tr')].map((r) => "
@@ -107,7 +107,7 @@ def test_letters_move_and_zoom_the_timeline(tab):
     assert view.ask(scale) == pytest.approx(before)
 
 
-def test_a_drag_with_shift_tells_of_a_range_of_time(tab):
+def test_a_drag_with_shift_describes_a_time_range(tab):
     view = tab()
     box = view.page.locator("#lanes canvas").bounding_box()
     x, y = box["x"] + 60, box["y"] + box["height"] - 20

@@ -78,7 +78,7 @@ def test_edges_do_not_cross_nodes(tab):
     assert crossings == []
 
 
-def test_hovering_a_node_tells_kernel_op_module_grid_tiles_and_time(tab):
+def test_hovering_a_node_shows_kernel_op_module_grid_tiles_and_time(tab):
     tooltip = tab().tip("graph", MIDDLE, ATTENTION)
     for word in (
         "flash_attention_causal",
@@ -174,7 +174,7 @@ def test_a_click_in_the_timeline_selects_the_tile_and_its_launch(tab):
     assert page_tab.hash() == f"#tile={GEMM},7"
 
 
-def test_search_finds_kernels_operators_and_modules_and_enter_goes_on(tab):
+def test_search_finds_kernels_operators_and_modules_and_enter_selects_the_next(tab):
     page_tab = tab()
     page_tab.page.keyboard.press("/")
     page_tab.page.keyboard.type("SDPA h.4")
@@ -320,7 +320,7 @@ def _measures(program):
         (_measures, "measured tiles"),
     ],
 )
-def test_odd_traces_have_a_page_that_says_what_is_odd(tab, tmp_path, build, says):
+def test_pages_of_unusual_traces_explain_what_is_missing(tab, tmp_path, build, says):
     program = Program(tmp_path / "t")
     build(program)
     path = tmp_path / "page.html"

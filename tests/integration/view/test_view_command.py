@@ -24,7 +24,7 @@ def view(warm):
     return run
 
 
-def test_the_page_is_written_beside_the_user_and_its_path_said(view, trace, tmp_path):
+def test_the_page_is_written_to_the_current_folder_and_its_path_printed(view, trace, tmp_path):
     result = view(trace, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (0, "")
     assert "small.html" in result.stderr
@@ -86,4 +86,4 @@ def test_a_path_that_is_no_trace_is_refused_before_anything_is_written(view, tmp
 def test_stages_are_bound_only_where_there_is_a_policy(view, trace, tmp_path):
     result = view(trace, "--pair", "1:2", cwd=tmp_path)
     assert result.returncode == 2
-    assert "name the policy" in result.stderr
+    assert "are for a policy; give its file" in result.stderr

@@ -30,7 +30,7 @@ def page_file(graph, schedule_study, tmp_path_factory):
     return path
 
 
-def test_every_scheduler_stands_between_the_bound_and_what_it_takes(tab, schedule_study):
+def test_every_scheduler_is_listed_with_its_time_and_the_bound(tab, schedule_study):
     view = tab("#view=gain")
     text = view.page.inner_text("#schedulers")
     for schedule in schedule_study.schedules:
@@ -53,7 +53,7 @@ def test_the_waterfall_ends_at_the_work(tab):
     assert remainder_ns == pytest.approx(gain["work_ns"], rel=0.01)
 
 
-def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, schedule_study):
+def test_the_bracket_is_to_scale_and_names_the_schedulers(tab, schedule_study):
     view = tab("#view=gain")
     assert "bound" in view.page.inner_text("#bracket")
     assert "recorded" in view.page.inner_text("#bracket")
@@ -197,7 +197,7 @@ def test_views_without_anything_to_show_say_so(tab, tmp_path, name):
         "#beside=__proto__",
     ],
 )
-def test_an_address_that_asks_for_what_is_not_there_changes_nothing(tab, address):
+def test_an_address_of_a_missing_item_changes_nothing(tab, address):
     state = tab(address).ask(
         "() => [tileprof.state.tab, tileprof.state.beside, tileprof.state.time, tileprof.state.chain]"
     )

@@ -56,7 +56,7 @@ def test_an_unsound_policy_is_counted_in_the_header_and_its_pair_comes_first(tab
     assert "waits missing" in page.inner_text("#ranking tbody tr >> nth=0")
 
 
-def test_what_the_policy_gains_stands_among_the_gains(tab):
+def test_the_gain_of_the_policy_is_listed_among_the_gains(tab):
     view = tab("#view=gain")
     assert "low.dep" in view.page.inner_text("#gains")
     policy = view.ask("() => tileprof.doc.policy")

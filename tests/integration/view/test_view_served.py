@@ -23,8 +23,9 @@ from tileprof.analysis.reporting.report import build_report
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.trace import load
 from tileprof.viz import document as documents
+from tileprof.viz import study
 from tileprof.viz.serve import MOST_REQUESTS, Answers, PageServer
-from tileprof.viz.tables import lanes, relations, study
+from tileprof.viz.tables import lanes, relations
 
 GEMM, ATTENTION = 2, 3
 
@@ -64,7 +65,7 @@ def get(server, path, host=None):
     return answer.status, body
 
 
-def test_a_name_that_was_made_to_point_here_gets_nothing(server):
+def test_a_foreign_host_name_that_resolves_to_this_machine_gets_no_answer(server):
     path = f"/{server.secret}/"
     assert get(server, path)[0] == 200
     assert get(server, path, f"localhost:{server.server_port}")[0] == 200
@@ -75,7 +76,7 @@ def test_a_name_that_was_made_to_point_here_gets_nothing(server):
 
 
 @pytest.mark.parametrize("path", ["/", "/block?of=0", "/wrong/", "/../etc/passwd"])
-def test_without_the_secret_there_is_nothing(server, path):
+def test_requests_without_the_secret_get_no_answer(server, path):
     assert get(server, path) == (404, "Not here.")
 
 
@@ -132,7 +133,7 @@ def test_a_scheduler_with_options_is_simulated(server):
         ("simulate?of=acs-sw:window=99999999999999999999", ""),
     ],
 )
-def test_what_cannot_be_answered_is_said(server, path, says):
+def test_a_request_that_cannot_be_answered_gets_an_error(server, path, says):
     status, body = get(server, f"/{server.secret}/{path}")
     assert status == 400
     assert says in body

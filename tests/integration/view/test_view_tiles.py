@@ -44,7 +44,7 @@ def test_every_tile_has_as_many_parents_as_the_graph_says(tab, graph):
     assert len(view.palette("tiles")) > 10
 
 
-def test_hovering_a_tile_tells_coordinates_bytes_buffers_and_times(tab, graph):
+def test_hovering_a_tile_shows_coordinates_bytes_buffers_and_times(tab, graph):
     view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles&beside=list")
     view.until(READY)
     view.until("() => tileprof.simulated()?.top")
@@ -223,7 +223,7 @@ def test_zooming_out_ends_where_the_content_fills_a_quarter(tab):
     assert all(0.2 < share < 0.3 for share in view.ask(shares_code))
 
 
-def test_a_long_column_opens_where_its_tiles_can_be_told_apart(tab, tmp_path):
+def test_a_long_column_opens_where_its_tiles_can_be_distinguished(tab, tmp_path):
     program = Program(tmp_path / "t")
     buffers = [program.buffer(wide=8) for _ in range(3)]
     for a, b in ((0, 1), (1, 2)):

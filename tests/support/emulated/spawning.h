@@ -136,6 +136,10 @@ T seen(const T& word) {
 inline int turn_in_warp() { return int(threadIdx.x % 32); }
 struct Place;
 inline unsigned threads_together() { return 1; }
+template <class Launch>
+bool alone_in_warp(Launch&& launch) {
+    return launch();
+}
 template <class Place = Place>
 Place place_in_warp(unsigned, int) {  // a warp of one thread
     return {0, 0, true};

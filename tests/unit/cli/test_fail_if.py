@@ -36,7 +36,7 @@ def test_a_condition_holds_where_the_program_is_so(text, before, now, holds):
     [
         ("gap>30", False, "write 30%"),
         ("gap", False, "write a name, a comparison and a limit"),
-        ("speed>3", False, "speed is none of time, gap"),
+        ("speed>3", False, "there is no speed; there are time, gap"),
         ("time>+5%", False, "a change needs two traces"),
         ("time>5", True, "compared with a time"),
         ("gap>3ms", True, "compared with a percentage"),

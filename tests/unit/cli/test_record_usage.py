@@ -134,7 +134,7 @@ def test_the_trace_is_named_after_the_program(words, stem):
     assert default_output(words) == Path(stem + ".tileprof")
 
 
-def test_interpreter_options_are_told_from_the_programs():
+def test_interpreter_options_are_separated_from_the_programs():
     command = parse(("python", "-OuW", "error", "-Xdev", "-m", "package", "-O"))
     assert (command.options, command.target, command.arguments) == (
         ("-Ou", "-W", "error", "-X", "dev"),
@@ -157,7 +157,7 @@ def test_a_bare_python_that_can_record_is_the_one_that_runs(tmp_path, monkeypatc
     assert other_interpreter(parse(("python", "x.py"))) == str(python)
 
 
-def test_a_bare_python_that_cannot_record_is_replaced_and_said_so(tmp_path, monkeypatch, capsys):
+def test_a_python_that_cannot_record_is_replaced_with_a_note(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     _other_python(tmp_path, works=False)
     assert other_interpreter(parse(("python", "x.py"))) is None

@@ -136,7 +136,7 @@ def test_a_compiler_that_fails_costs_its_own_column_only(monkeypatch) -> None:
     assert any("inductor failed: RuntimeError: no such kernel" in s for s in run_program.sentences(actual))
 
 
-def test_what_is_left_is_told_with_its_share_of_the_time(monkeypatch) -> None:
+def test_remaining_operators_are_listed_with_their_share_of_the_time(monkeypatch) -> None:
     def compiled(model, variant):
         if variant == "tileprof":
             report = Report(winner="a decoder")
@@ -222,7 +222,7 @@ def test_a_program_that_fails_is_not_measured(tmp_path, capsys, main_restored) -
         ([], "give a policy file, or a program after --"),
     ],
 )
-def test_what_cannot_run_is_said_before_anything_does(words, message, capsys) -> None:
+def test_refusals_come_before_anything_runs(words, message, capsys) -> None:
     assert main(["run", *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -67,7 +67,7 @@ def test_orders_mean_nothing_to_a_comparison(tmp_path, words) -> None:
 
 
 @pytest.mark.parametrize("words", [["--compile", "9"], ["--compare", "--compile", "0"]])
-def test_a_time_to_compile_is_for_comparisons_and_above_nought(tmp_path, words) -> None:
+def test_a_time_to_compile_is_for_comparisons_and_above_zero(tmp_path, words) -> None:
     with pytest.raises(UserError, match="--compile SECONDS needs --compare"):
         run(tmp_path / "p.json", *words)
 
@@ -84,9 +84,7 @@ def update_and_draw(progress: Progress, *words: object, update=Progress.update, 
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
-def test_a_terminal_is_told_where_it_is_and_what_is_printed_stays_the_same(
-    tmp_path, capsys, monkeypatch, words
-) -> None:
+def test_progress_is_shown_on_a_terminal_and_the_output_stays_the_same(tmp_path, capsys, monkeypatch, words) -> None:
     mlp().policy().save(tmp_path / "p.json")
     run(tmp_path / "p.json", *words)
     quiet = capsys.readouterr()

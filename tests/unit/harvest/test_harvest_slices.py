@@ -56,7 +56,7 @@ def tables_of(folder):
     return [(first, after, dict(np.load(path))) for first, after, path in slices.slices(folder, "squares")]
 
 
-def test_a_harvest_that_is_cut_goes_on_behind_its_last_slice(tmp_path, monkeypatch):
+def test_an_interrupted_harvest_continues_after_its_last_slice(tmp_path, monkeypatch):
     clock = iter(range(0, 10_000, 5))
     monkeypatch.setattr(slices.time, "monotonic", lambda: next(clock))
     assert not slices.harvest(Squares(), tmp_path, 12, Runner)
@@ -77,7 +77,7 @@ def test_launches_belong_to_their_cases_and_last_the_median_of_warm_repetitions(
     assert [part["names"][name] for name in part["name"][:2]] == ["square_0", "square_1"]
 
 
-def test_a_call_that_is_refused_is_kept_with_what_it_said(tmp_path):
+def test_a_refused_call_is_kept_with_its_error(tmp_path):
     slices.harvest(Squares(20), tmp_path, 60, Runner)
     ((_, _, part),) = tables_of(tmp_path)
     assert part["error"].tolist() == ["ValueError: no squares of 3" if size == 3 else "" for size in range(20)]

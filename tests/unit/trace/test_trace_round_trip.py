@@ -114,7 +114,7 @@ def test_buffers_live_from_allocation_to_free(whole_trace):
     assert frame["kind"].tolist() == ["input"] + ["activation"] * 6
 
 
-def test_what_is_learnt_of_a_buffer_later_is_kept(writer):
+def test_later_facts_about_a_buffer_are_kept(writer):
     trace_writer = writer()
     buffer = trace_writer.add_buffer(base=0, bytes=8, kind="unknown")
     trace_writer.describe_buffer(
@@ -181,7 +181,7 @@ def test_shared_arrays_cannot_be_changed_by_accident(whole_trace):
         whole_trace.footprint(0).boxes.offset[0] = 1
 
 
-def test_the_manifest_tells_how_the_trace_came_about(writer, layers):
+def test_the_manifest_says_how_the_trace_was_recorded(writer, layers):
     trace_writer = writer(granule=32)
     first_manifest = json.loads((trace_writer.partial_path / "manifest.json").read_text())
     assert (first_manifest["complete"], first_manifest["writer"]["pid"]) == (False, os.getpid())

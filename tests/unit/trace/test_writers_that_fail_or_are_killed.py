@@ -97,7 +97,7 @@ def test_abandoning_after_an_interrupted_write_keeps_everything(writer, layers, 
 
 
 @pytest.mark.parametrize("nth", range(PARTS))
-def test_a_full_disk_is_said_and_what_was_written_loads(writer, layers, whole_trace, small_parts, fail_at, nth):
+def test_a_full_disk_is_reported_and_the_written_part_loads(writer, layers, whole_trace, small_parts, fail_at, nth):
     fail_at(nth, no_space(), times=1000)
     trace_writer = writer("full")
     with pytest.raises(UserError, match=r"the disk is full while writing .*full\.tileprof\.partial"):
@@ -335,7 +335,7 @@ def test_boxes_that_no_trace_may_hold_are_refused(writer, footprint, column, val
         writer().add_footprint(wrong)
 
 
-def test_a_folder_that_is_removed_under_the_writer_is_said(writer, layers):
+def test_a_folder_that_is_removed_under_the_writer_is_reported(writer, layers):
     trace_writer = writer()
     layers(trace_writer)
     shutil.rmtree(trace_writer.partial_path)

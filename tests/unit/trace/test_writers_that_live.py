@@ -26,7 +26,7 @@ def written_by(tmp_path: Path):
     return folder
 
 
-def test_a_process_that_was_killed_and_that_nobody_reaped_is_dead(written_by) -> None:
+def test_a_killed_process_that_was_not_reaped_counts_as_ended(written_by) -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         assert manifest.live_writer(written_by(child.pid)) == child.pid
         child.kill()

@@ -29,7 +29,7 @@ def graph_of(trace: Trace, options: Namespace) -> TileGraph:
     Raises UserError where the trace has no filters, and where they miss a dependency.
     """
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.simulate.filter_graph import against, filter_graph  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate.filters.filter_graph import against, filter_graph  # noqa: PLC0415 - as above
 
     exact = build_graph(trace)
     if not options.by_filters:

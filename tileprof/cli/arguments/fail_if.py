@@ -53,7 +53,7 @@ def condition(text: str, *, changes: bool) -> Condition:
         raise UserError(f"--fail-if {text!r}: write a name, a comparison and a limit, as in {example!r}")
     name, sign, plus, number, unit = match.groups()
     if name not in UNITS:
-        raise UserError(f"--fail-if {text!r}: {name} is none of {', '.join(UNITS)}")
+        raise UserError(f"--fail-if {text!r}: there is no {name}; there are {', '.join(UNITS)}")
     if plus and not changes:
         raise UserError(f"--fail-if {text!r}: a change needs two traces; use `tileprof diff A B`")
     is_time, is_share = unit in {"ns", "us", "ms", "s"}, unit == "%"
@@ -64,7 +64,7 @@ def condition(text: str, *, changes: bool) -> Condition:
                 f"--fail-if {text!r}: {name} is compared with {expected}{' or a change, as +5%' if changes else ''}"
             )
     if UNITS[name] == "share" and not unit and float(number) > 1:
-        raise UserError(f"--fail-if {text!r}: {name} is a share, which no program has above 1; write {number}%")
+        raise UserError(f"--fail-if {text!r}: {name} is a share between 0 and 1; write {number}%")
     limit = float(number) * _SCALES[unit] * (-1 if plus == "-" else 1)
     relative = bool(plus) and is_share and UNITS[name] != "share"
     return Condition(text, name, sign, limit, bool(plus), relative)

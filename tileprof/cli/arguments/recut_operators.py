@@ -32,7 +32,7 @@ MOST_SETS = 16
 """Different sets of products for which tiles are looked for."""
 
 MOST_SIDE = 1 << 20
-"""Rows or columns of a tile in a policy: more are none."""
+"""Most rows or columns of a tile in a policy."""
 
 TILED = frozenset({"gemm", "conv2d"})
 """Operators whose tiles are chosen."""
@@ -128,8 +128,8 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> StageL
     accepted = [each for each in fits.values() if each is not None]
     if not accepted:
         return None
-    chosen, policy = max(accepted, key=lambda each: each[0].suited.alone_us - each[0].suited.together_us)
-    return replace(chosen, suited=suited(policy, device.sms, thorough=True) or chosen.suited)
+    best_cut, policy = max(accepted, key=lambda each: each[0].suited.alone_us - each[0].suited.together_us)
+    return replace(best_cut, suited=suited(policy, device.sms, thorough=True) or best_cut.suited)
 
 
 def _layouts(stage: Stage) -> dict[str, Any]:

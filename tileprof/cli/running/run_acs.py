@@ -27,15 +27,17 @@ SCHEDULERS: Final[dict[str, Mode]] = {"acs": "streams", "acs-graph": "graph"}
 STREAMS: Final = 8
 WINDOW: Final = 128
 THREADS: Final = 1
-"""A thread of the library's issues: on an H200 programs in eager mode were faster with it than in stream order."""
+"""Default number of issuing threads of the library: on an H200, programs in eager mode were faster with one than in
+stream order.
+"""
 
 _LOGGED: Final = 3
-"""Plain runs at once before a recording, whose launches are logged."""
+"""Number of simultaneous plain runs before a recording, whose launches are logged."""
 
 _MOST_LOGGED: Final = 9
 
 _SHOWN: Final = 5
-"""Reasons and calls that are named."""
+"""Number of reasons and calls that are named."""
 
 
 def run_acs(options: Namespace) -> int:

@@ -20,7 +20,7 @@ TIMED: Final = {"persistent": ("persistent-stages", "persistent"), "others": ("g
 """Schedulers that are timed beside PyTorch: stream order, and the policy's waits."""
 
 RUNS: Final = 20
-"""Runs of the stages, each on poisoned memory: the results have to be the same to the bit."""
+"""Runs of the stages, each on poisoned memory; their results must have the same bits."""
 
 
 def check_scheduler(name: str) -> None:

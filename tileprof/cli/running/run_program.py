@@ -105,15 +105,15 @@ def _after(code: int, error: BaseException | None, calls: list[Call], options: N
         return
     from tileprof.runtime.programs.compare import compare  # noqa: PLC0415 - imports PyTorch
 
-    chosen = sorted(calls, key=lambda call: -call.count)[: options.models]
+    most_called = sorted(calls, key=lambda call: -call.count)[: options.models]
     rows = []
-    for number, call in enumerate(chosen, start=1):
-        _say(f"measuring model {number} of {len(chosen)}, {call.name}")
+    for number, call in enumerate(most_called, start=1):
+        _say(f"measuring model {number} of {len(most_called)}, {call.name}")
         try:
             rows.append(compare(call, timelines=options.timeline is not None))
         except (RuntimeError, UserError) as failure:  # memory, mostly: the others may fit
             _say(f"{call.name} cannot be measured: {(str(failure) or type(failure).__name__).splitlines()[0]}")
-    print_table(rows, left_out=len(calls) - len(chosen))
+    print_table(rows, left_out=len(calls) - len(most_called))
     if options.timeline:
         write_timelines(rows, options.timeline, options.program, force=options.force)
     if options.csv:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TextIO, cast
 from rich.console import Console
 
 WIDEST = 140
-"""Columns: in wider tables the eye loses its row."""
+"""Maximum number of columns: wider tables are hard to read."""
 
 _BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 _SIGNS = "→…\N{MULTIPLICATION SIGN}"

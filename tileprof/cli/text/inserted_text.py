@@ -13,7 +13,7 @@ from tileprof.cli.text.console import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tileprof.analysis.simulate.inserted import InsertedReport
+    from tileprof.analysis.simulate.filters.inserted import InsertedReport
 
 _MOST_KERNELS = 10
 

@@ -33,7 +33,9 @@ _COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}
 """Widths of the table of pairs, in characters, beside the names."""
 _BUSY_BINS = 60
 _ROUNDING = 1e-6
-"""Relative, of sums of many lives; beside it each launch has a nanosecond, for recorded times are whole ones."""
+"""Relative tolerance for sums of many durations; each launch also has a nanosecond, since recorded times are whole
+ones.
+"""
 _MOST_LAYERS = 4
 _TIMES = "\N{MULTIPLICATION SIGN}"
 

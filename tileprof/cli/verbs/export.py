@@ -97,11 +97,11 @@ def _run(options: Namespace) -> int:
         options.output = Path(f"{Path(options.source).resolve().stem}-{options.format}")
     check_free(options.output, FORMATS[options.format], force=options.force)
     texts = _by_hand(options) if options.source.endswith(".dep") else _of_trace(options)
-    written = write_folder(options.output, texts, force=options.force)
+    paths = write_folder(options.output, texts, force=options.force)
     if options.json:
-        print(json.dumps({"format": options.format, "files": [str(path) for path in written]}))
+        print(json.dumps({"format": options.format, "files": [str(path) for path in paths]}))
         return 0
-    for path in written:
+    for path in paths:
         print(path)
     return 0
 
@@ -111,9 +111,9 @@ def _by_hand(options: Namespace) -> dict[str, str]:
 
     for name in ("launches", "pair", "module", "policy", "fuse", "no_fuse"):
         if getattr(options, name):
-            raise UserError(f"--{name.replace('_', '-')} chooses from a trace; {options.source} is none")
+            raise UserError(f"--{name.replace('_', '-')} chooses from a trace; {options.source} is not a trace")
     if options.format in _OF_A_GRAPH:
-        raise UserError(f"--format {options.format} shows a trace; {options.source} is none")
+        raise UserError(f"--format {options.format} shows a trace; {options.source} is not a trace")
     return _texts(options, load_dependencies(options.source))
 
 
@@ -201,15 +201,15 @@ def _recut_recording(
     if options.format != "json" or options.no_fuse or options.fuse:
         return None
     sets = list(product_sets(cut.graph)) if launches is None else [tuple(cut.numbers(launches))]
-    chosen = recut_operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
-    if chosen is None:
+    best_stages = recut_operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
+    if best_stages is None:
         return None
-    cut = recut_operators.retiled(cut, chosen)
+    cut = recut_operators.retiled(cut, best_stages)
     if launches is None:
-        names = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
+        names = [f"{n} ({_module_or_op(cut.graph, n)})" for n in best_stages.stages]
         which = "of the products that need each other, those for which one launch should save most"
         say(f"Launches {', '.join(names)}: {which}.")
-    return cut, list(chosen.stages), chosen.suited
+    return cut, list(best_stages.stages), best_stages.suited
 
 
 def _module_or_op(graph: TileGraph, launch: int) -> str:

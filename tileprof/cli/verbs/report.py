@@ -18,7 +18,7 @@ from tileprof.cli.verb import Verb
 from tileprof.errors import TraceError, UserError
 
 if TYPE_CHECKING:
-    from tileprof.analysis.simulate.inserted import InsertedReport
+    from tileprof.analysis.simulate.filters.inserted import InsertedReport
     from tileprof.trace import Trace
 
 TOP = 10
@@ -123,7 +123,7 @@ def _print(trace: Trace, options: Namespace) -> int:
 
 def _filter_answers(trace: Trace) -> InsertedReport | None:
     """Return what filters answer that blocks filled; None where there are none or too many pairs of blocks."""
-    from tileprof.analysis.simulate.inserted import inserted_report  # noqa: PLC0415 - as above
+    from tileprof.analysis.simulate.filters.inserted import inserted_report  # noqa: PLC0415 - as above
 
     try:
         return inserted_report(trace)

@@ -201,11 +201,11 @@ def _schedules(
     are named.
     """
     schedules = []
-    for number, (name, chosen) in enumerate(schedulers, 1):
+    for number, (name, scheduler) in enumerate(schedulers, 1):
         try:
             with steps() as step:
                 step(f"simulating {name} ({number} of {len(schedulers)}){first_time()}")
-                schedules.append(simulator.run(chosen, name))
+                schedules.append(simulator.run(scheduler, name))
         except UserError as refused:
             if all_asked:
                 raise

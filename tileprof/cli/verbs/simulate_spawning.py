@@ -32,9 +32,9 @@ def run(options: Namespace) -> int:
 
     if len(options.scheduler) > 1:
         raise UserError("give one --scheduler spawn:key=value,…: the rules are compared with each other anyway")
-    chosen = _spawning((options.scheduler or ["spawn"])[0], Spawning)
+    rules = _spawning((options.scheduler or ["spawn"])[0], Spawning)
     work = _workload(options.trace)
-    results = compare(work, chosen)
+    results = compare(work, rules)
     if options.json:
         answer = {
             "schema": SCHEMA,
@@ -85,22 +85,22 @@ def _workload(text: str) -> Spawns:
             raise UserError(f"{text}: options of a workload follow a colon; write {PREFIX}{plain}:{rest or 'scale=14'}")
         raise UserError(f"there is no workload {name!r}{close(name, SPAWNS)}; there are {', '.join(SPAWNS)}")
     settings = {"scale": "14", "seed": "0"}
-    chosen: set[str] = set()
+    keys_so_far: set[str] = set()
     for part in filter(None, options.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
             raise UserError(f"{text}: {part!r} is not key=value; write {PREFIX}{name}:scale=14,seed=0")
         if key not in settings:
             raise UserError(f"{text}: a workload takes scale and seed, not {key!r}{close(key, settings)}")
-        if key in chosen:
+        if key in keys_so_far:
             raise UserError(f"{text}: {key} is given twice; give it once")
-        chosen.add(key)
+        keys_so_far.add(key)
         settings[key] = value
     scale, seed = (int(_number(f"{text}: {key}", value, whole=True)) for key, value in settings.items())
     if scale not in SCALES:
         raise UserError(
-            f"{text}: scale is {scale}, expected {SCALES.start} to {SCALES.stop - 1}: 2 to that many vertices, rows, "
-            "cells or points"
+            f"{text}: scale is {scale}, expected {SCALES.start} to {SCALES.stop - 1} (the binary logarithm of the "
+            "number of vertices, rows, cells or points)"
         )
     if seed < 0:
         raise UserError(f"{text}: seed is {seed}, expected at least 0")

@@ -49,7 +49,7 @@ def _run(options: Namespace) -> int:
     else:
         check_file(target, force=options.force)
     if options.policy is None and (options.launches or options.pair):
-        raise UserError("--launches and --pair bind the stages of a policy; name the policy after the trace")
+        raise UserError("--launches and --pair are for a policy; give its file after the trace")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.guidance import guide  # noqa: PLC0415 - as above

@@ -37,7 +37,7 @@ HELD_OUT: Final = 300
 WEIGHT_COLUMNS: Final = (
     "rank", "transposed", "groups", "channels_in", "channels_out", "kd", "kh", "kw", "sd", "sh", "sw"
 )  # fmt: skip
-"""What a weight is, whatever the sizes of images, batch and type."""
+"""Columns that identify a weight, whatever the sizes of images, batch and type."""
 HELD_OUT_WEIGHTS_FILE: Final = Path(__file__).with_name("convolution_held_out_weights.csv")
 LAYERS_FILE: Final = Path(__file__).with_name("convolution_layers.csv.gz")
 HELD_OUT_FILE: Final = Path(__file__).with_name("convolution_held_out.csv")
@@ -60,7 +60,7 @@ CAPTURED_KINDS: Final = {
     "product": 0.26, "3x3": 0.2, "strided": 0.14, "depthwise": 0.13, "grouped": 0.11, "line": 0.06, "transposed": 0.04,
     "other": 0.06,
 }  # fmt: skip
-"""How often calls of each kind of layer are captured: those more often that near calls tell less about."""
+"""How often calls of each kind of layer are captured: more often for kinds that near calls predict worse."""
 _CAPTURED_PASSES: Final = ((Pass.FORWARD, 0.5), (Pass.INPUT_GRADIENT, 0.2), (Pass.WEIGHT_GRADIENT, 0.3))
 _CAPTURED_DTYPES: Final = ((Dtype.TF32, 0.3), (Dtype.FP32, 0.1), (Dtype.FP16, 0.3), (Dtype.BF16, 0.3))
 _CAPTURED_LAST: Final = 0.45
@@ -168,7 +168,7 @@ def drawn(count: int, layer: NDArray[np.int64], models: NDArray[np.int64], seed:
     of its own, most often forward, else in all three passes; layers of many models come first in a round.
     """
     random = np.random.default_rng(seed)
-    chosen: dict[tuple[int, ...], None] = {}
+    cases: dict[tuple[int, ...], None] = {}
     likely_last = np.where((layer[:, 0] == 2) & (layer[:, 7] > 1), 0.4, 0.05)
     for _ in range(256):
         order = np.argsort(random.exponential(size=len(layer)) / np.sqrt(models))
@@ -182,17 +182,17 @@ def drawn(count: int, layer: NDArray[np.int64], models: NDArray[np.int64], seed:
             if not possible:
                 continue
             for what in Pass if all_passes else (Pass.FORWARD,):
-                chosen[int(what), int(kind), int(last), *sizes] = None
-            if len(chosen) >= count:
-                return np.array(list(chosen)[:count], np.int64)
-    return np.array(list(chosen), np.int64)
+                cases[int(what), int(kind), int(last), *sizes] = None
+            if len(cases) >= count:
+                return np.array(list(cases)[:count], np.int64)
+    return np.array(list(cases), np.int64)
 
 
 def fitting(
     layer: NDArray[np.int64], batch: NDArray[np.int64], dtype: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the layers with so many samples each, fewer where that takes too long or too much memory, and whether
-    they fit at all.
+    """Return the layers with ``batch`` samples each, fewer if that takes too long or too much memory, and whether they
+    fit at all.
     """
     limit = np.array(_MOST_FLOPS)[dtype]
     batch = batch.copy()

@@ -91,7 +91,7 @@ def examples(table: Table, part: int, parts: int, *, engines: bool) -> dict[str,
         candidates = convolution_table.candidates(table, key, device, engine, without=without)
         if candidates is None:
             continue
-        features.append(candidates.seen)
+        features.append(candidates.features)
         same = candidates.alike == derived.alike[table.columns["sequence"][row]]
         right.append(same & (candidates.slices == slices[row]))
         group_sizes.append(len(same))

@@ -38,7 +38,7 @@ _MOST_FLOPS: Final = {"FP32": 1e11, "TF32": 1e12, "FP16": 4e12, "BF16": 4e12, "F
 
 _FLOPS_PER_S: Final = {"FP32": 45e12, "TF32": 300e12, "FP16": 700e12, "BF16": 700e12, "FP8": 1200e12}
 _COMMON_S: Final = 100e-6
-"""Products of up to about this long are taken whatever they are."""
+"""Products of up to about this time are taken without further conditions."""
 
 
 class Op(IntEnum):
@@ -241,14 +241,14 @@ def held_out() -> NDArray[np.int64]:
     """
     random = Random(_HELD_OUT_SEED)
     _, away = _split()
-    chosen: dict[Case, None] = {}
-    while len(chosen) < HELD_OUT:
+    cases: dict[Case, None] = {}
+    while len(cases) < HELD_OUT:
         model = random.choice(away)
         some = list(layers(model))
         case = _of_layer(random.choice(some), random, real=True)
         if _fits(case):
-            chosen[case] = None
-    return np.array(list(chosen), np.int64)
+            cases[case] = None
+    return np.array(list(cases), np.int64)
 
 
 def harvested(count: int) -> NDArray[np.int64]:
@@ -260,8 +260,8 @@ def harvested(count: int) -> NDArray[np.int64]:
     scores = [Layer(*words) for words in of_models if words[2]]
     experts = [model for model in near if model[5]]
     away = set(map(tuple, held_out().tolist()))
-    chosen: dict[Case, None] = {}
-    while len(chosen) < count:
+    cases: dict[Case, None] = {}
+    while len(cases) < count:
         kind = random.random()
         if kind < 0.62:
             case = _of_layer(random.choice(linear), random, real=False)
@@ -276,8 +276,8 @@ def harvested(count: int) -> NDArray[np.int64]:
             inputs, outputs = (-(-size // 16) * 16 for size in (layer.inputs, layer.outputs))
             case = (Op.SCALED, Dtype.FP8, 0, 1, 1, _tokens(random, real=False), outputs, inputs, 0)
         if case not in away and _fits(case) and _likely(case, random):
-            chosen[case] = None
-    return np.array(list(chosen), np.int64).reshape(-1, len(COLUMNS))
+            cases[case] = None
+    return np.array(list(cases), np.int64).reshape(-1, len(COLUMNS))
 
 
 @cache

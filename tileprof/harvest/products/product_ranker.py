@@ -53,9 +53,9 @@ _CLUSTER: Final = [RECIPE.index(name) for name in ("cluster_m", "cluster_n")]
 _SHAPE: Final = [_M, _N, *_CLUSTER, _SPLIT]
 _GEMV: Final = KINDS.index("gemv")
 _SLICED: Final = [POSTS.index(post) for post in ("reduce", "inside")]
-SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (256, 128, 64), (384, 192), (384, 128)
+SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (512, 256, 64), (448, 224), (448, 160)
 RANK: Final = 24
-"""Width of what is learnt of a kernel."""
+"""Width of what is learnt about a kernel."""
 _STEP, _JUDGE_STEP, _AT_ONCE = 32768, 16384, 4096
 """Problems of a step: with fewer, a GPU waits for the CPU."""
 _RATE, _DECAY, _LONGEST = 2e-3, 1e-3, 2.0
@@ -198,14 +198,14 @@ class Menu:
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """Problems of a group: ``keys [problems, 8]`` without matrices to add, category and candidate (-1: none has it);
-    which of them are learnt from, and which are judged.
+    the rows to train with and those to test with.
     """
 
     keys: NDArray[np.int64]
     category: NDArray[np.int64]
     candidate: NDArray[np.int64]
-    shown: NDArray[np.int64]
-    judged: NDArray[np.int64]
+    training_rows: NDArray[np.int64]
+    test_rows: NDArray[np.int64]
 
 
 def prepared(every: Problems, group: int) -> tuple[Menu, Lesson]:
@@ -272,7 +272,7 @@ class Trainer:
     def _net(self) -> dict[str, Any]:
         """Return the parameters of nets that know nothing, by the names of `learned`; measures what they see."""
         torch, menu = self.torch, self.menu
-        training_rows = self.lesson.shown
+        training_rows = self.lesson.training_rows
         some = self._on(training_rows[:: max(1, len(training_rows) // 20_000)])
         features = weighing.problem_features(torch, self._keys[some])
         # Candidates are measured as they are offered, not as they are chosen.
@@ -403,8 +403,8 @@ class Trainer:
         optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY, fused=self.device != "cpu")
         if self.device != "cpu":  # features of all candidates are some hundred kernels, unless they are fused
             loss = torch.compile(loss, dynamic=False)
-            loss(self._on(self.lesson.shown)[: min(step, len(self.lesson.shown))]).backward()
-        rows = self._on(self.lesson.shown)
+            loss(self._on(self.lesson.training_rows)[: min(step, len(self.lesson.training_rows))]).backward()
+        rows = self._on(self.lesson.training_rows)
         step = min(step, len(rows))
         order, at = torch.randperm(len(rows), device=self.device), 0
         began = time.monotonic()
@@ -552,7 +552,7 @@ def train_group(every: Problems, group: int, options: Namespace, entries: Table 
     trainer = Trainer(menu, lesson, group, options.device)
     facts: dict[str, Any] = {
         "types": [_TYPES[dtype] for dtype, own in learned.GROUPS.items() if own == group],
-        "problems": len(lesson.shown), "candidates": len(menu.recipes), "kernels": int(menu.kernel.max()) + 1,
+        "problems": len(lesson.training_rows), "candidates": len(menu.recipes), "kernels": int(menu.kernel.max()) + 1,
     }  # fmt: skip
     facts["sieve was shown"] = trainer.train_sieve(options.seconds[group] / 3)
     facts["judge was shown"] = trainer.train_judge(options.seconds[group] * 2 / 3)
@@ -560,7 +560,7 @@ def train_group(every: Problems, group: int, options: Namespace, entries: Table 
         torch.backends.cuda.matmul.allow_tf32 = False
     trainer.round()
     trainer.sift()
-    rows = np.random.default_rng(1).permutation(lesson.judged)[:_JUDGED]
+    rows = np.random.default_rng(1).permutation(lesson.test_rows)[:_JUDGED]
     facts["left out"] = list(judged(menu, lesson, rows, trainer.chosen(rows)))
     say(facts)
     known = {"menu": menu, "parameters": trainer.parameters(), "facts": facts}

@@ -92,13 +92,13 @@ def _most(expressed: Expressed, lowered: Mapping[tuple[int, int], Waits], number
 
 def _options(policy: Policy, stage: Stage, *, single: bool, waits: bool) -> str:
     reorders = waits and policy.options.reordered_loads and not _never_waits(policy)
-    chosen = [
+    option_names = [
         ("NoAtomicAdd", single),
         ("AvoidWaitKernel", not policy.options.wait_kernel),
         ("AvoidCustomOrder", stage.order is None and not policy.options.custom_order),
         ("ReorderTileLoads", reorders),
     ]
-    names = [f"cusync::{name}" for name, enabled in chosen if enabled]
+    names = [f"cusync::{name}" for name, enabled in option_names if enabled]
     return " | ".join(names) or "cusync::NoOptimization"
 
 

@@ -19,7 +19,7 @@ from tileprof.policy.format.lowering import Waits
 from tileprof.policy.format.tile_orders import ASCENDING, axes_of, places
 
 MOST_NUMBERS = 1 << 20
-"""Numbers of a table in the header: a compiler takes seconds for as many."""
+"""Most numbers of a table in the header, for which a compiler takes seconds."""
 
 _PER_LINE = 16
 

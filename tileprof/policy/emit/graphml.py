@@ -22,10 +22,10 @@ def graphml_files(graph: TileGraph, launches: Sequence[int] | None = None) -> di
     import networkx as nx  # noqa: PLC0415 (0.2 s that only this needs)
 
     whole = graph.to_networkx()
-    chosen = whole if launches is None else whole.subgraph(launches)
+    subgraph = whole if launches is None else whole.subgraph(launches)
     plain = nx.DiGraph()
-    plain.add_nodes_from((node, _plain(values)) for node, values in chosen.nodes(data=True))
-    plain.add_edges_from((p, c, _plain(values)) for p, c, values in chosen.edges(data=True))
+    plain.add_nodes_from((node, _plain(values)) for node, values in subgraph.nodes(data=True))
+    plain.add_edges_from((p, c, _plain(values)) for p, c, values in subgraph.edges(data=True))
     return {GRAPHML: "\n".join(nx.generate_graphml(plain)) + "\n"}
 
 

@@ -32,7 +32,7 @@ MOST_ARROWS: Final = 2000
 
 _LAUNCHES, _TILES = 0, 1
 _SLOTS: Final = 64
-"""Tracks kept for an SM: more than blocks fit on any."""
+"""Tracks per SM: more than blocks fit on any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
     """Return texts by file name; ``launches`` keeps those alone. Raises `UserError` for more than
     `MOST_TILES` tiles.
     """
-    chosen = list(range(len(graph.launches))) if launches is None else sorted(launches)
-    tiles = int(np.diff(graph.tile_base)[chosen].sum())
+    launch_numbers = list(range(len(graph.launches))) if launches is None else sorted(launches)
+    tiles = int(np.diff(graph.tile_base)[launch_numbers].sum())
     if tiles > MOST_TILES:
         raise UserError(
             f"{tiles:,} tiles are more than the {MOST_TILES:,} that a browser can show; choose launches: --launches, "
@@ -62,10 +62,12 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
         )
     source = LaneSource(graph.recording, graph.launches)
     timeline = _Shown(
-        source.timed(graph.launches), {n: source.of(n) for n in chosen}, {n: source.placed(n) for n in chosen}
+        source.timed(graph.launches),
+        {n: source.of(n) for n in launch_numbers},
+        {n: source.placed(n) for n in launch_numbers},
     )
     events = _tracks(timeline) + _module_events(timeline)
-    for launch in chosen:
+    for launch in launch_numbers:
         events += _launch_events(timeline, launch)
     events += _arrows(graph, timeline)
     return {PERFETTO: json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":")) + "\n"}
@@ -170,9 +172,9 @@ def _module_events(timeline: _Shown) -> list[dict[str, Any]]:
     modules in it.
     """
     events: list[dict[str, Any]] = []
-    chosen = timeline.launches.iloc[list(timeline.lanes)]
-    for stream in sorted({int(number) for number in chosen["stream"]}):
-        rows = chosen[chosen["stream"] == stream]
+    shown_launches = timeline.launches.iloc[list(timeline.lanes)]
+    for stream in sorted({int(number) for number in shown_launches["stream"]}):
+        rows = shown_launches[shown_launches["stream"] == stream]
         begin = rows["begin_ns"].to_numpy(np.float64)
         end = begin + rows["duration_ns"].to_numpy(np.float64)
         paths = [_levels(str(module)) for module in rows["module"]]
@@ -214,8 +216,8 @@ def _arrows(graph: TileGraph, timeline: _Shown) -> list[dict[str, Any]]:
         parent, child, _ = graph.blocks[number].edges()
         visible = is_placed[producer][parent] & is_placed[consumer][child]
         parent, child = parent[visible], child[visible]
-        chosen = np.unique(np.linspace(0, len(parent) - 1, min(share, len(parent))).astype(np.int64))
-        for p, c in zip(parent[chosen].tolist(), child[chosen].tolist(), strict=True):
+        samples = np.unique(np.linspace(0, len(parent) - 1, min(share, len(parent))).astype(np.int64))
+        for p, c in zip(parent[samples].tolist(), child[samples].tolist(), strict=True):
             ends = (("s", producer, p, lanes[producer].end_ns), ("f", consumer, c, lanes[consumer].begin_ns))
             for phase, launch, tile, at in ends:
                 place = lanes[launch]

@@ -50,7 +50,7 @@ class Symbol:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name in _RESERVED_NAMES:
             raise PolicyError(
-                f"{self.name!r:.40} names no extent: lower-case letters, digits and _, and none of "
+                f"{self.name!r:.40} is not a name of a size: use lower-case letters, digits and _, but not "
                 f"{', '.join(sorted(_RESERVED_NAMES))}"
             )
         numbers = (self.low, self.high, self.multiple)
@@ -100,11 +100,11 @@ class SymbolicPolicy:
 
     def at(self, size: int | None = None) -> Policy:
         """Return the policy of one size, None: the recorded one; raises `PolicyError` for one outside the guard."""
-        chosen = self.recorded if size is None else size
-        if (reason := self.symbol.refusal(chosen)) is not None:
+        number = self.recorded if size is None else size
+        if (reason := self.symbol.refusal(number)) is not None:
             raise PolicyError(reason)
         try:
-            return from_dict(_instance(self.document, self.symbol.name, chosen))
+            return from_dict(_instance(self.document, self.symbol.name, number))
         except ExpressionError as error:
             raise PolicyError(str(error)) from None
 

@@ -37,21 +37,21 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
     Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a
     launch in between overwrites what a stage after its own still needs.
     """
-    chosen, folded = sorted(set(launches)), overtaken_launches(graph, launches)
-    parents = _true_blocks(graph, {*chosen, *folded})
+    stages, folded = sorted(set(launches)), overtaken_launches(graph, launches)
+    parents = _true_blocks(graph, {*stages, *folded})
     sources_of: dict[int, _Reached] = {}
-    needs: dict[int, _Reached] = {launch: {} for launch in chosen}
-    hosts = {launch: launch for launch in chosen}
-    for launch in sorted({*chosen, *folded}):
+    needs: dict[int, _Reached] = {launch: {} for launch in stages}
+    hosts = {launch: launch for launch in stages}
+    for launch in sorted({*stages, *folded}):
         tiles = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
-        sources = needs[launch] if launch in chosen else sources_of.setdefault(launch, {})
+        sources = needs[launch] if launch in stages else sources_of.setdefault(launch, {})
         for producer, block in parents.get(launch, {}).items():
-            if producer in chosen:
+            if producer in stages:
                 _add(sources, producer, _dense(block, int(graph.tile_base[producer + 1] - graph.tile_base[producer])))
             else:
                 for stage, through in sources_of[producer].items():
                     _add(sources, stage, _compose(block, through, tiles))
-        if launch not in chosen:
+        if launch not in stages:
             hosts[launch] = _host(graph, launch, hosts, sources)
             _hand_over(needs[hosts[launch]], hosts[launch], sources)
     keys, blocks = [], []
@@ -60,7 +60,7 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
             child, parent = np.nonzero(tiles_read)
             keys.append((stage, launch))
             blocks.append(relation(parent, child, len(tiles_read), tiles_read[child, parent]))
-    return replace(graph, links=_links(graph, keys, blocks, chosen), blocks=[*graph.blocks, *blocks])
+    return replace(graph, links=_links(graph, keys, blocks, stages), blocks=[*graph.blocks, *blocks])
 
 
 def fused_for(policy: Policy, graph: TileGraph) -> TileGraph:

@@ -83,8 +83,8 @@ def _reordered_loads(policy: Policy, graph: TileGraph, launches: Sequence[int]) 
             False,
             "every producer fills its last wave: no consumer's block is on the device early enough to load ahead",
         )
-    written = {b for launch in range(launches[0], launches[-1]) for b in _buffers(graph, launch, WRITE)}
-    without = [policy.stages[c].name for c in consumers if not _buffers(graph, launches[c], READ) - written]
+    written_buffers = {b for launch in range(launches[0], launches[-1]) for b in _buffers(graph, launch, WRITE)}
+    without = [policy.stages[c].name for c in consumers if not _buffers(graph, launches[c], READ) - written_buffers]
     if without:
         return False, f"{without[0]} reads nothing but what launches before it write"
     return (

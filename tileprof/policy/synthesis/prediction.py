@@ -58,9 +58,9 @@ class Predictor:
                 rows.append((launches[producer], launches[consumer], "RAW", False, len(blocks)))
                 blocks.append(block)
         p = problem(self._with(rows, blocks), self._bounder.durations, list(launches), reuse=True)
-        chosen = np.asarray(launches)
+        launch_numbers = np.asarray(launches)
         orders = [_order(stage.order, number) for stage, number in zip(policy.stages, numbers, strict=True)]
-        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=orders)
+        ends = in_order(p, self._bounder.units[launch_numbers], self._bounder.capacity, self.costs, orders=orders)
         return Prediction(self.stream_ns(launches), float(ends.max(initial=0.0)))
 
     def exact_ns(
@@ -72,10 +72,10 @@ class Predictor:
         ``orders`` are those of the stages, as in a policy; None is ascending.
         """
         p = problem(self.graph, self._bounder.durations, list(launches), reuse=not renamed)
-        chosen = np.asarray(launches)
+        launch_numbers = np.asarray(launches)
         per_launch = orders or [None] * len(launches)
         dispatch = [_order(o, tile_numbers(self.graph, n)) for o, n in zip(per_launch, launches, strict=True)]
-        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=dispatch)
+        ends = in_order(p, self._bounder.units[launch_numbers], self._bounder.capacity, self.costs, orders=dispatch)
         return float(ends.max(initial=0.0))
 
     def stream_ns(self, launches: Sequence[int]) -> float:

@@ -260,9 +260,11 @@ def _weights(mixtures: I64, count: I64) -> F64:
     sides = np.concatenate([np.ones(len(mixtures)), np.zeros(kinds)])
     if kinds > _MOST_KINDS or len(constraints) > _MOST_CONSTRAINTS:
         return np.ones(kinds)
-    chosen = np.array(list(combinations(range(len(constraints)), kinds)))
-    chosen = chosen[np.abs(np.linalg.det(constraints[chosen])) > _NEGLIGIBLE]
-    weights = np.linalg.solve(constraints[chosen], sides[chosen][:, :, None])[:, :, 0]
+    combinations_of_sides = np.array(list(combinations(range(len(constraints)), kinds)))
+    combinations_of_sides = combinations_of_sides[
+        np.abs(np.linalg.det(constraints[combinations_of_sides])) > _NEGLIGIBLE
+    ]
+    weights = np.linalg.solve(constraints[combinations_of_sides], sides[combinations_of_sides][:, :, None])[:, :, 0]
     feasible_weights = weights[(weights @ constraints.T >= sides - _NEGLIGIBLE).all(axis=1)]
     best: F64 = feasible_weights[np.argmin(feasible_weights @ count)]
     return best

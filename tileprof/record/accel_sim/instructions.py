@@ -29,12 +29,14 @@ _ELSEWHERE: Final = frozenset(
     b"LDS STS LDL STL LDC ULDC LDCU LDSM LDMATRIX STSM ATOMS LDTM STTM "  # shared, local, constant, tensor memory
     b"CCTL CCTLL CCTLT QSPC PREFETCH".split()
 )
-"""Have addresses, and no bytes of global memory to read or write."""
+"""These have addresses, but read and write no bytes of global memory."""
 
 _WITHOUT_ADDRESSES: Final = frozenset(
     b"TEX TLD TLD4 TMML TXD SULD SUST SUATOM SURED UTMALDG UTMASTG UTMAREDG UTMAPF UBLKCP UBLKRED UBLKPF".split()
 )
-"""Reach global memory by descriptors; the tracer writes no addresses for them, or sectors of an order of its own."""
+"""These reach global memory by descriptors: the tracer writes no addresses for them, or sectors in an order of its
+own.
+"""
 
 _THREAD_FLOPS: Final = {
     b"FADD": 1, b"FMUL": 1, b"FFMA": 2, b"DADD": 1, b"DMUL": 1, b"DFMA": 2, b"HADD2": 2, b"HMUL2": 2, b"HFMA2": 4,
@@ -54,7 +56,7 @@ class Kind(IntEnum):
     PLAIN = 0
     ACCESS = 1
     UNSEEN = 2
-    """Global memory without addresses."""
+    """Accesses to global memory without addresses."""
     UNKNOWN = 3
     """Addresses under an opcode that is in no list: they may be read and written."""
 

@@ -187,7 +187,7 @@ class _Reader:
     def _triple(self, value: bytes) -> Dim:
         match = _TRIPLE.fullmatch(value.replace(b" ", b""))
         if not match or max(map(int, match.groups())) > _MOST_EXTENT:
-            raise self._wrong(f"{value[:40]!r} are no three extents such as (8,1,1)")
+            raise self._wrong(f"{value[:40]!r}: expected three extents such as (8,1,1)")
         x, y, z = map(int, match.groups())
         return x, y, z
 

@@ -15,6 +15,7 @@ from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.records.tiles import Geometry
 from tileprof.record.cuda.tensor_maps import unreported_stores
 from tileprof.record.cuda.tensor_maps.items import Items, Walk
+from tileprof.record.cuda.tensor_maps.loads import Loads
 from tileprof.trace import ATOMIC, READ, WRITE
 
 
@@ -60,7 +61,7 @@ def tensor_loads(
     split: Items | None = None,
     *,
     im2col: bool = True,
-) -> tuple[list[unreported_stores.Loads], bool]:
+) -> tuple[list[Loads], bool]:
     """Return the loads through each tensor map, each once per tile, and whether there are some whose map is unknown.
 
     With ``split`` tiles are its work items. ``im2col``: maps in that mode are laid out as we read them.
@@ -81,7 +82,7 @@ def tensor_loads(
             continue
         decodable = mode in (raw.TILED, raw.IM2COL)[: 1 + im2col] and map_.im2col == (mode == raw.IM2COL)
         columns = rows[of_map, 1], rows[of_map, 4:], first[of_map], rows[of_map, 3]
-        out.append(unreported_stores.Loads(map_, *columns, decodable, address))
+        out.append(Loads(map_, *columns, decodable, address))
     return out, unknown
 
 

@@ -20,6 +20,7 @@ from tileprof.record.cuda.records.graphs import Attribution
 from tileprof.record.cuda.records.tiles import Geometry
 from tileprof.record.cuda.tensor_maps import grouped, unreported_stores
 from tileprof.record.cuda.tensor_maps.items import Items, Walk
+from tileprof.record.cuda.tensor_maps.loads import Loads
 from tileprof.trace import ATOMIC, READ, WRITE
 
 WORST: Final = ("exact", "inferred", "conservative")
@@ -73,8 +74,8 @@ class Examined:
     @property
     def bytes_written(self) -> int:
         """Distinct bytes that its tiles write."""
-        written = accesses.union([boxes for mode, boxes in self.parts if mode != READ])
-        return int((written.end - written.start).sum())
+        written_boxes = accesses.union([boxes for mode, boxes in self.parts if mode != READ])
+        return int((written_boxes.end - written_boxes.start).sum())
 
     def lower(self, level: str, note: str) -> None:
         """Lower the coverage to at most ``level``; ``note`` says why."""
@@ -218,7 +219,7 @@ def _by_its_code(
     records: Records,
     launch: Examined,
     map_uses: unreported_stores.Maps,
-    loads: list[unreported_stores.Loads],
+    loads: list[Loads],
     walk: Walk | None,
     otherwise: unreported_stores.WrittenBoxes,
 ) -> unreported_stores.WrittenBoxes:

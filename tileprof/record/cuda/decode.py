@@ -32,7 +32,7 @@ MOST_ROWS: Final = 1 << 20
 """Tiles times buffers of a launch that counts as touching all memory; beyond, its tiles stand as one, or no one could
 read the trace."""
 ARRAY_BYTES: Final = 512
-"""Size of the buffer that stands for a CUDA array: any number would do."""
+"""Size of the buffer that stands for a CUDA array; any number would do."""
 OPAQUE: Final = {
     -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations",
     13: "conditional node",
@@ -78,7 +78,7 @@ class Decoder:
     timed: dict[int, Timed] = field(default_factory=dict)
     blocks: dict[int, Times] = field(default_factory=dict)
     im2col: bool = True
-    """This driver lays maps in im2col mode out as we read them (`im2col.calibrate`)."""
+    """This driver encodes maps in im2col mode as the recorder decodes them (`im2col.calibrate`)."""
     inserted: Inserted | None = None
     """Filters of the process, where blocks filled any."""
 

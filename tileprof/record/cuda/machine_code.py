@@ -306,8 +306,8 @@ def _select(instruction: Instruction, state: State, constants: Constants) -> Sta
     if len(instruction.operands) != 4:
         return None
     target, first, second, condition = instruction.operands
-    chosen = _predicate(condition, state)
-    value = None if chosen is None else _word(first if chosen else second, state, constants)
+    condition_value = _predicate(condition, state)
+    value = None if condition_value is None else _word(first if condition_value else second, state, constants)
     return None if value is None else {target: value}
 
 

@@ -20,10 +20,10 @@ from tileprof.record.cuda.settings import Settings
 INPROCESS = Path(__file__).parent / "inprocess"
 INJECTION = "CUDA_INJECTION64_PATH"
 NVTX_INJECTION = "NVTX_INJECTION64_PATH"
-"""NVTX 3 loads the library that this names, and tells it of every range."""
+"""NVTX 3 loads the library that this names, and reports every range to it."""
 
 _COMPANION_S: Final = 2
-"""A process ends by a signal within that, on a busy machine as well."""
+"""A process ends by a signal within this many seconds, on a busy machine too."""
 
 
 def command_of(words: tuple[str, ...]) -> list[str]:

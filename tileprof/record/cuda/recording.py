@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _MOST_COMPLAINTS: Final = 6
-"""Printed; a trace holds all of them."""
+"""Most notes that are printed; a trace holds all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def convert(
     """
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:
-        raise UserError("The time pass alone makes no trace. Add blocks or accesses to --passes.")
+        raise UserError("The time pass alone does not make a trace. Add blocks or accesses to --passes.")
     if exit_code < 0 and not any((folder / main).glob("process-*")):
         raise UserError(f"The program died by signal {-exit_code} before it used CUDA: nothing was recorded.")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
@@ -151,7 +151,7 @@ def convert(
     filling = _second(folder / "filters", "filters")[0] if "filters" in passes else []
     device = replace(device, sms=raw.number_sms([*processes, *others], device.sms))
     timings = join.time_passes(folder / "time") if "time" in passes else []
-    written = []
+    paths = []
     for number, process in enumerate(p for p in processes if _launches(p)):
         process.events = allocator.merged(process.events, process.folder)
         extra = _extra(process, others[number] if number < len(others) else None, timings[number : number + 1], passes)
@@ -169,15 +169,15 @@ def convert(
             sys.stderr.write(ended_json(path) + "\n")
         else:
             _summary(path, decoder, extra, check_writes=check_writes)
-        written.append(path)
+        paths.append(path)
     lost_launches = sum(p.lost for p in processes)
-    if not written and lost_launches:
+    if not paths and lost_launches:
         raise UserError(
             f"The program ended early, before the records of its {lost_launches} launches had left the GPU."
         )
-    if not written:
+    if not paths:
         raise UserError(_no_range(processes) or "The program used CUDA but launched no kernel that was to be recorded.")
-    return written
+    return paths
 
 
 def _no_range(processes: list[raw.Process]) -> str:

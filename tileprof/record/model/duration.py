@@ -49,7 +49,7 @@ of the eleven with more than ten launches (1.05 to 1.12; the compiled one 0.90).
 """
 
 IDLE_NS: Final = 1.0
-"""The life of a block that has nothing to do beside others that have: no load and no store of `BLOCK_NS`."""
+"""Duration of a block without work beside blocks that have some: without the load and store of `BLOCK_NS`."""
 
 L2_BYTES_PER_CLOCK_PER_SM: Final = 64
 """Width of an SM's port to L2 (Jia et al. 2018, section 3)."""

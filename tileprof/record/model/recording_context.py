@@ -18,7 +18,7 @@ from tileprof.record import Options, capture
 
 @dataclass(slots=True)
 class Recording:
-    """The value of ``with tileprof.record(path) as recording:``; ``notes`` is what the trace confesses, once it is
+    """The value of ``with tileprof.record(path) as recording:``; ``notes`` are those of the trace, once it is
     written.
     """
 

@@ -27,7 +27,14 @@ from tileprof.record import capture
 from tileprof.record.model.calls import launch_plans
 from tileprof.record.model.calls.call_text import IN_PARTS, call_description, numbered
 from tileprof.record.model.calls.layouts import as_operands, flatten
-from tileprof.record.model.calls.overload_facts import HOST_READS, Operator, describe, higher_order, reads_a_step
+from tileprof.record.model.calls.overload_facts import (
+    HOST_READS,
+    Operator,
+    counts_steps,
+    describe,
+    higher_order,
+    reads_a_step,
+)
 from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
@@ -142,7 +149,7 @@ class Session:
         return notes
 
     def notes(self) -> list[str]:
-        """Return what the trace has to confess so far."""
+        """Return the notes for the trace so far."""
         recurrent = [
             f"{name} was recorded step by step, as PyTorch computes it without cuDNN: on a GPU cuDNN's own kernels "
             "run, and launches, gaps and times differ."
@@ -173,11 +180,11 @@ class Session:
         self._progress = Progress(on=False)
 
     def note(self, text: str) -> None:
-        """Something the trace has to confess."""
+        """Add a note to the trace."""
         self._notes.add(text)
 
     def remark(self, text: str) -> None:
-        """Something about the whole run that the trace has to confess, whenever a captured region begins."""
+        """Add a note about the whole run to the trace, each time a captured region begins."""
         self._remarks.add(text)
 
     # ---- captured regions
@@ -300,7 +307,7 @@ class Session:
             if reads_a_step() or on_host(places):
                 return
             self._host_reads += not self.window.closed
-        elif operator.silent:
+        elif operator.silent or counts_steps(operator.name):
             return
         if operator.name == _TO_COPY and on_host(places) and arguments[_DEVICE] is not None:
             self._copy_in(tensors[-1], path)

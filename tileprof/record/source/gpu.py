@@ -67,7 +67,7 @@ def _flags(options: tuple[str, ...]) -> dict[str, Any]:
             results[option.lstrip("-")] = True
         else:
             raise UserError(
-                f"The option {option!r} is none that is passed on: give -DNAME=VALUE, -use_fast_math, -lineinfo."
+                f"The option {option!r} is not passed to the compiler: give -DNAME=VALUE, -use_fast_math, -lineinfo."
             )
     return results
 

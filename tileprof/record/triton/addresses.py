@@ -182,8 +182,8 @@ def _sample(places: list[Place], count: int) -> list[Place]:
     if not places:
         return []
     random = np.random.default_rng(0)
-    chosen = {0, len(places) - 1, *random.integers(len(places), size=count).tolist()}
-    return [places[n] for n in sorted(chosen)]
+    sample = {0, len(places) - 1, *random.integers(len(places), size=count).tolist()}
+    return [places[n] for n in sorted(sample)]
 
 
 def _same(a: Boxes, b: Boxes, *, but_offset: bool = False) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from tileprof.runtime.acs.table import words_of
 
 if TYPE_CHECKING:
-    from tileprof.runtime.acs.instances import Logged
+    from tileprof.runtime.acs.launch_log import Logged
 
 Key = tuple[str, tuple[int, ...], int]
 

@@ -41,15 +41,15 @@ def backend(
 
     Raises `UserError` for options that mean nothing.
     """
-    chosen = Options.of(options)
-    policies = {path: policy_files.load_policies(path) for path in chosen.policies}
+    settings = Options.of(options)
+    policies = {path: policy_files.load_policies(path) for path in settings.policies}
     report = Report()
     announce(report)
-    reason = left_to_inductor(inputs, chosen)
+    reason = left_to_inductor(inputs, settings)
     if reason is None:
         device = _device(inputs)
-        question = verdict_cache.question(module, inputs, chosen, device)
-        verdict = None if chosen.remeasure else verdict_cache.recall(question)
+        question = verdict_cache.question(module, inputs, settings, device)
+        verdict = None if settings.remeasure else verdict_cache.recall(question)
         if verdict is not None and not verdict.winner:
             report.ours_us, report.inductor_us = verdict.ours_us, verdict.inductor_us
             reason = f"measured before: {verdict.sentence}"
@@ -59,14 +59,14 @@ def backend(
             copied_module = own_copy(module)
             write_out_masks(copied_module)
             graph = Traced(copied_module, inputs)
-            regions = _regions(graph, chosen, policies, report)
+            regions = _regions(graph, settings, policies, report)
         except Exception:
             LOG.exception("looking for regions failed, which is a bug of tileprof")
             reason = "looking for regions failed"
         else:
             if regions:
-                race = Race(question, verdict, chosen.later)
-                return _program(module, inputs, plain, graph, regions, chosen, device, report, race)
+                race = Race(question, verdict, settings.later)
+                return _program(module, inputs, plain, graph, regions, settings, device, report, race)
             reason = report.reason or "no region of the graph is one that a kernel of tileprof computes"
     report.reason = reason
     LOG.info("left to Inductor: %s", reason)

@@ -9,33 +9,16 @@ may write where the residual lies: a tile reads what it then overwrites.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tileprof.runtime.convnet.bands import Bands, Rows
 from tileprof.runtime.convnet.network import Convolution, Layer, Network
-
-if TYPE_CHECKING:
-    from tileprof.runtime.convnet.plan import Bands, Read
 
 ELEMENT_BYTES: Final = 2
 
 ALIGNMENT: Final = 256
 """Bytes that divide the place of every layer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The semaphores that tiles of rows ``row`` to ``row_end`` of images ``image`` to ``image_end`` await for what they
-    read.
-    """
-
-    image: int
-    image_end: int
-    row: int
-    row_end: int
-    reads: tuple[Read, ...]
-    awaited: frozenset[int]
 
 
 def layer_bytes(layer: Layer) -> int:

@@ -57,7 +57,7 @@ _COPIES: Final = (
 
 
 class Unmatched(Exception):  # noqa: N818 - no error: the rest is Inductor's
-    """Why an operation is none of the kernel's."""
+    """An operation that the kernel does not have, with the reason."""
 
 
 @dataclass
@@ -138,7 +138,7 @@ def _take(net: _Growing, node: fx.Node) -> None:
     elif calls(node, ATEN.addmm.default):
         _take_product(net, node)
     else:
-        raise Unmatched(f"{node.target} is none of its operations")
+        raise Unmatched(f"the kernel does not have {node.target}")
 
 
 def _value(net: _Growing, node: Any) -> int:

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
-from tileprof.runtime.convnet.memory import Memory, Rows, layer_bytes, replaces_residual, rows_in, spans
+from tileprof.runtime.convnet.bands import Bands, Read, Rows
+from tileprof.runtime.convnet.memory import Memory, layer_bytes, replaces_residual, rows_in, spans
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Layer, Maximum, Network, windowed
 from tileprof.runtime.convnet.tiling import (
     MOST_SLOT_BYTES,
@@ -40,27 +41,6 @@ _GAP_US: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bands:
-    """The semaphores of a layer: of band ``(image group) * per_image + (row of tiles)`` from ``first`` on.
-
-    Each is posted ``posts`` times per run.
-    """
-
-    first: int
-    images: int
-    """Images per image group."""
-    rows: int
-    """Rows of pixels per row of tiles."""
-    per_image: int
-    count: int
-    posts: int
-
-    def of(self, image: int, row: int) -> int:
-        """Return the semaphore that tiles post which hold a row of an image."""
-        return self.first + image // self.images * self.per_image + row // self.rows
-
-
-@dataclass(frozen=True, slots=True)
 class Tile:
     """A tile, or a part of it: its layer, its first pixel, its column of tiles, its part of k.
 
@@ -74,21 +54,6 @@ class Tile:
     column: int
     part: int = 0
     place: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Rows of images of a layer that a tile reads, or writes; ends are exclusive."""
-
-    layer: int
-    images: tuple[int, int]
-    rows: tuple[int, int]
-
-    def numbered(self, layer: Layer) -> Iterator[int]:
-        """Yield the rows of the layer, numbered through all images."""
-        height = layer.shape[1]
-        for image in range(*self.images):
-            yield from range(image * height + self.rows[0], image * height + self.rows[1])
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ class _Block:
                 return None, causal
         value = aten.tensor(source)
         if value is None or value.dim() != 4 or (not boolean and value.dtype != self._stack.dtype):
-            raise Refused(f"its mask {source.name} is none that the kernel reads")
+            raise Refused(f"the kernel does not read its mask {source.name}")
         full_shape = (batch, heads, length, length)
         if any(size not in (1, full) for size, full in zip(value.shape, full_shape, strict=True)) or (
             length > 1 and (value.shape[3] != length or value.stride(3) != 1)

@@ -144,17 +144,17 @@ def _generations(plan: Plan, least: int) -> tuple[int, ...]:
 
 def _uses(plan: Plan, generations: tuple[int, ...]) -> dict[str, _Use]:
     """Return the uses of the matrices between stages, in order of the stages that write them."""
-    written: dict[str, tuple[int, int]] = {}
+    writers: dict[str, tuple[int, int]] = {}
     read: dict[str, int] = {}
     for task in plan.tasks:
         tile_touches, generation = touches(plan.stages[task.stage], task), generations[task.stage]
         for name, *_ in tile_touches.writes:
             if name in plan.sizes:
-                first, last = written.get(name, (generation, generation))
-                written[name] = min(first, generation), max(last, generation)
+                first, last = writers.get(name, (generation, generation))
+                writers[name] = min(first, generation), max(last, generation)
         for name, *_ in tile_touches.reads:
             read[name] = max(generation, read.get(name, 0))
-    return {name: _Use(first, last, max(last, read.get(name, 0))) for name, (first, last) in written.items()}
+    return {name: _Use(first, last, max(last, read.get(name, 0))) for name, (first, last) in writers.items()}
 
 
 def _ring(uses: list[_Use], runs: int, *, once: bool) -> tuple[int, int]:

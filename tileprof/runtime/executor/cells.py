@@ -53,11 +53,11 @@ class Cells:
     @classmethod
     def of(cls, stages: Sequence[Touches]) -> Cells:
         """Return cells of every buffer that a stage writes; nothing else can race."""
-        written = sorted({int(b) for t in stages for b in np.unique(t.buffer[t.mode != READ])})
+        written_buffers = sorted({int(b) for t in stages for b in np.unique(t.buffer[t.mode != READ])})
         grids: dict[int, _Grid] = {}
         columns: list[tuple[I64, ...]] = [(np.empty(0, np.int64),) * 4]
         first = 0
-        for buffer in written:
+        for buffer in written_buffers:
             in_buffer = [t.take(t.buffer == buffer) for t in stages]
             grid = _grid(in_buffer, first)
             grids[buffer] = grid

@@ -96,11 +96,11 @@ class Layout:
         # last slot lies the other ring.
         spare = max(0, max(_reach(stage, plan) for stage in stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
         taps = min(_slot_taps(stage, plan) for stage in stages)
-        # Of halos for all taps one is multiplied for long while the next comes.
+        # a halo for all taps takes long to multiply while the next one is loaded
         whole = taps > max(stage.share(plan.split) for stage in stages)
         best: tuple[tuple[int, int], int, int] | None = None
-        # A block of keys and its values are multiplied together, while the next come.
-        least = max([2, *(2 * stage.block_slots for stage in plan.stages if isinstance(stage.operator, Attention))])
+        # Blocks of keys and values are multiplied, one or two at a time, while the next comes.
+        least = max([2, *(_attention_slots(stage) for stage in plan.stages if isinstance(stage.operator, Attention))])
         for a_slots in range(least, _MOST_SLOTS + 1):
             b_slots = min(_MOST_SLOTS, (free_bytes - spare - a_slots * a_bytes) // b_bytes)
             if b_slots < 2 or options.a_slots not in {0, a_slots}:
@@ -179,6 +179,11 @@ def _box_rows(stage: StagePlan, plan: Plan) -> int:
     halo, box = stage.halo(plan.split), Box.of(operator)
     assert box is not None
     return halo.pixels if halo else box.columns * box.rows * box.images
+
+
+def _attention_slots(stage: StagePlan) -> int:
+    """Return slots of activations that attention takes at least; see attention.cuh."""
+    return stage.block_slots * (3 if stage.operator.tile[0] <= K_BLOCK else 2)
 
 
 def _height(stage: StagePlan, plan: Plan) -> int:

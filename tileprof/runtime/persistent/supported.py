@@ -48,10 +48,10 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
     dtypes = {view.dtype for operator in chain.operators for view in operator.views().values()}
     if dtypes not in ({"float16"}, {"bfloat16"}):
         raise UserError(f"the persistent kernel takes float16 or bfloat16 throughout, not {', '.join(sorted(dtypes))}")
-    written = {operator.out.tensor for operator in chain.operators}
+    results = {operator.out.tensor for operator in chain.operators}
     operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
-        early = sorted(written & {v.tensor for role, v in operator.views().items() if role in _EARLY})
+        early = sorted(results & {v.tensor for role, v in operator.views().items() if role in _EARLY})
         if early:
             raise UserError(
                 f"the persistent kernel does not take stage {name}: it loads {early[0]} ahead of every wait, and "

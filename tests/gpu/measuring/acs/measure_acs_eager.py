@@ -112,10 +112,10 @@ def settings(words: str, mode: str, folder: Path, pair: int) -> acs.Settings | N
     own = folder / name_of(words) / f"{mode}-{pair}"
     own.mkdir(parents=True, exist_ok=True)
     kind: acs.Mode = "graph" if mode == "graph" else "streams"
-    chosen = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
+    library_settings = acs.Settings(kind, own, folder / name_of(words) / "table", threads=int(mode != "streams"))
     if mode == "workers":
-        return replace(chosen, rest=0, workers=WORKERS)
-    return replace(chosen, rest=0) if mode == "spread" else chosen
+        return replace(library_settings, rest=0, workers=WORKERS)
+    return replace(library_settings, rest=0) if mode == "spread" else library_settings
 
 
 class Running:
@@ -297,20 +297,20 @@ def main() -> None:
     options = parser.parse_args()
     begin = time.monotonic()
     programs = PROGRAMS + SHIPPED
-    chosen = [programs[int(n)] for n in options.only.split(",")] if options.only else list(PROGRAMS)
+    selected_programs = [programs[int(n)] for n in options.only.split(",")] if options.only else list(PROGRAMS)
     modes = options.modes.split(",")
     library, folder = acs.build(), (options.folder or options.out / "acs").resolve()
     for place in (options.out, folder):
         place.mkdir(parents=True, exist_ok=True)
     if options.phase != "time":
-        with ProcessPoolExecutor(len(chosen), mp_context=get_context("spawn")) as pool:
-            for job in as_completed([pool.submit(tabulate, words, folder) for words in chosen]):
+        with ProcessPoolExecutor(len(selected_programs), mp_context=get_context("spawn")) as pool:
+            for job in as_completed([pool.submit(tabulate, words, folder) for words in selected_programs]):
                 print(job.result(), flush=True)
     if options.phase == "record":
         return
     path = options.out / "eager.json"
     rows = json.loads(path.read_text()) if path.exists() else []
-    with_tables = [words for words in chosen if (folder / name_of(words) / "table").exists()]
+    with_tables = [words for words in selected_programs if (folder / name_of(words) / "table").exists()]
     first = max((row["pair"] for row in rows), default=-1) + 1
     jobs = [(words, mode) for words in with_tables for mode in modes]
     turns = range(first, first + options.pairs)
@@ -321,7 +321,10 @@ def main() -> None:
         rows = [row for row in rows if (row["program"], row["mode"], row["pair"]) not in keys] + some
         write_whole(path, json.dumps(rows))
         print(f"{len(rows)} rows after {time.monotonic() - begin:.0f} s", flush=True)
-    print(table([r for r in rows if r["program"] in chosen], list(dict.fromkeys(["plain", *modes]))), flush=True)
+    print(
+        table([r for r in rows if r["program"] in selected_programs], list(dict.fromkeys(["plain", *modes]))),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -217,7 +217,7 @@ def main() -> None:
     library = acs.build()
     values.out.mkdir(parents=True, exist_ok=True)
     folder = values.out.resolve() / "acs"
-    chosen = [PROGRAMS[int(n)] for n in values.only.split(",")] if values.only else list(PROGRAMS)
+    selected_programs = [PROGRAMS[int(n)] for n in values.only.split(",")] if values.only else list(PROGRAMS)
     path = values.out / "rows.json"
     actual: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": []}
 
@@ -225,7 +225,7 @@ def main() -> None:
         write_whole(path, json.dumps(actual))
 
     if values.phase != "time":
-        record(chosen, folder, values.out)
+        record(selected_programs, folder, values.out)
         print(f"tables after {time.monotonic() - begin:.0f} s", flush=True)
     if values.phase == "record":
         return
@@ -235,7 +235,7 @@ def main() -> None:
         actual["costs, ns"] = costs.measure()
     print(json.dumps({k: actual[k] for k in ("graph gaps, us", "costs, ns")}, indent=1), flush=True)
     keep()
-    with_tables = [words for words in chosen if (folder / name_of(words) / "table").exists()]
+    with_tables = [words for words in selected_programs if (folder / name_of(words) / "table").exists()]
     for number in range(values.rounds):
         actual["rows"] = [row for row in actual["rows"] if row["us"] is not None]
         done = {(row["program"], row["mode"], row["number"]) for row in actual["rows"]}

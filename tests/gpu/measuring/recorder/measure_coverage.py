@@ -55,7 +55,7 @@ CLIENTS = ("qwen3_moe", "unet", "convnext")
 NAMES = (*PROGRAMS, *CLIENTS)
 
 
-def made(name, torch):
+def function_to_record(name, torch):
     """Return the function to be recorded."""
     if name in PROGRAMS:
         return PROGRAMS[name](torch)
@@ -72,7 +72,7 @@ def child(name):
     import tileprof
 
     torch.manual_seed(0)
-    run = made(name, torch)
+    run = function_to_record(name, torch)
     training = name.endswith("_step")
     with torch.set_grad_enabled(training):
         run()

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tileprof.analysis.simulate.bloom import Filters
-from tileprof.analysis.simulate.inserted import answers
+from tileprof.analysis.simulate.filters.bloom import Filters
+from tileprof.analysis.simulate.filters.inserted import answers
 from tileprof.record.source import FilterSettings, Recording, Settings
 from tileprof.trace import load
 

@@ -275,8 +275,8 @@ def lives_of(path, program):
 
 def row_of(path, program, size):
     """Return the answers of a program's filters."""
-    from tileprof.analysis.simulate.bloom import Filters
-    from tileprof.analysis.simulate.inserted import answers
+    from tileprof.analysis.simulate.filters.bloom import Filters
+    from tileprof.analysis.simulate.filters.inserted import answers
     from tileprof.trace import filters, load
 
     trace = load(path)
@@ -355,18 +355,18 @@ def main(words):
     parser.add_argument("out", type=Path, metavar="OUT.json")
     parser.add_argument("--phase", choices=("counts", "times"), help="this alone (default: both, counts first)")
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="BITS,HASHES,GRANULE")
-    chosen = parser.parse_args(words)
-    result = json.loads(chosen.out.read_text()) if chosen.out.exists() else about()
+    options = parser.parse_args(words)
+    result = json.loads(options.out.read_text()) if options.out.exists() else about()
 
     def write():
-        chosen.out.write_text(json.dumps(result, indent=1) + "\n")
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
     with tempfile.TemporaryDirectory() as folder:
-        if chosen.phase != "times":
-            counts(result, write, chosen.sizes, Path(folder))
-        if chosen.phase != "counts":
+        if options.phase != "times":
+            counts(result, write, options.sizes, Path(folder))
+        if options.phase != "counts":
             gpu_times(result, write)
-            block_lives(result, write, chosen.sizes[0], Path(folder))
+            block_lives(result, write, options.sizes[0], Path(folder))
     return any(row["missed"] or row["lacking"] for row in result["rows"])
 
 

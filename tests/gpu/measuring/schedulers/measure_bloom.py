@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--all-bits-of", type=int, default=2)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
 
@@ -53,10 +53,10 @@ def main() -> None:
         with ThreadPoolExecutor() as pool:
             programs = dict(zip(SIZES, pool.map(built, SIZES), strict=True))
         for bits in SIZES:
-            for seed in range(1, 1 + (chosen.seeds if bits == SIZES[0] else chosen.all_bits_of)):
+            for seed in range(1, 1 + (options.seeds if bits == SIZES[0] else options.all_bits_of)):
                 rows.append(row_of(programs[bits], bits, seed))
                 print(bits, seed, {run["mode"]: run["us"] for run in rows[-1]["runs"]}, flush=True)
-                chosen.output.write_text(json.dumps({"rows": rows}, indent=1))
+                options.output.write_text(json.dumps({"rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

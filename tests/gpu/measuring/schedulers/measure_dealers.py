@@ -235,29 +235,29 @@ def main() -> None:
     parser.add_argument("--only", choices=("times", "right"))
     parser.add_argument("--many", action="store_true")
     parser.add_argument("--chains", nargs="+")
-    chosen = parser.parse_args()
-    out, rows = chosen.output, chosen.rows
-    chains = chains_of_many_tiles() if chosen.many else timed_chains()
-    chains = {name: chain for name, chain in chains.items() if not chosen.chains or name in chosen.chains}
+    options = parser.parse_args()
+    out, rows = options.output, options.rows
+    chains = chains_of_many_tiles() if options.many else timed_chains()
+    chains = {name: chain for name, chain in chains.items() if not options.chains or name in options.chains}
     schedulers = [schedule for schedule in reversed(SCHEDULERS) if schedule in rows]
     start_s = time.time()
-    if chosen.only != "times":
+    if options.only != "times":
         compile_all(RIGHT, DELAY_NS, rows)
     compile_all(chains, 0, rows)
-    if chosen.compile:
+    if options.compile:
         return
     print(f"compiled in {time.time() - start_s:.0f} s", flush=True)
     results: dict[str, object] = {"device": torch.cuda.get_device_name(), "right": {}, "us": {}, "counts": {}}
     for schedule in schedulers:
-        for name, chain in RIGHT.items() if chosen.only != "times" else ():
+        for name, chain in RIGHT.items() if options.only != "times" else ():
             try:
                 print(name, schedule, flush=True)
-                results["right"][f"{name}, {schedule}"] = message = wrong(chain, schedule, chosen.runs)
+                results["right"][f"{name}, {schedule}"] = message = wrong(chain, schedule, options.runs)
                 print(name, schedule, message, flush=True)
             except Exception:
                 traceback.print_exc()
             out.write_text(json.dumps(results, indent=1))
-    for name, chain in chains.items() if chosen.only != "right" else ():
+    for name, chain in chains.items() if options.only != "right" else ():
         try:
             results["us"][name] = message = times(chain, rows)
             print(name, {row: round(us, 1) for row, us in message.items()}, flush=True)

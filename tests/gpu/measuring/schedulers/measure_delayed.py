@@ -2,7 +2,7 @@
 many of 1,000 runs some bit differs from stream order.
 
 python tests/gpu/measuring/schedulers/measure_delayed.py OUT.json [--runs 1000] [--budget 180] [--jobs 8] [--examples 2]
-    [--only KIND,…] [--names NAME …] [--built DIR]
+    [--only KIND,…] [--names NAME …] [--built DIR] [--chunk 250]
 
 Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
 persistent kernel under `PERSISTENT`), ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters,
@@ -41,22 +41,24 @@ SCALE, COSTS, STEPS = 6, (2000, 100), 32
 """Options of the programs with child grids: costs of a launch in ns with which controllers decide both ways, and the
 most steps per point of Mandelbrot's set, which flat does one after the other.
 """
-CHUNK, CHUNK_S = 250, 60
-"""Runs per process, so that an interruption keeps some, and seconds after which they count as hanging."""
+CHUNK_S = 60
+"""Seconds after which the runs of a process count as hanging."""
 BLOOMS = tuple((seed, bits) for bits in (512, 2048) for seed in (1, 2))
 LIMIT_MS = 20_000
 """Time limit of a wait behind filters; other processes use the GPU too."""
 
 
-def rows_of(kind: str, name: str, runs: int, program: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield rows: scheduler, runs, and how many differ."""
+def rows_of(kind: str, name: str, runs: int, chunk: int, program: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield rows: scheduler, runs, and how many differ. ``chunk``: runs per process of an example, so that an
+    interruption keeps some.
+    """
     if kind in {"synchronised", "persistent"}:
         yield from replayed(kind, name, runs)
         return
     assert program is not None
     totals: dict[str, dict[str, Any]] = {}
-    for first_run in range(0, runs, CHUNK):
-        count = min(CHUNK, runs - first_run)
+    for first_run in range(0, runs, chunk):
+        count = min(chunk, runs - first_run)
         if kind == "spawn":
             words = ["--costs={},{}".format(*COSTS), "--no-search", "--flat-once", str(count - 1), str(SCALE)]
             words += ["16", "32", "1024", name]
@@ -216,22 +218,23 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=2)
     parser.add_argument("--only", default="spawn,bloom,persistent,synchronised")
     parser.add_argument("--names", nargs="+", help="of the cases, those alone")
+    parser.add_argument("--chunk", type=int, default=250, help="runs per process of an example")
     parser.add_argument("--built", type=Path, help="folder for the compiled examples, kept")
     parser.add_argument("--case", nargs=3, help="one case in this process: kind, name, program")
-    chosen = parser.parse_args()
-    if chosen.case:
-        kind, name, program = chosen.case
-        for row in rows_of(kind, name, chosen.runs, Path(program) if program else None):
+    options = parser.parse_args()
+    if options.case:
+        kind, name, program = options.case
+        for row in rows_of(kind, name, options.runs, options.chunk, Path(program) if program else None):
             print(json.dumps(row), flush=True)
         return
     start_s, lock = time.time(), threading.Lock()
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def run(kind: str, name: str, program: Path | None) -> None:
-        left_s = start_s + chosen.budget - time.time()
+        left_s = start_s + options.budget - time.time()
         if left_s < 5:
             return
-        command = [sys.executable, __file__, chosen.output, "--runs", str(chosen.runs)]
+        command = [sys.executable, __file__, options.output, "--runs", str(options.runs), "--chunk", str(options.chunk)]
         command += ["--case", kind, name, str(program or "")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
             timer = threading.Timer(left_s, os.killpg, (process.pid, signal.SIGKILL))
@@ -241,18 +244,18 @@ def main() -> None:
                 with lock:
                     rows[kind, name, row["scheduler"]] = row
                     print(f"{time.time() - start_s:.0f} s", row, flush=True)
-                    chosen.output.write_text(json.dumps({"device": device, "rows": [*rows.values()]}, indent=1))
+                    options.output.write_text(json.dumps({"device": device, "rows": [*rows.values()]}, indent=1))
             timer.cancel()
 
-    only = chosen.only.split(",")
-    all_cases = [case for case in cases(only) if not chosen.names or case[1] in chosen.names]
+    only = options.only.split(",")
+    all_cases = [case for case in cases(only) if not options.names or case[1] in options.names]
     device = device_name()
     with (
         tempfile.TemporaryDirectory() as folder,
-        ThreadPoolExecutor(chosen.jobs) as pool,
-        ThreadPoolExecutor(chosen.examples) as few,
+        ThreadPoolExecutor(options.jobs) as pool,
+        ThreadPoolExecutor(options.examples) as few,
     ):
-        building = pool.submit(built, chosen.built or Path(folder), only)
+        building = pool.submit(built, options.built or Path(folder), only)
         if "persistent" in only:
             compiling = pool.submit(compile_chains)
         jobs = [pool.submit(run, kind, name, None) for kind, name in all_cases if kind == "synchronised"]

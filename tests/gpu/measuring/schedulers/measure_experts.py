@@ -198,12 +198,12 @@ def main():
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--only", choices=("times", "right"))
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     compile_all()
-    if chosen.compile:
+    if options.compile:
         return
     results = {"device": torch.cuda.get_device_name(), "us": {}, "right": {}}
-    for name, shape in SHAPES.items() if chosen.only != "right" else ():
+    for name, shape in SHAPES.items() if options.only != "right" else ():
         for uneven in (False, True):
             label = f"{name}, {'uneven' if uneven else 'even'}"
             try:
@@ -212,15 +212,15 @@ def main():
                 print("  ", row["rows of experts"], row["tiles"], "of", row["of at most"], row.get("counts of ccks"))
             except Exception:
                 traceback.print_exc()
-            chosen.output.write_text(json.dumps(results, indent=1))
-    for name, shape in RIGHT.items() if chosen.only != "times" else ():
+            options.output.write_text(json.dumps(results, indent=1))
+    for name, shape in RIGHT.items() if options.only != "times" else ():
         for schedule in ("persistent", "persistent-dynamic", "ccks", "ccks-ready"):
             try:
-                results["right"][f"{name}, {schedule}"] = row = wrong(shape, schedule, chosen.runs)
+                results["right"][f"{name}, {schedule}"] = row = wrong(shape, schedule, options.runs)
                 print(name, schedule, row, flush=True)
             except Exception:
                 traceback.print_exc()
-            chosen.output.write_text(json.dumps(results, indent=1))
+            options.output.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

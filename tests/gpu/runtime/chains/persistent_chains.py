@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.runtime.chains import biased, matrix
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.measuring.cases import attention_block, convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.stages.conv import Conv2d
 
 
@@ -42,4 +42,6 @@ CHAINS = {
     "convolutions, two images whose halo is 64 pixels": convolution_pair(4, 6, 192, (72, 192)),
     "convolutions, taps of a row": wide_rows(),
     "a convolution of stride 2": narrowing(),
+    "attention": attention_block(700, 256, 4, head=64, bias=True),
+    "attention, groups of heads of 128": attention_block(500, 256, 4, 2),
 }

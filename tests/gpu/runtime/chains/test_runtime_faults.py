@@ -216,7 +216,7 @@ def test_a_misaligned_input_is_left_to_pytorch(schedule) -> None:
         assert close(pipeline(**{**inputs, "x": misaligned}), pipeline.reference(inputs)["y"])
 
 
-def test_memory_that_is_not_there_is_said_and_the_next_pipeline_runs(schedule) -> None:
+def test_exhausted_memory_is_reported_and_the_next_pipeline_runs(schedule) -> None:
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule)
     inputs = pipeline.example()
     torch.cuda.empty_cache()
@@ -240,7 +240,7 @@ def test_more_inputs_than_a_launcher_remembers_are_computed_right() -> None:
     assert all(len(result._cached_arguments) <= launch._MOST_PREPARED for result in pipeline._persistent._launchers)
 
 
-def test_a_kernel_is_loaded_once_whoever_asks_for_it() -> None:
+def test_a_kernel_is_loaded_once_for_all_callers() -> None:
     policy = policy_for("persistent")
     result = [GpuPipeline(policy, schedule="persistent")._persistent._launchers[0] for _ in range(2)]
     assert result[0]._function is result[1]._function

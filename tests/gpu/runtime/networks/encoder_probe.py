@@ -101,11 +101,11 @@ def stages_of(launcher: Launcher) -> None:
 def plan_and_options(case: str) -> tuple[Plan, dict[str, int]]:
     """Return the plan of a case, and its options."""
     name, *options = case.split(":")
-    chosen = {key: int(value or 1) for key, _, value in (option.partition("=") for option in options)}
-    program, cluster = MODELS[name](chosen.get("layers", 12)), chosen.get("cluster", 0)
+    option_values = {key: int(value or 1) for key, _, value in (option.partition("=") for option in options)}
+    program, cluster = MODELS[name](option_values.get("layers", 12)), option_values.get("cluster", 0)
     cluster = cluster or cluster_for(program)
     blocks = max_clusters(cluster) * cluster
-    return plan_of(program, blocks, cluster, chosen.get("width"), chosen.get("splits")), chosen
+    return plan_of(program, blocks, cluster, option_values.get("width"), option_values.get("splits")), option_values
 
 
 INPUTS: dict[str, dict[str, torch.Tensor]] = {}

@@ -87,7 +87,7 @@ def test_ten_thousand_delayed_replays_of_a_block_have_the_same_bits(images):
     runner.check()
 
 
-def test_a_dropped_wait_is_seen():
+def test_a_dropped_wait_is_detected():
     network, weights = block(1)
     x, shape = pictures(1), network.layers[-1].shape
     (expected,) = NetworkRunner(network, torch.device("cuda"), shape)(x, *weights)

@@ -95,7 +95,7 @@ def test_column_major_output_makes_the_other_axis_the_row() -> None:
     assert classify(block_of(relation), grid(6, 4, row_major=False), consumer).name == "column"
 
 
-def test_tightness_tells_how_much_the_boxes_overstate() -> None:
+def test_tightness_measures_how_much_the_boxes_overstate() -> None:
     pattern = classify(block_of([[0, 3], [1, 9], [2, 4]]), grid(10), grid(3))
     assert pattern.tightness == pytest.approx(6 / (4 + 9 + 3))
 

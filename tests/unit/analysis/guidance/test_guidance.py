@@ -121,7 +121,7 @@ def test_a_pair_is_ranked_by_what_it_gains_while_everything_else_stays_ordered()
     assert (groups["producers"].iloc[-1][0], groups["consumers"].iloc[-1][0]) == (0, 3)
 
 
-def test_time_is_told_by_operator_and_by_module_with_layers_as_one_row():
+def test_time_is_listed_by_operator_and_by_module_with_layers_as_one_row():
     actual = guidance_of(program())
     assert [(s.name, s.launches) for s in actual.operators] == [("mul", 3)]
     assert [(s.name, s.launches) for s in actual.modules] == [("h.*", 3)]

@@ -73,7 +73,7 @@ def test_other_tiles_are_another_graph():
     assert (loop(links).settled, loop(links).changes) == (3, 1)
 
 
-def test_recycled_memory_is_told_from_data():
+def test_recycled_memory_is_distinguished_from_data():
     links = [*inside(), (1, 2 * STEPS, one_to_one(2), True)]
     graphs = loop(links)
     assert (graphs.settled, graphs.settled_renamed, graphs.reused_share) == (None, 0, 0.0)

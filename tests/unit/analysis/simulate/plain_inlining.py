@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 
-from tests.unit.analysis.simulate.plain_engine import _edges
+from tests.unit.analysis.simulate.engine.plain_engine import _edges
 from tileprof.analysis.bounds.problem import Problem
 from tileprof.analysis.simulate.inlining import INLINE, PRINTED, RULE, Inlining, Ran
 

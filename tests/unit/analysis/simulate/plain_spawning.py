@@ -224,7 +224,9 @@ class Plain:
         return begin, launching
 
     def longest(self, plain: list[int], in_step: int = 0) -> float:
-        """When the last of a warp's threads has done its items without sites, of which so many are done in step."""
+        """Return when the last of a warp's threads has done its items without sites, of which this many are done in
+        step.
+        """
         alone = {t: self.work.items[t] * self.stepped(t, in_step) for t in plain}
         beside = self.work.together
         return max(
@@ -232,7 +234,9 @@ class Plain:
         )
 
     def stepped(self, t: int, threads: int) -> float:
-        """An item's time where so many threads do theirs in step: the longest of a child tile, or next to none."""
+        """Return an item's time where this many threads do theirs in step: the longest of a child tile, or next to
+        none.
+        """
         mean, longest = float(self.work.item_ns[t]), self.longest_ns[t]
         return mean if threads == 0 or longest <= mean else longest * (1 - (1 - mean / longest) ** threads)
 

@@ -38,7 +38,7 @@ def test_a_launch_that_took_longer_than_its_tiles_do_is_named():
     assert (correlations.recorded_between_ns, correlations.simulated_between_ns) == (4000, 100)
 
 
-def test_launches_whose_lives_were_made_to_fit_are_told_apart():
+def test_launches_with_scaled_durations_are_counted_separately():
     # Tiles of the first launch have their own durations; only the time of the second is known, and spread over its
     # tiles.
     g = with_trace(graph([2, 2], []), [[1000.0] * 2] * 2)

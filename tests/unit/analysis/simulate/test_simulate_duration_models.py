@@ -100,7 +100,7 @@ def test_other_models_are_answered_with_what_there_is(text, says):
     assert says in str(error.value)
 
 
-def test_a_signal_on_its_way_is_no_work_and_loads_nobody():
+def test_a_signal_on_its_way_adds_no_load():
     # Alone on its SM, each tile is as slow as recorded. Half of the consumer runs before its wait, half after the
     # signal.
     simulator = Simulator(independent(0, first=0.5), lives=life_model("co-residency-scaled:sensitivity=2"))

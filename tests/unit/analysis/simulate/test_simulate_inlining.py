@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.support.synthetic_graphs import all_to_all, block, durations, edges_of, graph, one_to_one, random_graphs
 from tests.unit.analysis.simulate.plain_inlining import Plain
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate.engine import Room
+from tileprof.analysis.simulate.engine.event_loop import Room
+from tileprof.analysis.simulate.engine.plan import Draft
 from tileprof.analysis.simulate.inlining import INLINE, PRINTED, RULE, SPAWN, Inlining, run
-from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.schedulers import scheduler
 from tileprof.errors import UserError
 

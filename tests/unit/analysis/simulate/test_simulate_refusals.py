@@ -6,7 +6,7 @@ from tests.support.synthetic_graphs import all_to_all, graph
 from tests.unit.analysis.simulate.launch_chains import chain, time_of, with_trace
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler
-from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.engine.plan import Draft
 from tileprof.errors import UserError
 
 

@@ -17,11 +17,12 @@ from tests.support.synthetic_graphs import (
     random_graphs,
     trace,
 )
-from tests.unit.analysis.simulate import plain_engine as reference
+from tests.unit.analysis.simulate.engine import plain_engine as reference
 from tests.unit.analysis.simulate.launch_chains import chain, time_of, with_trace
 from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, scheduler
+from tileprof.analysis.simulate import SCHEDULERS, Simulator, life_model, scheduler
+from tileprof.analysis.simulate.engine import event_loop as engine
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs import missed_notes
 from tileprof.analysis.simulate.simulator import covered_ns
@@ -389,7 +390,7 @@ def test_the_link_of_the_cpu_is_the_devices_for_as_many_blocks_as_it_has_sms():
     assert time_of(g, f"ccks:{costs},up_ns=1") == first + 1 + first
     assert time_of(g, f"ccks:{costs},way=2") == 30 + 10 + 30 + 30 + 10
     assert time_of(g, f"ccks:{costs},way=relay") == time_of(g, f"ccks:{costs},way=2")
-    with pytest.raises(UserError, match="way=moon is none of ring, host, relay, copy, write, batch"):
+    with pytest.raises(UserError, match="way=moon; expected one of ring, host, relay, copy, write, batch"):
         scheduler("ccks:way=moon")
     with pytest.raises(UserError, match="no times of the link by way of 'copy'"):
         time_of(g, f"ccks:{costs},way=3")

@@ -111,7 +111,7 @@ def test_a_gpu_that_is_too_small_leaves_a_gap_in_the_curve_with_its_reason(mlp, 
     assert points[1]["refused"] == "launch 0 does not fit on 2 SMs"
 
 
-def test_where_no_gpu_of_the_curve_is_large_enough_the_user_is_told(mlp, monkeypatch):
+def test_a_curve_without_a_gpu_that_is_large_enough_is_refused(mlp, monkeypatch):
     small_gpus_refused(monkeypatch, least=3)
     with pytest.raises(UserError, match="does not fit on 1 SMs"):
         simulate(mlp, "--scheduler", "list", "--sweep", "sms=1:2:2")

@@ -11,7 +11,7 @@ import pytest
 from tests.support.simulate_command import simulate
 from tests.support.synthetic_graphs import write_mlp
 from tileprof import devices
-from tileprof.analysis.simulate import bloom
+from tileprof.analysis.simulate.filters import bloom
 from tileprof.analysis.times_and_counts import counted, duration, signed_percent
 from tileprof.cli.text.simulate_text import print_standing, standing_of, wide_terminal
 from tileprof.errors import UserError
@@ -102,7 +102,7 @@ def test_advice_comes_with_its_reasons(mlp, capsys):
     assert "held back" in text
 
 
-def test_dependent_launch_is_told_pair_by_pair_where_it_is_asked_for(mlp, capsys):
+def test_dependent_launch_is_listed_pair_by_pair_on_request(mlp, capsys):
     simulate(mlp, "--scheduler", "pdl:recorded=1")
     text = capsys.readouterr().out
     assert "Dependent launch, pair by pair" in text
@@ -125,7 +125,7 @@ def test_every_bound_in_the_table_has_a_footnote_with_what_it_assumes(mlp, capsy
 
 
 @pytest.mark.parametrize("model", ["recorded", "co-residency-scaled:sensitivity=0.5", "shared-roofline"])
-def test_the_duration_model_is_chosen_and_said(mlp, capsys, model):
+def test_the_duration_model_is_chosen_and_printed(mlp, capsys, model):
     simulate(mlp, "--scheduler", "list", "--durations", model)
     message = {"recorded": "Tiles last as recorded", "co": "fuller SMs", "shared": "ask for more DRAM bandwidth"}
     assert message[model.split("-")[0]] in " ".join(capsys.readouterr().out.split())
@@ -165,7 +165,7 @@ def test_a_scheduler_that_is_asked_for_twice_is_exported_twice(mlp, tmp_path):
     assert names == {"list: launches", "list: SMs", "list (2): launches", "list (2): SMs"}
 
 
-def test_what_is_not_the_whole_program_or_not_exactly_it_is_said_first(mlp, tmp_path, capsys):
+def test_partial_and_conservative_traces_are_reported_first(mlp, tmp_path, capsys):
     partial = tmp_path / "partial.tileprof"
     shutil.copytree(mlp, partial)
     manifest = json.loads((partial / "manifest.json").read_text())
@@ -201,7 +201,7 @@ def test_no_value_is_broken_or_cut(mlp, capsys, monkeypatch, width):
         assert "…" not in line
 
 
-def test_what_the_arithmetic_of_a_roofline_cannot_know_is_said(capsys):
+def test_launches_without_flops_are_reported(capsys):
     golden = Path(__file__).parents[3] / "golden" / "gemm_pair.tileprof"
     simulate(golden, "--scheduler", "list", "--durations", "shared-roofline")
     text = " ".join(capsys.readouterr().out.split())

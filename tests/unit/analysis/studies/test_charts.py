@@ -33,7 +33,7 @@ def halo(tiles: int):
 
 
 @pytest.mark.parametrize("first", [slice(0, 12), slice(3, 8), slice(0, 100)])
-def test_the_wait_matrix_tells_guaranteed_from_missing(first: slice) -> None:
+def test_the_wait_matrix_distinguishes_guaranteed_from_missing(first: slice) -> None:
     graph, needs = halo(12)
     policy = shipped_policy(Shipped("conv2dtile", rows="xx"), graph, 0, 1)
     waits = pair_waits(policy, graph, verify(policy, graph))[0]

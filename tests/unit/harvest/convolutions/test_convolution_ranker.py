@@ -42,7 +42,7 @@ def test_a_tree_is_written_so_that_ways_lead_from_its_root():
     ]  # fmt: skip
 
 
-def test_the_report_tells_shares_by_kind():
+def test_the_report_gives_shares_by_kind():
     verdicts = np.array([[True, True, True], [False, True, True]])
     lines = list(convolution_ranker.report(KEYS[:2], verdicts))
     assert lines[0] == "all: 2, nearest 50.0%, chosen 100.0%, any 100.0%"

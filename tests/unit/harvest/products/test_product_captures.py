@@ -108,14 +108,14 @@ def case(m, n=3):
     return (Op.MM, Dtype.BF16, 0, 1, 1, m, n, 64, 0)
 
 
-def seen(launches):
+def names_and_grids(launches):
     return [None if some is None else [(one.name, one.grid) for one in some] for some in launches]
 
 
 def test_each_call_gets_its_own_launches_in_their_order():
     launches = Fake().launches([case(1), case(2), case(4, 5)])
     memset = ("memset", (0, 0, 0))
-    assert seen(launches) == [
+    assert names_and_grids(launches) == [
         [("kernel1", (1, 3, 1))],
         [memset, ("kernel2", (2, 3, 1))],
         [memset, ("kernel4", (4, 5, 1))],
@@ -125,12 +125,12 @@ def test_each_call_gets_its_own_launches_in_their_order():
 
 
 def test_a_call_that_raises_is_marked_and_the_others_go_on():
-    launches = seen(Fake().launches([case(1), case(7), case(7), case(3)]))
+    launches = names_and_grids(Fake().launches([case(1), case(7), case(7), case(3)]))
     assert launches == [[("kernel1", (1, 3, 1))], None, None, [("kernel3", (3, 3, 1))]]
 
 
 def test_a_call_that_spoils_a_capture_is_found_and_the_others_are_kept():
-    launches = seen(Fake().launches([case(1), case(3), case(9), case(5), case(7), case(11)]))
+    launches = names_and_grids(Fake().launches([case(1), case(3), case(9), case(5), case(7), case(11)]))
     assert [some is None for some in launches] == [False, False, True, False, True, False]
     assert launches[3] == [("kernel5", (5, 3, 1))]
 
@@ -220,7 +220,7 @@ def test_cases_are_captured_in_batches_until_there_are_none_or_the_time_is_over(
     cases = [case(m) for m in (1, 3, 5)]
     batches = list(capture_workers.batches(Fake(), cases, 2, end=float("inf")))
     assert [batch for batch, _ in batches] == [cases[:2], cases[2:]]
-    assert [seen(launches) for _, launches in batches] == [
+    assert [names_and_grids(launches) for _, launches in batches] == [
         [[("kernel1", (1, 3, 1))], [("kernel3", (3, 3, 1))]],
         [[("kernel5", (5, 3, 1))]],
     ]

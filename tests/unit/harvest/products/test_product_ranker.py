@@ -47,12 +47,12 @@ def test_candidates_are_kernels_with_slices_that_were_launched(answers):
     shapes = {tuple(row[i] for i in (1, 2, 7)) for row in menu.recipes.tolist()}
     assert shapes == {(256, 128, 1), (128, 256, 1), (64, 64, 3)}
     assert menu.eligible.all()
-    assert not set(lesson.shown.tolist()) & set(lesson.judged.tolist())
-    assert len(lesson.shown) + len(lesson.judged) == len(answers.keys)
+    assert not set(lesson.training_rows.tolist()) & set(lesson.test_rows.tolist())
+    assert len(lesson.training_rows) + len(lesson.test_rows) == len(answers.keys)
     assert (menu.recipes[lesson.candidate] == answers.recipes[answers.recipe]).all()
 
 
-def test_kernels_without_a_tile_in_their_name_are_told_by_their_threads_and_have_the_largest_tile():
+def test_kernels_without_a_tile_in_their_name_are_identified_by_threads_and_get_the_largest_tile():
     rows = np.array([recipe(8, 1, kind="gemmSN", threads=128), recipe(7, 1, kind="gemmSN", threads=128),
                      recipe(8, 1, kind="gemmSN", threads=256), recipe(64, 64), recipe(64, 32)], np.int32)  # fmt: skip
     kernel, largest = ranker.kernels_of(rows)
@@ -65,7 +65,7 @@ def test_steps_make_the_launched_kernel_likelier(answers):
     _, lesson, trainer = trainer_of(answers)
     torch = trainer.torch
     trainer.sift()
-    rows = torch.as_tensor(lesson.shown)
+    rows = torch.as_tensor(lesson.training_rows)
     for name, loss in (("sieve", None), ("judge", trainer.surprise)):
         own = [v.requires_grad_() for n, v in trainer.net.items() if n.startswith("sieve") == (name == "sieve")]
         some = loss or (lambda r: torch.nn.functional.cross_entropy(trainer.likely(r), trainer._candidate[r]))
@@ -85,7 +85,7 @@ def test_the_judge_learns_where_the_sieve_leaves_fewer_candidates_than_others(an
     trainer.best[:, 0] = trainer.torch.as_tensor(lesson.candidate.max())
     for values in trainer.net.values():
         values.requires_grad_()
-    rows = trainer.torch.as_tensor(lesson.shown)
+    rows = trainer.torch.as_tensor(lesson.training_rows)
     trainer.surprise(rows).backward()
     assert all(trainer.torch.isfinite(v.grad).all() for v in trainer.net.values() if v.grad is not None)
 
@@ -114,7 +114,7 @@ def test_the_recorder_chooses_what_the_trained_nets_do(answers, tmp_path):
         )
         same.append((choice.m, choice.n, choice.split) == (real.m, real.n, real.split))
     assert np.mean(same) > 0.97, "numpy and torch add in different orders"
-    total = list(ranker.judged(menu, lesson, lesson.shown, lesson.candidate[lesson.shown]))
+    total = list(ranker.judged(menu, lesson, lesson.training_rows, lesson.candidate[lesson.training_rows]))
     assert {row["of"]: row["right"] for row in total} == {"mm bf16": 1.0, "kernel nvjet": 1.0, "all": 1.0}
 
 

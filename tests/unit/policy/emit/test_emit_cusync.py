@@ -70,7 +70,7 @@ def write(folder: Path, texts: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_cusync_is_given_waits_for_everything_and_for_one_producer(name: str, several: bool) -> None:
+def test_waits_for_cusync_cover_all_dependencies_and_one_producer_each(name: str, several: bool) -> None:
     policy = policy_of(TEXTS[name])
     expression = express(policy, several=several)
     assert verify(expression.policy, graph_of_waits(policy), range(len(policy.stages))).sound
@@ -93,7 +93,7 @@ def test_what_cusync_is_given_waits_for_everything_and_for_one_producer(name: st
         ("join", 4, ("is launched after all of a (an event)",)),
     ],
 )
-def test_what_does_not_fit_is_as_fine_as_it_can_be_and_says_so(
+def test_waits_that_cusync_cannot_express_become_the_finest_superset_with_a_note(
     name: str, semaphores: int, message: tuple[str, ...]
 ) -> None:
     expression = express(policy_of(TEXTS[name]))

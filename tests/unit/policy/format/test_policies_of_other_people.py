@@ -76,7 +76,7 @@ def test_names_and_notes_reach_the_terminal_as_one_plain_line(
     assert "\x1b" not in output.out + output.err
 
 
-def test_a_trace_where_a_policy_belongs_is_told_from_any_folder(
+def test_a_trace_in_place_of_a_policy_is_recognised(
     mlp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", str(mlp)]) == 2

@@ -57,7 +57,7 @@ def test_values_are_those_of_python(text: str) -> None:
         ("1if x else 2", "which is not"),
     ],
 )
-def test_what_is_no_expression_is_refused_with_the_reason(text: str, message: str) -> None:
+def test_an_invalid_expression_is_refused_with_the_reason(text: str, message: str) -> None:
     with pytest.raises(ExpressionError, match=message):
         parse(text, VARIABLES)
 

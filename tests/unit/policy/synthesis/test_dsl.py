@@ -120,7 +120,7 @@ def test_two_grids_wait_for_exactly_what_is_written(data: st.DataObject) -> None
         ("import os", "is neither a grid nor a dependency"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(line: str, message: str) -> None:
+def test_an_error_names_its_line(line: str, message: str) -> None:
     with pytest.raises(DependencyError, match=message) as refusal:
         parse_dependencies(UP_DOWN + line)
     assert "line 4" in str(refusal.value)
@@ -140,7 +140,7 @@ def test_what_is_wrong_is_said_with_its_line(line: str, message: str) -> None:
         ("x" * 1_000_001, "longer than"),
     ],
 )
-def test_what_is_no_file_of_dependencies_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+def test_another_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "hand.dep"
     path.write_text(text)
     with pytest.raises(DependencyError, match=message) as refusal:

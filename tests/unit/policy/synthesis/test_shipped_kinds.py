@@ -190,7 +190,7 @@ def test_a_launch_that_overwrites_what_a_later_stage_uses_is_not_fused() -> None
         fuse(graph, [0, 1, 3])
 
 
-def test_launches_that_nobody_needs_are_not_overtaken() -> None:
+def test_launches_without_dependants_are_not_overtaken() -> None:
     same = {(t, t) for t in range(4)}
     graph = chain({(0, 1): same}, {(0, 2): same}, {(2, 3): same})
     assert overtaken_launches(graph, [0, 3]) == [2]

@@ -33,7 +33,7 @@ def test_missing_is_exactly_what_can_run_too_early(case: tuple[Policy, list[Grid
 
 
 @pytest.mark.parametrize(("waiting", "value", "sound"), [("0..0 - x", 1, False), ("0..0 - x", 2, True), ("0", 1, True)])
-def test_a_count_that_a_tile_reaches_without_another_guarantees_nothing_of_it(
+def test_a_count_that_is_reached_without_a_tile_does_not_guarantee_that_tile(
     waiting: str, value: int, sound: bool
 ) -> None:
     """One or both of the two tiles that post wait for the tile that the last stage needs."""
@@ -136,7 +136,7 @@ def test_a_policy_that_relies_on_residency_is_for_one_device(key: str, other: st
     assert verify(from_dict(with_kernel), graph).sound
 
 
-def test_blocks_that_leave_exactly_enough_room_keep_nothing_out() -> None:
+def test_blocks_that_leave_exactly_enough_room_block_no_stage() -> None:
     """Blocks take half an SM each; one that waits leaves the other half free."""
     half = (512, 64, 0)
     value = from_dict(row_policy(options={"wait_kernel": False}))
@@ -145,7 +145,7 @@ def test_blocks_that_leave_exactly_enough_room_keep_nothing_out() -> None:
     assert not verify(value, graph_of(grids, rows(), sms=3, kernels=[half, half])).sound
 
 
-def test_tiles_that_wait_for_nothing_keep_nothing_out() -> None:
+def test_tiles_without_waits_block_no_stage() -> None:
     value = from_dict(row_policy(options={"wait_kernel": False}, waits=["0", "y..0", "0"]))
     graph = graph_of([(4, 3, 1), (2, 3, 1)], {(0, 1): {(0, 0)}}, sms=3)
     assert verify(value, graph).sound
@@ -275,7 +275,7 @@ def test_a_policy_that_cannot_be_written_leaves_nothing_behind(tmp_path) -> None
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000, '"x"', "\x00", '{"tileprof_policy": 1}'])
-def test_what_is_no_policy_is_refused_with_its_name(tmp_path, text: str) -> None:
+def test_a_file_that_is_no_policy_is_refused_by_name(tmp_path, text: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(PolicyError, match=r"bad\.json"):

@@ -157,7 +157,7 @@ GOOD = copying(ALPHA, BETA, blocks=1)
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("-grid dim = (1,1,1)", "-grid dim = (1,1)", "no three extents"),
+        ("-grid dim = (1,1,1)", "-grid dim = (1,1)", "expected three extents"),
         ("-grid dim = (1,1,1)", "-grid dim = (99999,99999,9)", "at most"),
         ("-grid dim = (1,1,1)\n", "", "both are needed"),
         ("-nregs = 32", "-nregs = many", "is not a number"),

@@ -52,7 +52,7 @@ def test_a_copy_of_unknown_direction_touches_both_sides(trace_of):
 
 
 @pytest.mark.parametrize(("graph", "launches"), [(0, ["memcpy in a graph"]), (-1, [])])
-def test_a_copy_without_a_size_is_one_of_anything_in_a_graph_and_nothing_elsewhere(trace_of, graph, launches):
+def test_a_copy_without_a_size_touches_all_memory_in_a_graph_and_nothing_elsewhere(trace_of, graph, launches):
     empty = {
         "e": "copy",
         "from": 0,
@@ -81,7 +81,7 @@ def test_words_of_streams_are_launches_of_one_tile(trace_of):
 
 
 @pytest.mark.parametrize("tensors", [[], [{"e": "tensor", "address": 0x100000, "bytes": 0x4000, "kind": "activation"}]])
-def test_what_is_copied_through_an_array_depends_on_what_went_into_it(trace_of, tensors):
+def test_a_copy_from_an_array_depends_on_copies_into_it(trace_of, tensors):
     copy = {"e": "array_copy", "width": 64, "height": 4, "depth": 1, "stream": "0x1", "graph": -1, "t": 0}
     linear = {"bytes": 3 * 256 + 64, "pitch": 256, "array": 0, "device": 1}
     array = {"bytes": 0, "pitch": 0, "array": 1, "device": 1}

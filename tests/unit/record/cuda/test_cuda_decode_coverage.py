@@ -9,7 +9,7 @@ from tileprof.record.cuda.records import raw
 from tileprof.trace import READ, WRITE
 
 
-def test_from_where_nodes_overlapped_each_stands_for_all_that_follow(trace_of):
+def test_after_an_overlap_each_node_covers_all_later_ones(trace_of):
     nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in range(4)]
     entries = [block_record(5, b, 1000, 1100) for b in (0, 1)]
     entries += [access(5, b, WINDOW, write=1 << b) for b in (0, 1)]
@@ -48,7 +48,7 @@ def test_a_full_arena_makes_the_launch_a_superset_in_whole_pages(trace_of):
     assert trace.operands.offset.tolist() == [1 << 21]
 
 
-def test_bytes_beside_a_tensor_that_nobody_named_are_not_lost_where_a_run_begins_inside_it(trace_of):
+def test_unnamed_bytes_beside_a_tensor_are_kept_if_a_run_begins_inside_it(trace_of):
     """In a graph's own memory the run continues past the tensor; only its last granule may be overhang."""
     trace, _ = trace_of([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFFF)])
     assert granules(trace, 0, 32) == {(0, WRITE, 0x8000 + g) for g in range(20)}
@@ -60,7 +60,7 @@ def test_granules_that_only_hang_over_the_end_of_a_tensor_make_no_buffer(trace_o
     assert trace.buffers.bytes.tolist() == [500]
 
 
-def test_what_stands_for_all_memory_covers_what_lies_between_tensors_too(trace_of):
+def test_a_launch_on_all_memory_covers_the_memory_between_tensors_too(trace_of):
     """The records of its blocks are missing; a later launch reads memory that had no buffer until then."""
     events = [ALLOC, TENSOR, KERNEL, launch(1), launch(2)]
     entries = [block_record(2, b, 5, 9) for b in (0, 1)] + [access(2, 0, WINDOW + 8, read=1)]
@@ -74,9 +74,7 @@ def test_what_stands_for_all_memory_covers_what_lies_between_tensors_too(trace_o
 @pytest.mark.parametrize(
     ("what", "modes"), [("texture", {READ}), ("surface", {READ, WRITE}), ("launches", {READ, WRITE})]
 )
-def test_what_textures_surfaces_and_launches_from_kernels_reach_is_not_seen_and_stands_for_all_memory(
-    trace_of, what, modes
-):
+def test_accesses_by_textures_surfaces_and_launches_from_kernels_cover_all_memory(trace_of, what, modes):
     trace, _ = trace_of([ALLOC, TENSOR, {**KERNEL, what: 1}, launch(1)], [access(1, 0, WINDOW, read=1)])
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {m for _, m, _ in granules(trace, 0, 32)} == modes
@@ -85,7 +83,7 @@ def test_what_textures_surfaces_and_launches_from_kernels_reach_is_not_seen_and_
     )
 
 
-def test_nodes_that_write_nobody_knows_where_are_launches_that_do(trace_of):
+def test_nodes_with_unknown_writes_are_launches_on_all_memory(trace_of):
     opaque = {"e": "opaque", "node": 13, "graph": 0, "stream": "graph"}
     trace, _ = trace_of([ALLOC, TENSOR, {"e": "graph", "graph": 0}, opaque], [])
     assert trace.launches[["kernel", "coverage"]].to_numpy().tolist() == [["conditional node", "conservative"]]
@@ -149,20 +147,23 @@ def at(code):
     return (code >> 4 << raw.SM_BITS | 3) & raw.LOW_MASK
 
 
-def left(number, block, threads, end, *, code=CODE):
+def exit_record(number, block, threads, end, *, code=CODE):
     """Return the record of threads that exit."""
     return entry(raw.EXIT, at(code + 0x40), block, number, (threads, 0, end, 0))
 
 
 def of_family():
     """Return a parent of two blocks, which do not enter, whose children have three blocks and touch two windows."""
-    blocks = [left(1, b, threads, 1000 + b) for b in (0, 1) for threads in (31, 1)]
+    blocks = [exit_record(1, b, threads, 1000 + b) for b in (0, 1) for threads in (31, 1)]
     for b in (0, 1, 2):
-        blocks += [block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)), left(1, b, 32, 9000, code=CHILD)]
+        blocks += [
+            block_record(1, b, 5000, 9000 if b == 2 else 0, sm=at(CHILD)),
+            exit_record(1, b, 32, 9000, code=CHILD),
+        ]
     return [*blocks, access(1, 0, WINDOW, read=1), access(1, 2, WINDOW + 1, write=1)]
 
 
-def test_what_children_touch_stands_for_the_launch_that_began_them(trace_of):
+def test_accesses_of_children_belong_to_the_launch_that_began_them(trace_of):
     trace, _ = trace_of([ALLOC, PARENT, launch(1), launch(2, kernel=0)], [*of_family(), *of_launch(2)])
     assert granules(trace, 0, 32) == {(0, READ, 0x8000), (0, WRITE, 0x8000 + 32)}
     assert granules(trace, 1, 32) == set()
@@ -175,12 +176,12 @@ def test_what_children_touch_stands_for_the_launch_that_began_them(trace_of):
 def of_launch(number):
     """Return a launch that launches nothing, and enters."""
     entered = [block_record(number, b, 1000 + b, 0, sm=at(CODE)) for b in (0, 1)]
-    return [*entered, *(left(number, b, 32, 1100) for b in (0, 1))]
+    return [*entered, *(exit_record(number, b, 32, 1100) for b in (0, 1))]
 
 
 def test_children_that_the_host_launched_too_have_names(trace_of):
     child = {**KERNEL, "id": 1, "name": "child(int*)", "launches": 1, "code": [CHILD, 0x400]}
-    own = [left(2, b, 32, 1100, code=CHILD) for b in (0, 1)]
+    own = [exit_record(2, b, 32, 1100, code=CHILD) for b in (0, 1)]
     trace, _ = trace_of([ALLOC, PARENT, child, launch(1), launch(2, kernel=1)], [*of_family(), *own])
     assert "3 of child(int*) from" in trace.launches.note[0]
 
@@ -190,14 +191,14 @@ def test_children_that_the_host_launched_too_have_names(trace_of):
     [
         ({"launches": 2}, []),  # graphs
         ({"code": [0, 0]}, []),  # code at an unknown place
-        ({}, [left(1, 1, 32, 2000)]),  # a kernel that launches itself: more threads exit than it has
-        ({}, [left(1, 2, 32, 2000)]),  # or a grid with more blocks
+        ({}, [exit_record(1, 1, 32, 2000)]),  # a kernel that launches itself: more threads exit than it has
+        ({}, [exit_record(1, 2, 32, 2000)]),  # or a grid with more blocks
         # loads through maps in another kernel's parameters
         ({}, [(raw.MAP << raw.KIND_SHIFT | 0x7000, 0, 1, (1, 0, 0, 0))]),
     ],
     ids=["graphs", "unknown code", "itself", "a larger itself", "maps"],
 )
-def test_a_launch_whose_children_cannot_be_told_stands_for_all_memory(trace_of, kernel, entries):
+def test_a_launch_with_unknown_children_covers_all_memory(trace_of, kernel, entries):
     trace, _ = trace_of([ALLOC, {**PARENT, **kernel}, launch(1)], [*of_family(), *entries])
     [coverage_of] = trace.launches.coverage
     assert coverage_of == "conservative"
@@ -205,7 +206,7 @@ def test_a_launch_whose_children_cannot_be_told_stands_for_all_memory(trace_of, 
 
 
 @pytest.mark.parametrize("missing", range(4))
-def test_a_parent_of_which_an_exit_lacks_stands_for_all_memory(trace_of, missing):
+def test_a_parent_with_a_missing_exit_covers_all_memory(trace_of, missing):
     entries = of_family()
     del entries[missing]
     trace, _ = trace_of([ALLOC, PARENT, launch(1)], entries, whole=False)

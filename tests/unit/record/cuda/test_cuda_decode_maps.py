@@ -123,7 +123,7 @@ def loading(number, rows):
     return entries + [block_record(number, b, 1, 2) for b in (0, 1)]
 
 
-def test_of_several_launches_that_taught_the_one_that_loads_alike_is_believed(trace_of, tmp_path):
+def test_a_node_takes_the_stores_of_the_replayed_launch_with_equal_loads(trace_of, tmp_path):
     """Products of different depth: kernel, grid and the shape of the result are the same."""
     shallow, deep = [(0, 0), (1, 0)], [(0, 0), (0, 16), (1, 0), (1, 16)]
     events = lesson(tmp_path, 0, 1, [0] * 128 + [1] * 128, [(0x108000, 0x1000)])
@@ -313,7 +313,7 @@ def parameters(number, mode, base):
 BY_CODE = {**STORES, "parameters": [0x210, 0x110]}
 
 
-def stored(number, mode, *, base=0x104000):
+def stored_launch(number, mode, *, base=0x104000):
     """Return records of a launch of CODE whose blocks also store directly, so that it could not be repeated."""
     entries = parameters(number, mode, base) + map_entries(number, LOADED, 0x100000, loaded=True)
     entries += [e for b in (0, 1) for e in load_entries(number, LOADED, b, 16 * b)]
@@ -325,7 +325,7 @@ def test_a_launch_whose_code_reaches_no_store_through_maps_writes_what_was_repor
     trace_of, tmp_path, monkeypatch, mode
 ):
     with_code(tmp_path, monkeypatch, CODE)
-    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored(1, mode))
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored_launch(1, mode))
     reported_granules = {(b, WRITE, 0x10C000 // 32 + b) for b in (0, 1)}
     write_granules = {g for g in granules(trace, 0, 32) if g[1] == WRITE}
     if mode == 0:
@@ -351,7 +351,7 @@ def test_a_launch_whose_code_reaches_no_store_through_maps_writes_what_was_repor
 )
 def test_code_that_does_not_say_where_it_stores_leaves_a_launch_as_it_was(trace_of, tmp_path, monkeypatch, lines):
     with_code(tmp_path, monkeypatch, lines)
-    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored(1, 1))
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored_launch(1, 1))
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert "machine code" not in trace.launches.note[0]
 
@@ -359,15 +359,15 @@ def test_code_that_does_not_say_where_it_stores_leaves_a_launch_as_it_was(trace_
 def test_code_for_another_architecture_is_not_read(trace_of, tmp_path, monkeypatch):
     with_code(tmp_path, monkeypatch, CODE)
     monkeypatch.setattr(machine_code, "ARCHITECTURE", 100)
-    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored(1, 0))
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored_launch(1, 0))
     assert trace.launches.coverage.tolist() == ["conservative"]
 
 
 def test_without_a_disassembler_or_all_parameters_code_says_nothing(trace_of, tmp_path, monkeypatch):
     with_code(tmp_path, monkeypatch, CODE)
-    lacking = [e for e in stored(1, 0) if e[0] & raw.LOW_MASK != BANK + 0x240]
+    lacking = [e for e in stored_launch(1, 0) if e[0] & raw.LOW_MASK != BANK + 0x240]
     trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], lacking)
     assert trace.launches.coverage.tolist() == ["conservative"]
     monkeypatch.setattr(locate, "nvdisasm", lambda: None)
-    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored(1, 0))
+    trace, _ = trace_of([ALLOC, BY_CODE, launch(1)], stored_launch(1, 0))
     assert trace.launches.coverage.tolist() == ["conservative"]

@@ -78,7 +78,7 @@ def test_a_machine_that_has_everything_records_real_kernels(monkeypatch, tmp_pat
     assert "already set to /other/tool.so" in record.automatic().why
 
 
-def test_options_of_the_model_choose_it_and_otherwise_the_choice_is_said(monkeypatch, capsys):
+def test_options_of_the_model_choose_it_and_otherwise_the_choice_is_printed(monkeypatch, capsys):
     monkeypatch.setattr(record_verb, "automatic", lambda: record.Choice("cuda", "this machine has it all"))
     parser = argparse.ArgumentParser()
     record_verb.prepare(parser)

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.record.cuda.cuda_records import ALLOC, H200, KERNEL, WINDOW, access, launch, process
 from tests.unit.record.cuda.native.fake_libraries import events, needs_tools
 from tests.unit.record.cuda.optional_tools import path_or_none
-from tileprof.analysis.simulate.inserted import inserted_report
+from tileprof.analysis.simulate.filters.inserted import inserted_report
 from tileprof.arrays.filter_bits import filter_bits
 from tileprof.cli.arguments import cuda_options
 from tileprof.cli.verbs import record
@@ -299,7 +299,7 @@ def test_the_library_refuses_filters_that_it_cannot_make(runner, text):
 # ---- settings
 
 
-def test_filters_add_a_pass_and_are_told_to_the_two_passes_that_fill_them():
+def test_filters_add_a_pass_and_are_set_for_the_two_passes_that_fill_them():
     parser = argparse.ArgumentParser()
     record.prepare(parser)
     settings = cuda_options.settings(parser.parse_args(["--filters", "8192,3,128"]))

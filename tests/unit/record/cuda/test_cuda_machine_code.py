@@ -58,7 +58,7 @@ def test_threads_that_wait_go_on_where_their_barrier_says():
 
 
 @pytest.mark.parametrize("line", ["CALL.REL.NOINC {0}", "BRX R2 -0x40", "@P3 CALL.ABS.NOINC 0x0"])
-def test_where_code_may_go_anywhere_nothing_is_said(line):
+def test_nothing_is_inferred_where_code_may_go_anywhere(line):
     assert reached(parse(with_addresses([line, "EXIT"])), {}.get) is None
 
 

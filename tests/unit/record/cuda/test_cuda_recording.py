@@ -104,7 +104,7 @@ def record(tmp_path, monkeypatch):
     return run
 
 
-def test_three_passes_make_one_trace_and_the_program_speaks_once(record, tmp_path, capfd):
+def test_three_passes_make_one_trace_and_the_program_prints_once(record, tmp_path, capfd):
     assert record() == 0
     out, err = capfd.readouterr()
     assert out == "hello from the program\n"
@@ -151,7 +151,9 @@ def test_a_program_that_profiles_itself_leaves_no_durations_and_the_trace_says_s
     )
 
 
-def test_a_gpu_that_others_share_is_said_before_the_program_runs_and_in_the_trace(record, tmp_path, monkeypatch, capfd):
+def test_a_gpu_that_others_share_is_reported_before_the_program_runs_and_in_the_trace(
+    record, tmp_path, monkeypatch, capfd
+):
     monkeypatch.setattr(gpu, "gpus", lambda: [gpu.Gpu("NVIDIA H200", "sm_90", "13.0", sms=132, mps=True)])
     assert record() == 0
     assert capfd.readouterr().err.startswith("tileprof: contexts on this GPU are clients of an MPS server")
@@ -282,7 +284,7 @@ def test_times_that_were_cut_off_are_a_note(record, tmp_path):
     assert any("while its times were written" in note for note in trace.manifest["notes"])
 
 
-def test_records_that_a_full_disk_did_not_take_are_left_out_and_said(record, tmp_path):
+def test_records_that_a_full_disk_lost_are_left_out_and_reported(record, tmp_path):
     """The file ends before what the drain's event promises; those launches would look as if they touched nothing."""
     record(CUT_ENTRIES="1")
     trace = load(tmp_path / "t.tileprof.partial")
@@ -298,7 +300,7 @@ def test_a_program_that_died_by_a_signal_is_not_run_again(record, tmp_path, capf
     assert trace.manifest["notes"] == []
 
 
-def test_a_program_that_died_before_it_used_cuda_is_told_from_one_that_uses_none(record):
+def test_a_program_that_died_before_it_used_cuda_is_distinguished_from_one_that_uses_none(record):
     with pytest.raises(UserError, match="died by signal 15 before it used CUDA") as error:
         record(NO_CUDA="1", SIGNAL="15")
     assert error.value.exit_code == 143

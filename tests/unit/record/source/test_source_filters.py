@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tileprof.analysis import build_graph
-from tileprof.analysis.simulate.bloom import Filters
-from tileprof.analysis.simulate.inserted import Answers, answers, inserted_report
+from tileprof.analysis.simulate.filters.bloom import Filters
+from tileprof.analysis.simulate.filters.inserted import Answers, answers, inserted_report
 from tileprof.errors import UserError
 from tileprof.record.source import FilterSettings, Recording, Settings
 from tileprof.trace import load

@@ -246,7 +246,7 @@ def test_leaving_an_array_names_the_thread_and_leaves_a_partial_trace(record, tm
     assert not load(tmp_path / "out.tileprof.partial").complete
 
 
-def test_a_failed_launch_that_the_program_survives_is_confessed(record) -> None:
+def test_a_failed_launch_that_the_program_survives_is_noted(record) -> None:
     def calls(recording: Recording) -> None:
         kernel = recording.compile(KERNELS, "past_the_end")
         with pytest.raises(UserError):

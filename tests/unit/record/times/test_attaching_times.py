@@ -127,7 +127,7 @@ def test_an_alignment_stays_within_one_iteration_of_the_program() -> None:
     assert matches.tolist() == [30, -1, 31, 32]
 
 
-def test_an_operator_tells_kernels_of_one_family_apart() -> None:
+def test_an_operator_distinguishes_kernels_of_one_family() -> None:
     ours = [("vectorized<gelu>", "aten::gelu"), ("vectorized<add>", "aten::add.Tensor")]
     theirs = [("triton_poi_1", "aten::gelu"), ("triton_poi_2", "aten::mul"), ("triton_poi_3", "aten::add")]
     (matches,) = matched_kernels(ours, theirs)
@@ -167,7 +167,7 @@ def test_a_file_of_another_program_is_refused_and_leaves_nothing(trace, tmp_path
     assert not list(tmp_path.glob("timed*"))
 
 
-def test_a_full_disk_is_said_in_a_sentence_and_leaves_nothing(trace, tmp_path, monkeypatch) -> None:
+def test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing(trace, tmp_path, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

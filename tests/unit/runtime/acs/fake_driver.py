@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.shared import once
 from tileprof.runtime import acs
-from tileprof.runtime.acs.instances import Logged
+from tileprof.runtime.acs.launch_log import Logged
 from tileprof.runtime.acs.table import Instance, Range, Table, tabulate
 
 SOURCES = Path(__file__).parent / "fake"

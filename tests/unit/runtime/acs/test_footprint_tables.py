@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.runtime.acs.instances import Logged, instances, read_log, read_stack
+from tileprof.runtime.acs.instances import instances
+from tileprof.runtime.acs.launch_log import Logged, read_log, read_stack
 from tileprof.runtime.acs.table import Instance, tabulate, united
 from tileprof.runtime.acs.varying import counterparts, repeats, varying_words
 from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load
@@ -36,7 +37,7 @@ def test_footprints_that_no_argument_tells_apart_are_united():
     assert entry.count == 3
 
 
-def test_a_launch_that_was_recorded_once_speaks_for_its_arguments_alone():
+def test_a_launch_that_was_recorded_once_only_covers_its_own_arguments():
     (entry,) = tabulate([instance(4096, 8, 1, 32)], "p").entries["k"]
     assert entry.mask == bytes(8) + b"\xff" * 8
 
@@ -102,7 +103,7 @@ def test_a_fine_table_knows_the_bytes_that_a_launch_read(tmp_path: Path):
     assert result.reads == ((1, 0, 128),)
 
 
-def test_a_fine_table_tells_the_columns_of_a_matrix_apart(tmp_path: Path):
+def test_a_fine_table_distinguishes_the_columns_of_a_matrix(tmp_path: Path):
     writer = TraceWriter(tmp_path / "t.tileprof", recorder="test", command=["t"], device=get("H200"))
     boxes = Boxes.of(tile=0, operand=0, mode=WRITE, offset=16, length=16, count_0=4, stride_0=64)
     y = writer.add_buffer(base=8192, bytes=256, kind="activation", name="y")

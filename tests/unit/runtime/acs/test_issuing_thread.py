@@ -73,7 +73,7 @@ def test_a_launch_that_no_driver_takes_fails_in_its_own_call(machine: Machine, t
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("launch", ["1", "60", "119"])
-def test_an_error_of_a_queued_launch_is_said_by_a_later_call(
+def test_an_error_of_a_queued_launch_is_returned_by_a_later_call(
     machine: Machine, tmp_path: Path, launch: str, mode: acs.Mode
 ) -> None:
     words = ("2", "120", "plain")

@@ -40,7 +40,7 @@ def test_a_device_file_keeps_what_was_not_measured(tmp_path: Path) -> None:
     assert device.launch_gap_ns == h200.launch_gap_ns
 
 
-def test_without_a_driver_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     with pytest.raises(UserError, match="cannot be measured here"):
         costs.measure()

@@ -74,7 +74,7 @@ def of_program(folder, limits=LIMITS):
         return runs.of_program("cloth", folder, Path("library"), limits, pools)
 
 
-def test_a_program_that_was_cut_goes_on_with_the_stage_that_did_not_end(machine, tmp_path):
+def test_an_interrupted_program_continues_with_the_unfinished_stage(machine, tmp_path):
     machine.cut = {"delayed", "check", "broken-0"}
     assert not runs.is_complete(of_program(tmp_path), LIMITS)
     machine.cut = {"check"}

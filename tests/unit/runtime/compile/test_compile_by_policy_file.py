@@ -164,7 +164,7 @@ def test_files_are_read_whether_for_a_size_or_for_a_range(tmp_path) -> None:
         lambda x, a, bias, b: (h := functional.gelu(functional.linear(x, a, bias)), functional.linear(h, b)),
     ],
 )  # fmt: skip
-def test_what_is_another_program_is_left_alone_and_warned_of(function, caplog) -> None:
+def test_another_program_is_left_to_inductor_with_a_warning(function, caplog) -> None:
     inputs = weights((40, 64), (96, 64), (96,), (64, 96))
     count, _ = replaced_by(products().policy(), traced(function, *inputs))
     assert count == 0

@@ -58,7 +58,7 @@ def test_an_updated_input_is_a_copy_at_the_end(graph) -> None:
     assert not copy.users
 
 
-def test_attention_is_seen_with_its_scale_and_without_what_nobody_reads(graph) -> None:
+def test_attention_is_matched_with_its_scale_and_without_unread_outputs(graph) -> None:
     (actual,) = filter(None, map(aten.attention, graph.nodes))
     assert (actual.causal, actual.mask, actual.scale, actual.grouped) == (True, None, 0.25, 1)
     assert actual.out.args == (actual.call, 0)
@@ -75,7 +75,7 @@ def test_a_set_that_a_path_leaves_and_enters_again_is_not_convex(graph) -> None:
     assert [aten.shape(n) for n in aten.inputs_of([norm, first_item, gelu])] == [(64,), (64,), (4, 64)]
 
 
-def test_the_only_user_of_a_result_is_nobody(graph) -> None:
+def test_a_result_without_users_has_no_only_user(graph) -> None:
     (actual,) = filter(None, map(aten.attention, graph.nodes))
     assert aten.only_user(actual.out) is None
     assert aten.only_user(node(graph, ATEN.native_layer_norm.default)) is aten.item(

@@ -145,7 +145,7 @@ def test_inductor_hands_a_region_the_cache_itself_and_fuses_what_is_left(monkeyp
     assert "Inductor's" not in log()
 
 
-def test_what_is_one_region_needs_no_inductor(monkeypatch, log) -> None:
+def test_a_graph_that_is_one_region_does_not_run_inductor(monkeypatch, log) -> None:
     def fail(*_):
         raise AssertionError("Inductor was asked to compile")
 
@@ -179,7 +179,7 @@ def test_results_that_differ_are_inductors(monkeypatch, log) -> None:
     assert "results of a wrong attention differ by" in log()
 
 
-def test_zeros_decide_nothing_and_the_next_call_does(monkeypatch, log) -> None:
+def test_a_call_with_zeros_decides_no_race_but_the_next_call_does(monkeypatch, log) -> None:
     harness, model = (
         Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])),
         nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()),
@@ -231,7 +231,7 @@ def test_what_cannot_be_built_says_why_in_a_sentence(monkeypatch, log) -> None:
     assert "an attention: 16 heads of 80 columns are not for this kernel" in log()
 
 
-def test_a_finder_with_a_bug_costs_nobody_the_program(monkeypatch, log) -> None:
+def test_a_finder_with_a_bug_does_not_stop_the_program(monkeypatch, log) -> None:
     def find(_):
         raise KeyError("oops")
         yield
@@ -309,7 +309,7 @@ def test_many_copies_of_weights_are_not_made_unasked(monkeypatch, log) -> None:
     assert "two is left to Inductor" in log()
 
 
-def test_chains_are_looked_for_behind_all_others_and_told_what_these_have(monkeypatch) -> None:
+def test_chains_are_searched_last_without_the_nodes_of_other_regions(monkeypatch) -> None:
     message = []
     harness, model = (
         Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])),
@@ -351,7 +351,7 @@ def test_random_numbers_are_not_drawn_twice(monkeypatch, log) -> None:
         ((torch.randn(2),), Options(use="always"), False, None),
     ],
 )
-def test_what_is_left_to_inductor_is_said_in_a_sentence(inputs, options, grad, message) -> None:
+def test_the_log_says_in_one_sentence_what_is_left_to_inductor(inputs, options, grad, message) -> None:
     with torch.set_grad_enabled(grad):
         reason = entry.left_to_inductor(inputs, options)
     assert reason == message if message is None else message in reason

@@ -97,7 +97,7 @@ def test_a_gate_is_four_stages_whichever_factor_comes_first() -> None:
         lambda x, a, b: torch.addmm(b[0, :1], functional.linear(x, a).view(40, 96).relu(), b.t()),
     ],
 )  # fmt: skip
-def test_what_is_no_chain_is_left_alone(function) -> None:
+def test_other_graphs_are_left_to_inductor(function) -> None:
     assert found_in(function, X, *weights(64, 96, 64)) == []
 
 

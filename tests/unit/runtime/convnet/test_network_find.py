@@ -188,7 +188,7 @@ def dilated() -> nn.Module:
 
 
 @pytest.mark.parametrize("model", [grouped_network(), dilated()], ids=["groups", "dilation"])
-def test_what_is_not_the_kernels_is_left(model: nn.Module) -> None:
+def test_networks_that_the_kernel_does_not_support_are_left_out(model: nn.Module) -> None:
     _, regions = regions_of(half(model), picture())
     assert regions == []
 

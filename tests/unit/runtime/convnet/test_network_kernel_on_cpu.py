@@ -133,7 +133,7 @@ def without_wait(plan: Plan, number: int) -> Plan:
     return replace(plan, waits=waits)
 
 
-def test_a_dropped_wait_is_seen(library: Path) -> None:
+def test_a_dropped_wait_is_detected(library: Path) -> None:
     """All waits of a task are dropped together, because others may imply a single one."""
     plan = plan_network(small(1), 5)
     records = []
@@ -189,7 +189,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
     ("name", "old", "new"),
     [pytest.param(*fault, marks=[pytest.mark.nightly] if n % 3 else []) for n, fault in enumerate(FAULTS)],
 )
-def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) -> None:
+def test_a_planted_fault_is_detected(folder: Path, name: str, old: str, new: str) -> None:
     library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=planted(name, old, new))
     plans = (
         plan_network(small(2), 3),

@@ -166,6 +166,6 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_seen(plan, fault) -> None:
+def test_a_planted_fault_is_detected(plan, fault) -> None:
     choices, patch = FAULTS[fault]
     assert any(wrong_runs(plan, pilot_for(plan, choices, patch), range(200)))

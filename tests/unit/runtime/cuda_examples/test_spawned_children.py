@@ -140,7 +140,7 @@ def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_work_that_is_done_twice_or_not_at_all_is_seen(program, fault) -> None:
+def test_repeated_and_omitted_work_is_detected(program, fault) -> None:
     _, *lines = program(fault, *SHOWN_BY.get(fault, SMALL), refuse=3 * ("refused" in fault))
     assert not all(line["right"] for line in lines)
 

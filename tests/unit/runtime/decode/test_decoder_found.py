@@ -112,7 +112,7 @@ def test_a_mask_of_the_users_is_known_and_not_taken(caplog):
     assert "a mask besides its positions" in caplog.text
 
 
-def test_equal_masks_are_looked_at_once_and_one_that_differs_is_seen(monkeypatch):
+def test_equal_masks_are_checked_once_and_a_different_one_is_detected(monkeypatch):
     records = []
 
     def counting_mask(mask, cache):

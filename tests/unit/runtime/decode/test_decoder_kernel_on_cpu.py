@@ -126,7 +126,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_seen(fault, folder):
+def test_a_planted_fault_is_detected(fault, folder):
     name = "three chunks"
     source, before, after = FAULTS[fault]
 

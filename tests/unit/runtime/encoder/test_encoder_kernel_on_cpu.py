@@ -169,7 +169,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_seen(fault: str, folder: Path) -> None:
+def test_a_planted_fault_is_detected(fault: str, folder: Path) -> None:
     name = {"keys": "more keys than are loaded at once", "weights": "a mask"}.get(
         fault.split(maxsplit=1)[0], "causal blocks"
     )
@@ -210,7 +210,7 @@ def overlap(a: Box, b: Box) -> bool:
     return a[0] == b[0] and all(a[at] < b[at + 1] and b[at] < a[at + 1] for at in (1, 3))
 
 
-def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(folder: Path) -> None:
+def test_a_task_without_a_block_is_reported_by_the_plan_and_by_the_kernel(folder: Path) -> None:
     program, blocks, cluster, splits = CASES["causal blocks"]
     plan, arguments = plan_of(program, blocks, cluster, splits=splits), inputs(program)
     attention = next(n for n, task in enumerate(plan.tasks) if plan.stages[task.stage].name == "att_0")

@@ -172,7 +172,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_fault_planted_in_the_kernel_is_seen(make, fault) -> None:
+def test_a_fault_planted_in_the_kernel_is_detected(make, fault) -> None:
     schedule, patch = FAULTS[fault]
     name = "full tiles and others"
     assert any(wrong_runs(make(name, schedule, patch=patch), name, 60))
@@ -207,7 +207,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))
-def test_a_fault_planted_in_the_copilot_is_seen(make, fault) -> None:
+def test_a_fault_planted_in_the_copilot_is_detected(make, fault) -> None:
     schedule, choices, flight = PILOT_FAULTS[fault]
     name = "full tiles and others"
     assert any(wrong_runs(make(name, schedule, choices, flight=flight), name, 60))

@@ -113,7 +113,7 @@ def chains_in(path):
     return [r["chain"] for r in json.loads(path.read_text())["rows"]]
 
 
-def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(fake_gpu, capsys) -> None:
+def test_the_budget_ends_the_run_and_a_later_call_continues(fake_gpu, capsys) -> None:
     compiled, out = fake_gpu
     gpt = ["GPT-3 MLP TP8, 1 tokens", "GPT-3 MLP TP8, 16 tokens"]
     measure.main([str(out), "--only", "GPT-3 MLP", "--budget", "15"])
@@ -130,7 +130,7 @@ def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(fake_gpu,
         measure.main([])
 
 
-def test_what_is_there_is_not_measured_again_where_only_what_is_missing_is(fake_gpu, monkeypatch, capsys) -> None:
+def test_only_missing_rows_are_measured(fake_gpu, monkeypatch, capsys) -> None:
     _, out = fake_gpu
     measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens", "--budget", "15"])  # all but torch.compile
     before = json.loads(out.read_text())["rows"]
@@ -254,7 +254,7 @@ def test_more_waits_never_take_less_and_the_sum_of_stages_bounds_it(chain) -> No
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_without_a_gpu_or_a_chain_a_sentence_says_so(tmp_path) -> None:
+def test_a_missing_gpu_or_chain_is_reported_in_one_sentence(tmp_path) -> None:
     with pytest.raises(SystemExit, match=r"no GPU here .*; --prepare compiles without one"):
         measure.main([str(tmp_path / "o.json")])
     with pytest.raises(SystemExit, match="no chain's name contains 'nothing of the kind'"):

@@ -30,7 +30,7 @@ def test_the_page_holds_what_the_results_say(capsys) -> None:
     ("text", "message"),
     [(None, "cannot read"), ("{", "holds no rows"), ("[]", "holds no rows"), ('{"a": 1}', "holds no rows")],
 )
-def test_what_holds_no_rows_is_said_in_a_sentence(tmp_path, capsys, text, message) -> None:
+def test_a_file_without_rows_is_refused_in_one_sentence(tmp_path, capsys, text, message) -> None:
     if text is not None:
         (tmp_path / "rows.json").write_text(text, encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
@@ -64,7 +64,7 @@ def test_a_prediction_that_auto_does_not_follow_is_marked() -> None:
     assert "| -1.0% * |" in markdown({"rows": rows})
 
 
-def test_a_chain_with_rows_of_both_kernels_stands_in_both_tables_beside_torch_compile() -> None:
+def test_a_chain_with_rows_of_both_kernels_is_in_both_tables_beside_torch_compile() -> None:
     ours = [row("persistent-stages", 20.0), row("persistent", 15.0)]
     triton = [row("graph", 30.0), row("cusync", 24.0, predicted_gain=0.15)]
     torch = [row("PyTorch in a graph", 18.0), row("torch.compile max-autotune", 12.0)]
@@ -78,7 +78,7 @@ def test_a_chain_with_rows_of_both_kernels_stands_in_both_tables_beside_torch_co
     assert "2 against torch.compile: 0.800x" in markdown({"rows": two})
 
 
-def test_what_did_not_compile_says_so_in_its_place() -> None:
+def test_a_row_that_did_not_compile_has_the_reason() -> None:
     late = {
         "chain": "a chain",
         "row": "torch.compile max-autotune",

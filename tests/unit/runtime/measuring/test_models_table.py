@@ -27,7 +27,7 @@ ROW = {
 }
 
 
-def test_a_row_tells_times_gain_errors_and_what_ran() -> None:
+def test_a_row_has_times_gain_errors_and_the_program_that_ran() -> None:
     (line,) = table({"rows": {"GPT-2, 128 tokens": ROW}})[2:]
     assert line == "| GPT-2, 128 tokens | 300 | 200 | 100 | 104 | 2.00 | 2.0e-03, 1.0e-03 | 300, 290 | a decoder |"
 

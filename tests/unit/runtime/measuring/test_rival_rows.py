@@ -30,7 +30,7 @@ def plain(monkeypatch):
     return pipeline, [pipeline.example(seed) for seed in range(3)], compiled
 
 
-def test_what_is_compiled_computes_the_chain_from_operators_alone(plain) -> None:
+def test_the_compiled_function_computes_the_chain_from_operators_alone(plain) -> None:
     pipeline, inputs, compiled = plain
     assert rivals.compiled_times(pipeline.reference, inputs, 60) == [3.0]
     ((graph, how),) = compiled

@@ -72,7 +72,7 @@ def wide_rows() -> Chain:
 def attending(
     tokens: int, heads: int, groups: int, head: int, tile: tuple[int, int], rows: int, *, causal: bool = True
 ) -> Chain:
-    """Attention between products, in tiles of so many rows."""
+    """Attention between products, in tiles of ``rows`` rows."""
     chain = attention_block(tokens, 64, heads, groups, head, bias=True)
     first, attention, last = chain.operators
     operators = replace(first, tile=tile), replace(attention, rows=rows, causal=causal), replace(last, tile=tile)
@@ -130,10 +130,10 @@ CASES: dict[str, Case] = {
     "a batch norm and a product of results, by two": (normed_block(), "tile", 2, 3, 227),
     "two programs": (TWO_PROGRAMS, "tile", 1, 2, 56),
     "attention": (attending(80, 2, 1, 64, (64, 64), 64), "tile", 1, 3, 100),
-    "attention of 128 columns": (attending(150, 2, 1, 128, (128, 128), 64), "fewest", 1, 3, 120),
+    "attention of 128 columns": (attending(150, 2, 1, 128, (128, 128), 64), "fewest", 1, 3, 160),
     "attention, high": (attending(200, 2, 2, 64, (128, 64), 128), "tile", 1, 3, 120),
     "attention, high, of 128 columns": (attending(150, 1, 1, 128, (128, 128), 128), "tile", 1, 2, 227),
-    "attention to all keys": (attending(100, 2, 1, 64, (64, 64), 64, causal=False), "row", 1, 3, 227),
+    "attention to all keys": (attending(330, 1, 1, 64, (64, 64), 64, causal=False), "row", 1, 3, 90),
     "a gate apart": (GATED_APART, "tile", 1, 3, 227),
     "a gate apart, by two": (GATED_APART, "tile", 2, 3, 227),
 }

@@ -151,7 +151,7 @@ def test_attention_that_waits_for_its_own_rows_alone_goes_wrong(make) -> None:
 
 
 @pytest.mark.parametrize("fault", gate_third(QUEUE_FAULTS))
-def test_a_fault_planted_in_the_queue_is_seen(make, fault) -> None:
+def test_a_fault_planted_in_the_queue_is_detected(make, fault) -> None:
     name, patch = QUEUE_FAULTS[fault]
     assert any(wrong_runs(make(name, patch=patch), CASES[name][0], 60))
 
@@ -255,7 +255,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))
-def test_a_fault_planted_in_the_copilot_is_seen(make, fault) -> None:
+def test_a_fault_planted_in_the_copilot_is_detected(make, fault) -> None:
     name, choices, patch, flight = PILOT_FAULTS[fault]
     assert any(wrong_runs(make(name, choices, patch, flight), CASES[name][0], 60))
 

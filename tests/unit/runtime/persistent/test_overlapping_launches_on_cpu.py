@@ -89,6 +89,6 @@ def test_replays_of_one_launch_that_overlap_give_the_same_bits_in_every_order(ma
 
 @pytest.mark.parametrize("by_stage", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_seen(make, fault, by_stage) -> None:
+def test_a_planted_fault_is_detected(make, fault, by_stage) -> None:
     name = "the smallest products"
     assert any(wrong_runs(make(name, FAULTS[fault], by_stage=by_stage), CASES[name][0], 24))

@@ -124,7 +124,7 @@ def test_a_stage_that_reads_another_than_the_one_before_is_modelled() -> None:
     assert pair <= whole < pair + chain_us(result.stages[2:], result.split, 132)
 
 
-def test_products_that_have_nothing_to_do_with_each_other_are_modelled_side_by_side() -> None:
+def test_independent_products_are_modelled_side_by_side() -> None:
     few = Gemm(matrix("x", 64, 128), weight("w", 128, 128), matrix("h", 64, 128), tile=(64, 64))
     many = Gemm(matrix("z", 300, 128), weight("v", 128, 128), matrix("g", 300, 128), tile=(64, 64))
     stages = stage_plans(Chain(("few", "many"), (few, many)))

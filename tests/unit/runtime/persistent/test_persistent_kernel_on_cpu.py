@@ -193,9 +193,15 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     "slots are given back before warps have met": (
         "attention",
         together(
-            replaced("attention.cuh", ("if (GROUPS == 1 || block + 1 < blocks) give_all_back();", "give_all_back();")),
+            replaced(
+                "attention.cuh", ("if (GROUPS == 1 || block + GROUPS < blocks) give_all_back();", "give_all_back();")
+            ),
             replaced("attention.cuh", ("}\n        give_all_back();", "}")),
         ),
+    ),
+    "slots of the other group are given back before they are there": (
+        "attention to all keys",
+        replaced("attention.cuh", ("if (GROUPS > 1) wait_cta(shared + A_FULL + 8 * ring.slot, ring.turn);", "")),
     ),
     "sums keep their old peak": (
         "attention, high",
@@ -220,7 +226,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_seen(make, fault) -> None:
+def test_a_planted_fault_is_detected(make, fault) -> None:
     name, patch = FAULTS[fault]
     case = CASES[name]
     assert any(wrong_runs(make(plan_for(name), patch, case[4]), case[0], 60))

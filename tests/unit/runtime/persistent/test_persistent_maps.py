@@ -144,7 +144,7 @@ def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgot
     assert len(launcher._cached_arguments) == launch._MOST_PREPARED
 
 
-def test_what_a_launch_asks_for_is_told_to_the_driver(monkeypatch) -> None:
+def test_the_attributes_of_a_launch_reach_the_driver(monkeypatch) -> None:
     records = []
 
     def call(name, config, *_):

@@ -105,7 +105,7 @@ def test_a_launch_starts_as_a_whole_where_it_is_asked_for_and_has_something_to_w
             assert [result.whole for result in pipeline._persistent._launchers] == [request and whole] * launches
 
 
-def test_a_twin_shares_the_kernel_and_nothing_that_is_written() -> None:
+def test_a_second_pipeline_shares_the_kernel_but_no_memory() -> None:
     first = GpuPipeline(PRODUCTS.policy(), schedule="persistent", device="cpu")
     second = first.twin()
     inputs = first.example()
@@ -135,7 +135,7 @@ def test_another_architecture_falls_back_too(monkeypatch) -> None:
         GpuPipeline(gelu_mlp(64, (64, 64), (64, 64), 64, 64).policy(), schedule="persistent", device="cpu")
 
 
-def test_a_wait_that_gave_up_is_reported_once_and_everything_counts_from_nought_again() -> None:
+def test_a_wait_that_timed_out_is_reported_once_and_counters_restart() -> None:
     pipeline = GpuPipeline(PRODUCTS.policy(), schedule="persistent", device="cpu")
     inputs = pipeline.example()
     pipeline(**inputs)
@@ -156,7 +156,7 @@ def test_tiles_that_neither_kernel_takes_are_an_error() -> None:
         GpuPipeline(chain.policy(), schedule="persistent", device="cpu")
 
 
-def test_left_to_itself_a_pipeline_takes_what_is_predicted_to_gain() -> None:
+def test_by_default_a_pipeline_takes_the_scheduler_with_the_predicted_gain() -> None:
     gains = GpuPipeline(PAIR.policy(), schedule="auto", device="cpu")
     assert gains.scheduler.name == "persistent"
     assert "faster than its stages one after the other" in gains.reason

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from tests.support.runtime.chains import CHAINS, matrix, weight
 from tests.unit.runtime.persistent.chain_policies import convolutions, policy_of, products, random_plans
+from tests.unit.runtime.persistent.kernel_cases import attending
 from tests.unit.runtime.persistent.persistent_machine import Machine, at_random, held_back
 from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.measuring.cases import attention_block
 from tileprof.runtime.measuring.measure import convolution_pair, gated_mlp, gelu_mlp
-from tileprof.runtime.persistent.cost import chain_us, clusters_on
+from tileprof.runtime.persistent.cost import chain_us, clusters_on, task_us
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.plan import SPLITS, Box, Halo, Plan
 from tileprof.runtime.persistent.source import Layout, Options
@@ -374,3 +376,41 @@ def test_suggested_tiles_are_ones_that_the_kernel_takes(chain, sms) -> None:
     assert [o.out for o in suggestion.operators] == [o.out for o in chain.operators]
     assert plan.split in SPLITS
     assert split in SPLITS
+
+
+def test_attention_that_the_kernel_cannot_take_is_refused_in_a_sentence() -> None:
+    first, attention, last = attending(100, 2, 1, 64, (64, 64), 64).operators
+    assert_refused(r"its tiles have 32 rows; it takes 64 or 128", first, replace(attention, rows=32), last)
+    assert_refused("it takes positive factors", first, replace(attention, scale=-1.0), last)
+    assert_refused("its heads have 32 columns; it takes 64 or 128", *attending(100, 2, 1, 32, (64, 64), 64).operators)
+    assert_refused("takes attention beside products", attention)
+    assert_refused("tiles of attention are not shared", first, attention, last, split=2)
+    gate = replace(last, out=matrix("y", 100, 32), bias=None, epilogue="silu_gate", tile=(64, 32))
+    assert_refused("a gate beside attention in tiles of more than 64 rows", first, attention, gate)
+    narrow = replace(attention, rows=16)
+    assert_refused("its tiles have 16 rows", first, narrow, last)
+    small = attending(16, 2, 1, 64, (16, 64), 16)
+    assert plan_of(small.policy(), small, clusters=8).split == 1  # one tile of 16 rows
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 300])
+def test_a_chain_with_attention_gets_tiles_that_the_kernel_takes(tokens) -> None:
+    chain, split = tiled(attention_block(tokens, 256, 4, 2), clusters_on(132))
+    plan = plan_of(chain.policy(), chain, clusters=clusters_on(132))
+    assert split == plan.split == 1
+    assert plan.stages[1].operator.rows in (64, 128)
+    heads, rows, _ = plan.stages[1].operator.out.shape
+    down = -(-rows // plan.stages[1].operator.rows)
+    assert sorted(map(tuple, plan.tasks[plan.tasks[:, 0] == 1, 1:].tolist())) == [
+        (row, head, head * down + row) for row in range(down) for head in range(heads)
+    ]
+
+
+def test_later_tiles_of_causal_attention_take_longer_and_read_more_keys() -> None:
+    chain = attending(300, 2, 1, 64, (64, 64), 64)
+    stage = stage_plans(chain)[1]
+    assert [stage.key_blocks(row) for row in range(5)] == [1, 2, 3, 4, 5]
+    assert stage.k_blocks == 1 + 2 * 5  # queries, then keys and values of 64 rows each
+    assert (np.diff(task_us(stage, 1)) > 0).all()
+    to_all = replace(stage, operator=replace(stage.operator, causal=False))
+    assert [to_all.key_blocks(row) for row in range(5)] == [5] * 5

@@ -88,7 +88,7 @@ def test_kernels_that_compute_something_else_are_launched_once(pipeline, monkeyp
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, float("nan")])
-def test_inputs_that_hold_one_number_prove_nothing(pipeline, monkeypatch, value) -> None:
+def test_constant_inputs_do_not_prove_a_kernel_right(pipeline, monkeypatch, value) -> None:
     inputs = pipeline.example()
     pipeline(**{name: torch.full_like(tensor, value) for name, tensor in inputs.items()})
     monkeypatch.setattr(Launcher, "wrong", True)

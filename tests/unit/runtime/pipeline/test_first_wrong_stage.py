@@ -19,7 +19,7 @@ def results(request):
     return chain, expected, {name: value.clone() for name, value in expected.items()}
 
 
-def test_what_is_equal_is_right(results) -> None:
+def test_equal_results_are_right(results) -> None:
     chain, expected, actual = results
     assert first_wrong_stage(chain, actual, expected) is None
 
@@ -49,7 +49,7 @@ def test_one_wrong_element_is_named_with_its_stage(results, damage) -> None:
         assert message.startswith(f"stage {number} ({chain.names[number]}) computes 1 of its ")
 
 
-def test_what_is_no_number_on_both_sides_is_right(results) -> None:
+def test_nan_on_both_sides_is_right(results) -> None:
     chain, expected, actual = results
     for values in (expected, actual):
         for value in values.values():

@@ -91,7 +91,7 @@ def test_a_part_of_a_tensor_of_another_shape_is_refused() -> None:
         ({"x": torch.zeros(1, device="meta")}, "input x is on meta; this pipeline runs on cpu"),
     ],
 )
-def test_what_is_no_input_is_refused(pipeline: Pipeline, change: dict, message: str) -> None:
+def test_invalid_inputs_are_refused(pipeline: Pipeline, change: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         pipeline(**(pipeline.example() | change))
 

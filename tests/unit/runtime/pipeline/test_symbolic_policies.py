@@ -182,9 +182,9 @@ def test_a_file_serves_every_size_and_falls_back_outside_of_its_guard(tmp_path) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tokens", "write tokens="), ("x=1..4", "names no extent"), ("tokens=4..1", "sizes are from 1"),
+        ("tokens", "write tokens="), ("x=1..4", "is not a name of a size"), ("tokens=4..1", "sizes are from 1"),
         ("tokens=0..4", "sizes are from 1"), ("tokens=3..9 step 2", "is not a multiple of the step"),
-        ("Tokens=1..4", "names no extent"),
+        ("Tokens=1..4", "is not a name of a size"),
     ],
 )  # fmt: skip
 def test_ranges_that_mean_nothing_are_refused(text, message) -> None:

@@ -172,7 +172,7 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source():
 
 
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_seen(fault, folder):
+def test_a_planted_fault_is_detected(fault, folder):
     name = SEEN_IN.get(fault, "k cut in two")
     source, before, after = FAULTS[fault]
 
@@ -183,7 +183,7 @@ def test_a_planted_fault_is_seen(fault, folder):
     assert complaints is not None or not all(torch.equal(result, right[0]) for result in results)
 
 
-def test_a_wait_that_gives_up_names_stage_layer_and_what_it_waited_for(folder):
+def test_a_wait_that_times_out_names_stage_layer_and_awaited_word(folder):
     name = "k cut in two"
     posting, missing = (
         "if (block.thread == 0" + more + ") add_release" for more in ("", " && flag != MIDDLE_FLAGS + 7")

@@ -64,7 +64,7 @@ def test_decoders_are_predicted_within_a_tenth(shape, measured_us) -> None:
         (pre_norm(197, 768, 12, k_major=True, causal=False, epilogue="gelu"), 461),
     ],
 )
-def test_transformer_blocks_and_what_is_left_are_predicted_within_a_tenth(blocks, measured_us) -> None:
+def test_transformer_blocks_and_the_remaining_kernels_are_predicted_within_a_tenth(blocks, measured_us) -> None:
     assert us(blocks, Counter({"embedding": 2})) == pytest.approx(measured_us, rel=0.1)
 
 

@@ -55,7 +55,7 @@ def test_whole_policies_are_policy_files_and_wait_for_whole_stages_in_ranges() -
     assert str(gate.waits[0]) == "0..7"
 
 
-def test_a_task_that_is_left_out_and_a_band_that_is_not_awaited_are_seen() -> None:
+def test_an_omitted_task_and_an_unawaited_band_are_detected() -> None:
     plan = PLANS["residual network"]()
     (key, (semaphores, children)), *_ = [(k, v) for k, v in plan.awaited.items() if len(v[0]) > 4]
     fewer = {**plan.awaited, key: (np.delete(semaphores, 2), np.delete(children, 2))}

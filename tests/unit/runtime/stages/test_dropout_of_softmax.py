@@ -99,7 +99,7 @@ def test_the_share_asked_for_is_dropped_and_the_sum_is_kept_on_average() -> None
     assert value.unique().tolist() == pytest.approx([0, 1 / 0.7])
 
 
-def test_without_dropout_nothing_changes_and_a_policy_says_nothing_of_it() -> None:
+def test_without_dropout_nothing_changes_and_a_policy_does_not_mention_it() -> None:
     plain = replace(SOFTMAX, dropout=0.0, seed=0)
     assert plain.describe()["parameters"] == {"rows": 4}
     assert operator_of(plain.describe()) == plain
@@ -135,7 +135,7 @@ def test_attention_with_dropout_agrees_with_its_formula() -> None:
         ({"seed": 2**63}, "the seed is 9223372036854775808"),
     ],
 )
-def test_what_is_no_share_or_no_seed_is_refused(parameters: dict, message: str) -> None:
+def test_invalid_shares_and_seeds_are_refused(parameters: dict, message: str) -> None:
     description = SOFTMAX.describe()
     with pytest.raises(UserError, match=message):
         operator_of(description | {"parameters": description["parameters"] | parameters})

@@ -131,7 +131,7 @@ def test_a_description_that_makes_no_sense_is_refused(change: dict, message: str
      ((2, 3, 4), (4, 8, 1), False),
      ((4, 6), (0, 1), True), ((4, 6), (5, 1), True), ((4, 6), (1, 1), True), ((4, 6), (1, 3), True)],
 )  # fmt: skip
-def test_a_view_knows_whether_its_elements_lie_upon_each_other(shape, strides, expected) -> None:
+def test_a_view_knows_whether_its_elements_overlap(shape, strides, expected) -> None:
     view = View("a", shape, strides, "float16")
     tensor = torch.arange(view.elements).as_strided(shape, strides)
     assert view.overlaps() == expected == (len(set(tensor.reshape(-1).tolist())) < tensor.numel())

@@ -37,7 +37,7 @@ def test_repeated_layers_share_their_relations(graph):
     assert len(document(graph)["blocks"]) < len(graph.links)
 
 
-def test_relations_beyond_the_budget_are_counted_on_a_grid_and_said(graph, monkeypatch):
+def test_relations_beyond_the_budget_are_counted_on_a_grid_with_a_note(graph, monkeypatch):
     monkeypatch.setattr(relations, "_SMALL_BYTES", 0)
     notes = []
     tables = relations.relation_tables(graph, graph.pairs, budget=20_000, notes=notes)

@@ -24,8 +24,8 @@ struct Dice {
     double unit() { return next() / 4294967296.0; }
 };
 
-// Undirected, with both directions stored, without loops and duplicates; the edges of vertex v are target[first[v] :
-// first[v + 1]].
+// An undirected graph, with both directions stored, without loops and duplicates. The edges of vertex v are
+// target[first[v] : first[v + 1]].
 struct Graph {
     std::vector<int> first, target, weight;
 

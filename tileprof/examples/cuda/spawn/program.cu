@@ -1,12 +1,12 @@
-// Programs with nested parallelism under every rule of spawn.cuh: the same results, and what each takes.
+// Programs with nested parallelism under every rule of spawn.cuh: the same results, and the time of each rule.
 //
 //     program [OPTION ...] [repeats [scale [window_log2 [least [untried [name ...]]]]]]
 //
-// First it measures what launches cost here, which the controller then takes as its costs, unless they are given in
-// nanoseconds. A line of JSON for each program: medians, and under "all" the times and launches of each repeat. The
-// rules take turns, after one round that is not counted, so that a first launch or a slow moment of the machine is not
-// one rule's alone. Options: --costs=FIRST,ANOTHER; --no-search leaves out the search for the best threshold;
-// --flat-once runs flat in the first round only, which then is counted.
+// First it measures what launches cost here; the controller takes these costs, unless others are given in nanoseconds.
+// Prints a line of JSON for each program: medians, and under "all" the times and launches of each repeat. The rules
+// take turns, after one round that is not counted, so that a first launch or a slow moment of the machine does not
+// affect one rule alone. Options: --costs=FIRST,ANOTHER; --no-search leaves out the search for the best threshold;
+// --flat-once runs flat in the first round only, which is then counted.
 #include <chrono>
 
 #include "programs.cuh"

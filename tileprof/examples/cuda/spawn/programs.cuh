@@ -53,11 +53,11 @@ struct Buffer {
 
 int blocks_for(int threads) { return (threads + PARENT_THREADS - 1) / PARENT_THREADS; }
 
-// A program: begin() initialises its memory, run() computes, result() is what no rule may change. Checks return "" or
-// the error in a result.
+// A program: begin() initialises its memory, run() computes, and result() must be the same under all rules. Checks
+// return "" or the error in a result.
 struct Work {
     std::string name;
-    int threshold;  // threshold of the program as written
+    int threshold;  // threshold of the program as its authors wrote it
     std::function<void()> begin;
     std::function<void(Control*)> run;
     std::function<std::vector<u64>()> result;
@@ -352,7 +352,7 @@ struct Bezier {
         }
         return all;
     }
-    std::string mismatch(const std::vector<u64>& values) const {  // against de Casteljau's steps
+    std::string mismatch(const std::vector<u64>& values) const {  // compared with de Casteljau's steps
         std::size_t at = 0;
         for (const works::Line& line : curves) {
             if (at >= values.size() || values[at] < works::LEAST_POINTS || values[at] > works::MOST_POINTS)
@@ -452,7 +452,8 @@ struct Matching {
         all.insert(all.end(), ends.begin(), ends.end());
         return all;
     }
-    std::string mismatch(const std::vector<u64>& values) const {  // against the library's matcher, at some of the lines
+    // compared with the library's matcher, at some of the lines
+    std::string mismatch(const std::vector<u64>& values) const {
         const std::regex known(PATTERN);
         const int every = std::max(1, count() / 256);
         for (int n = 0; n < count(); n += every) {

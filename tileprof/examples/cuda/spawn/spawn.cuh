@@ -1,18 +1,18 @@
-// Launches of child grids that are controlled by cost, as SPAWN does (Tang et al., "Controlled Kernel Launch for
-// Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14): at a launch site a parent thread compares
+// Launches of child grids that are controlled by cost, as in SPAWN (Tang et al., "Controlled Kernel Launch for Dynamic
+// Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14). At a launch site a parent thread compares
 //
 //     a child     overhead of the launch + (child blocks that wait or run + its own) / throughput of child blocks
 //     its own     items * time of a child's warp
 //
-// and launches where the child is expected to end first. Throughput and times are those of the last window of time in
-// which children ended; with no history it launches, at most `untried` child blocks (the paper says nothing of that,
-// and on today's GPUs all parents have decided before the first child ends). The other rules are what it is compared
-// with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
+// and launches if the child is expected to end first. Throughput and times are those of the last window of time in
+// which children ended. Without any, it launches at most `untried` child blocks: the paper does not define this case,
+// and on today's GPUs all parents have decided before the first child ends. The other rules serve for comparison. Needs
+// device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
 //
-// The rule BY_WARP is not the paper's. A warp ends with its slowest thread, so a site is worth launching only with all
-// larger ones of its warp; and an item that a thread does itself lasts much less than a child's warp, whose start is
-// in its time. Of a warp's sites it launches the largest, as many as make the later of the warp and its children end
-// first, with items' own times as threads that kept their work measure them.
+// The rule BY_WARP is not in the paper. A warp ends with its slowest thread, so a site is worth launching only together
+// with all larger ones of its warp. An item that a thread does itself takes much less time than a child's warp, whose
+// start counts too. The rule launches the largest sites of a warp: as many as make the later of the warp and its
+// children end first. Times of items are those that threads which kept their work have measured.
 #pragma once
 
 #include <cstdint>
@@ -39,39 +39,41 @@ using u64 = unsigned long long;
 enum Rule { FLAT, ALWAYS, THRESHOLD, CONTROLLED, BY_WARP };
 
 constexpr int CHILD_THREADS = 32;
-constexpr int WINDOWS = 8;  // of which the last complete one is read
-constexpr float ITEM_NS = 500;  // of an item, until one is measured: about a load from memory
-constexpr int ENDED_SHIFT = 40;  // of a window's word: lives in nanoseconds below, children that ended above
+constexpr int WINDOWS = 8;  // ring of windows; the last complete one is read
+constexpr float ITEM_NS = 500;  // assumed time of an item until one is measured: about a load from memory
+constexpr int ENDED_SHIFT = 40;  // a window's word: durations in nanoseconds below, number of ended children above
 
 // What a launch costs, in nanoseconds: for a warp to launch at all, and more for each of its launches.
 struct Costs {
     float first_ns, another_ns;
 };
 
-// In global memory; all zeros but the first four at first.
+// In global memory. At first all members are zero but the first four.
 struct Control {
     Rule rule;
-    int threshold;   // items from which THRESHOLD launches; CONTROLLED never launches fewer than `least`
+    int threshold;  // least items with which THRESHOLD launches; CONTROLLED never launches fewer than `least`
     int least;
     Costs costs;
-    u32 window_log2; // of a window's nanoseconds
-    int untried;     // child blocks that CONTROLLED launches before one has ended, at most
-    int waiting;     // child blocks that were launched and have not ended
-    u32 launched, kept, refused;  // sites: children, own work, and own work because too many launches were pending
-    u64 total;       // as a window's word, over all of time
-    u64 begun_ns;    // of the first child
-    u64 own_items, own_ns;  // that some threads did themselves, under BY_WARP
+    u32 window_log2;  // log2 of the nanoseconds of a window
+    int untried;  // most child blocks that CONTROLLED launches before one has ended
+    int waiting;  // child blocks that were launched and have not ended
+    // number of sites: children, own work, and own work because too many launches were pending
+    u32 launched, kept, refused;
+    u64 total;  // like a window's word, over all of time
+    u64 begun_ns;  // time at which the first child began
+    u64 own_items, own_ns;  // items that threads did themselves under BY_WARP, and their time
     u64 number[WINDOWS], window[WINDOWS];
 };
 
-// What the controller knows of the children that ended lately.
+// The children that ended recently: number, sum of durations, and the time in which they ended.
 struct Pace {
     float ended, lived_ns, over_ns;
 };
 
 __device__ inline int blocks_of(int items) { return (items + CHILD_THREADS - 1) / CHILD_THREADS; }
 
-// Where a site stands among those of its warp that are decided together: how many have more items, and child blocks.
+// The position of a site among those that its warp decides together: the number of sites with more items, and their
+// child blocks.
 struct Place {
     int rank, blocks;
     bool last;
@@ -81,8 +83,8 @@ __device__ inline Pace pace_of(u64 word, float over_ns) {
     return {static_cast<float>(word >> ENDED_SHIFT), static_cast<float>(word & ((1ull << ENDED_SHIFT) - 1)), over_ns};
 }
 
-// Whether a child is expected to end before the thread would by itself. `waiting`: child blocks in the system; `turn`:
-// launches of the warp before this one.
+// Returns whether a child is expected to end before the thread would by itself. `waiting`: child blocks in the system;
+// `turn`: launches of the warp before this one.
 __device__ inline bool worth_launching(Costs costs, const Pace& pace, int untried, int waiting, int turn, int items) {
     const int own = blocks_of(items);
     if (pace.ended <= 0) return waiting + own <= untried;
@@ -91,8 +93,8 @@ __device__ inline bool worth_launching(Costs costs, const Pace& pace, int untrie
     return child_ns < static_cast<float>(items) * pace.lived_ns / pace.ended;
 }
 
-// When warp and children end, in nanoseconds: `kept` items stay with the slowest thread, `launched` sites of the warp
-// have `blocks` child blocks.
+// Returns when warp and children end, in nanoseconds. `kept` items stay with the slowest thread; `launched` sites of
+// the warp have `blocks` child blocks.
 __device__ inline float warp_end(Costs costs, const Pace& pace, float item_ns, int waiting, int launched, int blocks,
                                  int kept) {
     const float own_ns = static_cast<float>(kept) * item_ns;
@@ -104,12 +106,12 @@ __device__ inline float warp_end(Costs costs, const Pace& pace, float item_ns, i
 
 constexpr int RANK_BITS = 6;  // 0 to 32 sites of a warp are launched
 
-// The best of a thread's two proposals: its site is the largest that the warp keeps, or, for the smallest of all,
-// none is kept. Time in units of 16 ns above, how many sites are launched below.
+// Returns the better of a thread's two proposals: its site is the largest that the warp keeps, or, for the smallest of
+// all, none is kept. The word has the time in units of 16 ns above, and the number of launched sites below.
 __device__ inline u32 proposal(Costs costs, const Pace& pace, float item_ns, int waiting, const Place& place,
                                int items) {
     const auto word = [](float ns, int launched) {
-        const float units = ns / 16 < 6.0e7f ? ns / 16 : 6.0e7f;  // a second
+        const float units = ns / 16 < 6.0e7f ? ns / 16 : 6.0e7f;  // at most a second
         return static_cast<u32>(units) << RANK_BITS | static_cast<u32>(launched);
     };
     const u32 keep = word(warp_end(costs, pace, item_ns, waiting, place.rank, place.blocks, items), place.rank);
@@ -131,7 +133,7 @@ __device__ T seen(const T& word) {
     return *const_cast<const volatile T*>(&word);
 }
 
-// Launches of this thread's warp that come before its own, of those that are decided together.
+// Returns the number of this warp's launches before this thread's own, among those that are decided together.
 __device__ inline int turn_in_warp() { return __popc(__activemask() & ((1u << threadIdx.x % 32) - 1)); }
 
 __device__ inline Place place_in_warp(u32 mask, int items) {
@@ -145,11 +147,39 @@ __device__ inline Place place_in_warp(u32 mask, int items) {
     return place;
 }
 
+// Locks of launching warps, by a number that two of them hardly ever share.
+constexpr int LOCKS = 1 << 14;
+static __device__ int launching[LOCKS];
+
+// Calls launch(), for one thread of a warp at a time unless all 32 have come together. Threads of a warp that launch in
+// several groups may never return from cudaGetParameterBuffer (driver 580, an H200), nor does a group while another
+// thread of its warp sleeps; single threads and whole warps do (docs/measured.md, "Runs with random delays").
+template <class Launch>
+__device__ bool alone_in_warp(Launch&& launch) {
+    if (__activemask() == ~0u) {
+        __syncwarp();
+        return launch();
+    }
+    u64 grid;
+    asm volatile("mov.u64 %0, %gridid;" : "=l"(grid));
+    const u64 warp = grid * 0x9E3779B97F4A7C15ull + blockIdx.x * 8191ull + threadIdx.x / 32 * 131ull;
+    int* lock = &launching[(warp >> 3) % LOCKS];
+    while (true) {  // launches are inside the loop, behind which the threads of a warp may meet
+        if (atomicCAS(lock, 0, 1) == 0) {
+            const bool launched = launch();
+            __threadfence();
+            atomicExch(lock, 0);
+            return launched;
+        }
+        __nanosleep(100);
+    }
+}
+
 __device__ inline u32 threads_together() { return __activemask(); }
 __device__ inline u32 least_in_warp(u32 mask, u32 word) { return __reduce_min_sync(mask, word); }
 #endif
 
-// The last window that is complete and in which children ended, within a ring's time; else all of time.
+// Returns the last complete window within the ring's time in which children ended; without any, all of time.
 __device__ inline Pace recent_pace(const Control& control) {
     const u64 now = time_ns(), current = now >> control.window_log2;
     for (u64 back = 1; back < WINDOWS - 1; ++back) {
@@ -161,7 +191,8 @@ __device__ inline Pace recent_pace(const Control& control) {
     return pace_of(seen(control.total), begun != 0 && now > begun ? static_cast<float>(now - begun) : 1.0f);
 }
 
-// Whether a thread's site is among those that its warp launches: threads propose, the earliest end wins.
+// Returns whether a thread's site is among those that its warp launches: threads make proposals, and the earliest end
+// wins.
 __device__ inline bool warp_launches(const Control& control, int items) {
     const u32 mask = threads_together();
     const Place place = place_in_warp(mask, items);
@@ -188,8 +219,8 @@ __device__ inline bool launches(const Control& control, int items) {
     }
 }
 
-// A child block's end. (The first to come to a window empties it; what others add at that moment may be lost, which a
-// mean bears.)
+// Counts the end of a child block. The first block in a window empties it. What others add at that moment may be lost,
+// which hardly changes a mean.
 __device__ inline void count_end(Control& control, u64 begin) {
     const u64 now = time_ns(), number = now >> control.window_log2, word = (1ull << ENDED_SHIFT) + (now - begin);
     const u32 slot = number % WINDOWS;
@@ -211,7 +242,7 @@ __global__ void child(Control* control, Item item, int items) {
     if (first) count_end(*control, begin);
 }
 
-// A launch site: item(0), item(1), ... of a parent thread, by a child grid or by itself.
+// A launch site: runs item(0), item(1), ... of a parent thread, in a child grid or in the thread itself.
 template <class Item>
 __device__ void each(Control* control, int items, Item item) {
     if (items <= 0) return;
@@ -219,12 +250,15 @@ __device__ void each(Control* control, int items, Item item) {
     if (launches(*control, items)) {
         const int blocks = blocks_of(items);
         atomicAdd(&control->waiting, blocks);
-        SPAWN_CHILD(child<Item>, blocks, CHILD_THREADS, control, item, items);
-        if (cudaGetLastError() == cudaSuccess) {
+        const bool launched = alone_in_warp([&] {
+            SPAWN_CHILD(child<Item>, blocks, CHILD_THREADS, control, item, items);
+            return cudaGetLastError() == cudaSuccess;
+        });
+        if (launched) {
             atomicAdd(&control->launched, 1u);
             return;
         }
-        atomicSub(&control->waiting, blocks);  // too many are pending
+        atomicSub(&control->waiting, blocks);  // too many launches are pending
         atomicAdd(&control->refused, 1u);
     }
     atomicAdd(&control->kept, 1u);

@@ -18,10 +18,10 @@ struct Edges {
 };
 
 struct Relax {
-    const int *target, *weight;  // of the vertex's edges
+    const int *target, *weight;  // edges of the vertex
     int* distance;
     int* mark;  // the round in which a vertex was put into the next frontier
-    int* frontier;  // the next
+    int* frontier;  // the next frontier
     int* size;
     int reached, round;
     bool weighted;
@@ -54,7 +54,7 @@ __global__ void search(Control* control, Edges edges, const int* frontier, int c
 // the lowest colour that no neighbour has.
 struct Beaten {
     const int *target, *colour;
-    int* wins;  // of the vertex
+    int* wins;  // of this vertex
     int v;
 
     __device__ static unsigned priority(int v) {
@@ -68,7 +68,7 @@ struct Beaten {
 
 struct Taken {
     const int *target, *colour;
-    unsigned* mask;  // of the vertex, COLOUR_WORDS
+    unsigned* mask;  // COLOUR_WORDS words of this vertex
 
     __device__ void operator()(int i) const {
         const int other = colour[target[i]];
@@ -108,7 +108,7 @@ __global__ void settle(int vertices, int* colour, int* wins, const unsigned* mas
 
 // Mandelbrot: a thread per tile of pixels computes the tile's border; if the border has several colours, the pixels
 // inside are its items.
-#ifndef SPAWN_MOST_STEPS  // a harness may shorten them
+#ifndef SPAWN_MOST_STEPS  // a harness may lower it
 #define SPAWN_MOST_STEPS 512
 #endif
 constexpr int MOST_STEPS = SPAWN_MOST_STEPS;
@@ -132,7 +132,7 @@ struct Plane {
 
 struct Pixel {
     Plane plane;
-    int x, y, fill;  // where the tile begins; its colour, or -1
+    int x, y, fill;  // where the tile begins; its colour, or -1 for several
     int* image;
 
     __device__ void operator()(int i) const {
@@ -169,10 +169,10 @@ __global__ void mandelbrot(Control* control, Plane plane, int* image) {
 struct Divide {
     Control* control;
     Plane plane;
-    int x, y, size;  // of the square; its parts are the items, or its pixels
+    int x, y, size;  // corner and side of the square; its parts are the items, or its pixels
     int* image;
 
-    static constexpr int ALONG = 8;  // parts
+    static constexpr int ALONG = 8;  // parts per side
     __device__ bool is_small() const { return size <= 2 * ALONG; }
     __device__ int items() const { return is_small() ? size * size : ALONG * ALONG; }
     __device__ int& pixel(int px, int py) const { return image[py * plane.width + px]; }
@@ -217,14 +217,15 @@ __global__ void mariani_silver(Control* control, Plane plane, int* image) {
 // Regular expressions: one thread per line of text, one item per character, at which a match may begin. The automaton
 // is Glushkov's: one bit per character of the pattern.
 struct Automaton {
-    unsigned long long first, last, follow[64], of[256];  // positions: at the beginning, at the end, next, of a byte
+    // positions at the beginning, at the end, after each position, and of each byte
+    unsigned long long first, last, follow[64], of[256];
 };
 
 struct MatchFrom {
     const Automaton* automaton;
-    const unsigned char* text;  // of the line
+    const unsigned char* text;  // text of the line
     int length;
-    int *matches, *longest;  // of the line
+    int *matches, *longest;  // results of the line
 
     __device__ void operator()(int i) const {
         unsigned long long state = automaton->first & automaton->of[text[i]];
@@ -280,7 +281,7 @@ struct Cell {
 };
 
 struct Field {
-    int side;  // of the finest level
+    int side;  // side of the finest level
 
     __device__ int value(int x, int y) const {  // three ridges, in whole numbers
         const long long a = 2ll * x - side, b = 2ll * y - side, r = (a * a + b * b) / side;
@@ -309,8 +310,8 @@ struct Field {
 struct Refine {
     Field field;
     Cell corner;
-    int parts, size;  // along a side, and each of them
-    Cell* next;  // from this cell's place on
+    int parts, size;  // parts along a side, and size of each
+    Cell* next;  // from this cell's position on
     unsigned long long* sum;
 
     __device__ void operator()(int i) const {
@@ -365,9 +366,9 @@ struct Segment {
 constexpr int SMALL_SEGMENT = 16;
 
 struct Partition {
-    const int* from;  // of the segment
-    int* to;  // of the whole
-    int *low, *high;  // how many went to either side
+    const int* from;  // keys of the segment
+    int* to;  // all keys
+    int *low, *high;  // number of keys that went to either side
     int begin, end, pivot;
 
     __device__ void operator()(int i) const {
@@ -422,7 +423,7 @@ struct Line {
 
 struct Tessellate {
     Line line;
-    int last;  // point
+    int last;  // number of the last point
     int* out;  // x and y of the line's points
 
     __device__ int at(const int* p, int i) const {

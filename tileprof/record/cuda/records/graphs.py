@@ -71,7 +71,7 @@ class Graphs:
         if event.get("aside"):
             return self._process.entries[:0], Attribution.EXACT
         if event["graph"] < 0:
-            # Of a launch that one thread was making while another drained, some records may have come too late.
+            # a launch during which another thread drained may have lost late records
             return self._process.of(
                 launch, 0
             ), Attribution.INCOMPLETE if launch in self._unfinished else Attribution.EXACT

@@ -19,7 +19,7 @@ from tileprof.record.cuda.tensor_maps.items import covers_once
 from tileprof.record.cuda.tensor_maps.tensormap import TensorMap
 
 if TYPE_CHECKING:
-    from tileprof.record.cuda.tensor_maps.unreported_stores import Loads
+    from tileprof.record.cuda.tensor_maps.loads import Loads
 
 
 def result(output: TensorMap, loads: list[Loads]) -> tuple[Strided, bool] | None:

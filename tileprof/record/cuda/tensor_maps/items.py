@@ -32,7 +32,7 @@ from tileprof.record.cuda.tensor_maps import contents
 from tileprof.record.cuda.tensor_maps.tensormap import TensorMap
 
 _MOST_MAPS = 4
-"""More are not tried: every dimension of every map may be the depth."""
+"""Most maps for which orders are tried: every dimension of every map may be the depth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from tileprof.record.cuda.tensor_maps import im2col
 from tileprof.record.cuda.tensor_maps.tensormap import TensorMap
 
 if TYPE_CHECKING:
-    from tileprof.record.cuda.tensor_maps.unreported_stores import Loads
+    from tileprof.record.cuda.tensor_maps.loads import Loads
 
 _MOST_CELLS = 1 << 22
-"""Rectangles of a phase that are looked at."""
+"""Most rectangles of a phase that are examined."""
 
 
 def result(output: TensorMap, loads: list[Loads]) -> Strided | None:

@@ -32,12 +32,12 @@ FIRST_MAJOR: Final = 9
 """Hopper's compute capability: older GPUs have no tensor maps."""
 
 SMALLEST: Final = 16
-"""Bytes of a row: hardware moves no less, and words that look like a smaller tensor are something else."""
+"""Least bytes of a row: hardware moves no less, so words that look like a smaller tensor are something else."""
 
 WORDS: Final = 16
 
 ADDRESS_BITS: Final = 48
-"""Bits of a device address, as in the entries' keys: words that look like a higher one are something else."""
+"""Bits of a device address, as in the entries' keys; words that look like a higher one are something else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.arrays import I64
 from tileprof.record.cuda.footprints import bind, runs
 from tileprof.record.cuda.footprints.lifetimes import Lifetimes
 from tileprof.record.cuda.footprints.runs import Runs, Strided
 from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.records.tiles import Geometry
-from tileprof.record.cuda.tensor_maps import contents, convolved, im2col, items, strided, tensormap
+from tileprof.record.cuda.tensor_maps import contents, convolved, items, strided, tensormap
 from tileprof.record.cuda.tensor_maps.items import Items, Walk
+from tileprof.record.cuda.tensor_maps.loads import Loads
 from tileprof.record.cuda.tensor_maps.tensormap import TensorMap
 
 PAGE_BYTES: Final = 4096
 """The unit that the device copies when it meets a tensor map and does not find the bounds of the parameters around it.
 """
 BEGIN_BYTES: Final = 16
-"""Parameters begin so far behind a multiple of 64; pages do not."""
+"""Offset of parameters behind a multiple of 64; pages have none."""
 PART_BYTES: Final = 16
 """Bytes per entry of a copied page."""
 _NOT_REPLAYED: Final = "its stores through tensor maps could not be replayed"
@@ -53,42 +53,6 @@ class Maps:
     others: list[TensorMap]
     complete: bool = True
     unnamed: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """The loads through one map: tiles, coordinates ``[loads, 5]``, when they were first made, and im2col's offsets."""
-
-    map: TensorMap
-    tile: I64
-    coordinates: I64
-    first: I64
-    offsets: I64
-    decodable: bool = True
-    """They are in a mode that is decoded; otherwise each counts as the whole tensor."""
-    identity: int = 0
-    """The map's address, or below 0 what it held where that may have changed."""
-
-    def boxes(self, of: TensorMap | None = None) -> Strided:
-        """Return what they read; or the same coordinates of another tensor, with this one's boxes."""
-        map_ = self.map
-        if of is not None:
-            map_ = replace(map_, base=of.base, strides=of.strides)
-        if not self.decodable:
-            load_boxes = tensormap.whole(map_, len(self.tile))
-        elif map_.im2col:
-            load_boxes = im2col.boxes(map_, self.coordinates, self.offsets)
-        else:
-            load_boxes = tensormap.boxes(map_, self.coordinates)
-        load = load_boxes.load
-        return Strided(
-            self.tile[load],
-            load_boxes.address,
-            load_boxes.length,
-            load_boxes.count,
-            load_boxes.stride,
-            self.first[load],
-        )
 
 
 @dataclass(frozen=True, slots=True)

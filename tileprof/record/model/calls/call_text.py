@@ -44,11 +44,11 @@ def numbered(
     more: dict[str, Any] = {"number": number, "tensors": [], "places": {}}
     if call is not None and places is not None:
         names = _names(call)
-        written = {o.ref for o in call.outputs}
+        output_refs = {o.ref for o in call.outputs}
         for operand in call.tensors:
             buffer, offset = places.get(operand.ref, (-1, 0))
             layout = _layout(operand, names.get(operand.ref, ""))
-            more["tensors"].append(layout | {"buffer": buffer, "offset": offset, "written": operand.ref in written})
+            more["tensors"].append(layout | {"buffer": buffer, "offset": offset, "written": operand.ref in output_refs})
         for name, value in call.arguments.items():
             if isinstance(value, Operand):
                 more["places"][name] = {"tensor": value.ref}

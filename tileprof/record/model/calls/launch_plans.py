@@ -87,7 +87,7 @@ _EMPTY = Footprint(np.zeros((0, 3), np.int32), Boxes.concat(()))
 def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str]) -> list[KernelPlan]:
     """Return the launches of ``call`` on ``device``; ``key`` is its layout.
 
-    Adds to ``notes`` what the trace must confess.
+    Adds to ``notes`` what the trace has to mention.
 
     An operator without a model becomes conservative; so does one whose model fails, after its traceback.
     """

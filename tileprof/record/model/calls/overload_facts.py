@@ -29,6 +29,8 @@ _NO_KERNEL = frozenset(
 )  # fmt: skip
 """Allocation and metadata: a GPU launches nothing for them."""
 
+_COUNTS_STEPS = "aten::_foreach_add_.Tensor"
+
 HOST_READS = frozenset({"aten::_local_scalar_dense"})
 """Operators for which the program waits for the GPU."""
 
@@ -41,6 +43,20 @@ def reads_a_step() -> bool:
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_code is optimizer._get_value.__code__:  # noqa: SLF001 - PyTorch has no public way
+            return True
+    return False
+
+
+def counts_steps(name: str) -> bool:
+    """Return whether an optimizer of PyTorch is counting its steps on the host: it adds a tensor to tensors nowhere
+    else (``if device_state_steps[0].is_cpu``).
+    """
+    if name != _COUNTS_STEPS:
+        return False
+    frame = sys._getframe(1)  # noqa: SLF001 - as above
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__", "").startswith("torch.optim."):
             return True
     return False
 
@@ -75,7 +91,7 @@ class Operator:
     strided: bool = True
     mutates: bool = False
     view: bool = False
-    """Its results are its first argument's memory, seen otherwise."""
+    """Its results are other views of its first argument's memory."""
     metadata: bool = False
     """A question about a tensor's metadata."""
 

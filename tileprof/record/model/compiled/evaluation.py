@@ -26,7 +26,7 @@ from tileprof.record.model.compiled.lanes import Ints, Lanes, Mask, NotUniform, 
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Footprint
 
 _MOST_WAYS = 4096
-"""Groups of programs that may go different ways."""
+"""Most groups of programs that take different branches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Listener:
         raise NotImplementedError
 
     def remark(self, text: str) -> None:
-        """Hear what the trace has to confess."""
+        """Note something about the trace."""
         raise NotImplementedError
 
     def launched(self, kernel: CompiledKernel, arguments: tuple[Any, ...]) -> None:

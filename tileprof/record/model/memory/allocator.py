@@ -21,7 +21,7 @@ _MIDDLE_BYTES: Final = 10 * _MIB
 _MIDDLE_SEGMENT_BYTES: Final = 20 * _MIB
 _SEGMENT_ROUND_BYTES: Final = 2 * _MIB
 _FIRST_SEGMENT: Final = 0x7F00_0000_0000
-"""The begin of the modelled device memory; any multiple of 2 MiB will do."""
+"""Start of the modelled device memory; any multiple of 2 MiB would do."""
 
 
 @dataclass(slots=True)

@@ -26,6 +26,8 @@ _IMPLICIT: Final = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF00
 _CUDNN_WIDEST: Final = 128
 """The widest head of cuDNN's kernel."""
 _FLASH_WIDEST: Final = 256
+_FLASH_WIDTHS: Final = 8
+"""FlashAttention's heads have multiples of this width."""
 _PREFER_CUDNN: Final = (9, 10)
 """Generations of GPUs on which PyTorch asks cuDNN first."""
 _CPU_MATH: Final = 0
@@ -60,7 +62,8 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
             return torch.ops.aten._scaled_dot_product_attention_math(  # noqa: SLF001 - PyTorch's own name
                 query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )[0]
-        if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability)):
+        padded = choice is Backend.FLASH and query.shape[3] % _FLASH_WIDTHS != 0
+        if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability) and not padded):
             return operator._op_dk(_IMPLICIT, *inputs, scale=scale, enable_gqa=enable_gqa)  # noqa: SLF001 - PyTorch's
         return _fused_attention(choice, *inputs, scale=scale)
 
@@ -161,9 +164,13 @@ def _fused_attention(
     operators: Any = torch.ops.aten
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if choice is Backend.FLASH:
-        return operators._scaled_dot_product_flash_attention(  # noqa: SLF001 - PyTorch's own name
+        width = query.shape[3]
+        scale = 1 / math.sqrt(width) if scale is None else scale
+        query, key, value = (_widened(t) for t in (query, key, value))
+        out = operators._scaled_dot_product_flash_attention(  # noqa: SLF001 - PyTorch's own name
             query, key, value, dropout, causal, scale=scale
         )[0]
+        return out if out.shape[3] == width else out[..., :width]
     numbers = _numbers(mask, query)
     bias = None if numbers is None else numbers.expand(*query.shape[:3], key.shape[2])
     if choice is Backend.CUDNN:
@@ -173,6 +180,12 @@ def _fused_attention(
     return operators._scaled_dot_product_efficient_attention(  # noqa: SLF001 - as above
         query, key, value, bias, learns, dropout, causal, scale=scale
     )[0]
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return heads as wide as FlashAttention takes them, with zeros behind (``pad_last_dim``)."""
+    missing = -tensor.shape[3] % _FLASH_WIDTHS
+    return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor
 
 
 def _dropout(source: torch.Tensor, p: float, train: bool) -> torch.Tensor:

@@ -1,6 +1,6 @@
 // A tile of attention: up to 128 queries of one head. Queries, then keys and values in blocks of 64, come through the
-// ring of activations. Every warp has sixteen queries; where a tile has 64, two warps share them, each with half of the
-// keys of a block, and their sums meet in the last slots.
+// ring of activations. Every warp has sixteen queries; where a tile has 64, two warps share them, each takes every
+// other block of keys, and their sums meet in slots of the last ones.
 #pragma once
 
 #include "common.cuh"
@@ -9,13 +9,14 @@
 // The scores of a warp's sixteen queries, added up with an online softmax, for the rows lane / 4 and lane / 4 + 8.
 template <class S>
 struct Attending {
-    static constexpr int SQUARES = S::N / 8, BOXES = S::N / SLOT_COLUMNS, GROUPS = S::TILE_ROWS > 64 ? 1 : 2,
-                         MINE = KEYS / GROUPS;  // keys of a block that a warp multiplies
+    static constexpr int SQUARES = S::N / 8, BOXES = S::N / SLOT_COLUMNS, GROUPS = S::TILE_ROWS > 64 ? 1 : 2;
 
     const u32 shared, thread;
     const int first;  // query of the head
     float peak[2], weight[2], sums[SQUARES][4];
-    u32 slots[S::BLOCK_SLOTS];  // those of a block of keys
+    u32 slots[S::BLOCK_SLOTS];  // those of this warp's block of keys
+    Ring<A_SLOTS> first_slot;   // of the blocks that the groups multiply at a time
+    int count = 0;              // of their slots
 
     __device__ Attending(const Task& task, u32 shared, u32 thread)
         : shared(shared), thread(thread), first(task.row * S::TILE_ROWS + top()) {
@@ -36,10 +37,6 @@ struct Attending {
         return shared + slots[box / SLOT_BOXES] * A_BYTES + box % SLOT_BOXES * HEAD_BOX_BYTES;
     }
 
-    __device__ void give_back(u32 slot) const {
-        if (lane() == 0) mbarrier_arrive_release_cta(shared + A_FREE + 8 * slot);
-    }
-
     __device__ __forceinline__ void load_queries(u32 (&queries)[S::N / 16][4], Ring<A_SLOTS>& ring) const {
 #pragma unroll
         for (int box = 0; box < BOXES; ++box, ring.advance()) {
@@ -49,19 +46,19 @@ struct Attending {
 #pragma unroll
             for (int step = 0; step < 4; ++step) load_matrices_shared(from ^ (step << 5), queries[4 * box + step]);
             __syncwarp();
-            give_back(ring.slot);
+            if (lane() == 0) mbarrier_arrive_release_cta(shared + A_FREE + 8 * ring.slot);
         }
     }
 
-    __device__ __forceinline__ void score(float (&scores)[MINE / 8][4], const u32 (&queries)[S::N / 16][4]) const {
+    __device__ __forceinline__ void score(float (&scores)[KEYS / 8][4], const u32 (&queries)[S::N / 16][4]) const {
         const u32 square = lane() / 8, line = lane() % 8;
-        const u32 row = (group() * MINE + (square >> 1) * 8 + line) * 128 + (((square & 1) ^ line) << 4);
+        const u32 row = ((square >> 1) * 8 + line) * 128 + (((square & 1) ^ line) << 4);
 #pragma unroll
         for (int box = 0; box < BOXES; ++box)
 #pragma unroll
             for (int step = 0; step < 4; ++step)
 #pragma unroll
-                for (int pair = 0; pair < MINE / 16; ++pair) {
+                for (int pair = 0; pair < KEYS / 16; ++pair) {
                     u32 keys[4];
                     load_matrices_shared(((box_at(box) + row) ^ (step << 5)) + pair * 2048, keys);
                     multiply_m16n8k16(scores[2 * pair], queries[4 * box + step], keys[0], keys[1]);
@@ -70,9 +67,9 @@ struct Attending {
     }
 
     // Hides scores of keys that a query does not see; `key`: the first of this warp.
-    __device__ __forceinline__ void hide(float (&scores)[MINE / 8][4], int key) const {
+    __device__ __forceinline__ void hide(float (&scores)[KEYS / 8][4], int key) const {
 #pragma unroll
-        for (int eight = 0; eight < MINE / 8; ++eight)
+        for (int eight = 0; eight < KEYS / 8; ++eight)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int mine = key + 8 * eight + static_cast<int>(lane()) % 4 * 2 + i % 2,
@@ -82,12 +79,12 @@ struct Attending {
     }
 
     // Turns scores into weights, and all sums so far to the new peak. A row sees at least one of these keys.
-    __device__ __forceinline__ void weigh(float (&scores)[MINE / 8][4]) {
+    __device__ __forceinline__ void weigh(float (&scores)[KEYS / 8][4]) {
 #pragma unroll
         for (int down = 0; down < 2; ++down) {
             float most = peak[down];
 #pragma unroll
-            for (int eight = 0; eight < MINE / 8; ++eight)
+            for (int eight = 0; eight < KEYS / 8; ++eight)
                 most = fmaxf(most, fmaxf(scores[eight][2 * down], scores[eight][2 * down + 1]));
             most = fmaxf(most, exchange_xor(most, 1));
             most = fmaxf(most, exchange_xor(most, 2));
@@ -98,7 +95,7 @@ struct Attending {
             for (int square = 0; square < SQUARES; ++square)
                 sums[square][2 * down] *= shrink, sums[square][2 * down + 1] *= shrink;
 #pragma unroll
-            for (int eight = 0; eight < MINE / 8; ++eight)
+            for (int eight = 0; eight < KEYS / 8; ++eight)
 #pragma unroll
                 for (int i = 2 * down; i < 2 * down + 2; ++i) {
                     scores[eight][i] = power_of_two(fmaf(scores[eight][i], S::SCALE, least));
@@ -107,11 +104,11 @@ struct Attending {
         }
     }
 
-    __device__ __forceinline__ void add_values(const float (&weights)[MINE / 8][4]) {
+    __device__ __forceinline__ void add_values(const float (&weights)[KEYS / 8][4]) {
         const u32 square = lane() / 8, line = lane() % 8;
-        const u32 row = (group() * MINE + (square & 1) * 8 + line) * 128 + (((square >> 1) ^ line) << 4);
+        const u32 row = ((square & 1) * 8 + line) * 128 + (((square >> 1) ^ line) << 4);
 #pragma unroll
-        for (int step = 0; step < MINE / 16; ++step) {
+        for (int step = 0; step < KEYS / 16; ++step) {
             const float (&left)[4] = weights[2 * step];
             const float (&right)[4] = weights[2 * step + 1];
             const u32 rounded[4] = {pack(left[0], left[1]), pack(left[2], left[3]), pack(right[0], right[1]),
@@ -128,32 +125,39 @@ struct Attending {
         }
     }
 
-    // All blocks of keys. The slots of the last one stay this block's where warps share queries.
+    // All blocks of keys, of which each group takes one at a time. The slots of the last ones stay this block's where
+    // warps share queries.
     __device__ __forceinline__ void add_keys(Ring<A_SLOTS>& ring, int blocks) {
         constexpr int OF_KEYS = (BOXES + SLOT_BOXES - 1) / SLOT_BOXES;  // slots with keys, one of them with values, too
         u32 queries[S::N / 16][4];
         load_queries(queries, ring);
 #pragma unroll 1
-        for (int block = 0; block < blocks; ++block) {
-            const int key = block * KEYS + group() * MINE;
-            const bool sees = first < S::M && key < S::KEY_ROWS && (!S::CAUSAL || key < first + 16);
+        for (int block = 0; block < blocks; block += GROUPS) {
+            const int own = block + group(), key = own * KEYS;
+            const bool sees = own < blocks && first < S::M && (!S::CAUSAL || key < first + 16);
+            first_slot = ring;
+            count = (blocks - block < GROUPS ? blocks - block : GROUPS) * S::BLOCK_SLOTS;
+            Ring<A_SLOTS> mine = behind(ring, group() * S::BLOCK_SLOTS);
+            ring = behind(ring, count);
             u32 turns[S::BLOCK_SLOTS];
 #pragma unroll
-            for (int part = 0; part < S::BLOCK_SLOTS; ++part, ring.advance())
-                slots[part] = ring.slot, turns[part] = ring.turn;
-            float scores[MINE / 8][4] = {};
+            for (int part = 0; part < S::BLOCK_SLOTS; ++part, mine.advance())
+                slots[part] = mine.slot, turns[part] = mine.turn;
+            float scores[KEYS / 8][4] = {};
+            if (own < blocks)
 #pragma unroll
-            for (int part = 0; part < OF_KEYS; ++part) wait_cta(shared + A_FULL + 8 * slots[part], turns[part]);
+                for (int part = 0; part < OF_KEYS; ++part) wait_cta(shared + A_FULL + 8 * slots[part], turns[part]);
             if (sees) {
                 score(scores, queries);
-                if (key + MINE > S::KEY_ROWS || (S::CAUSAL && key + MINE > first + 1)) hide(scores, key);
+                if (key + KEYS > S::KEY_ROWS || (S::CAUSAL && key + KEYS > first + 1)) hide(scores, key);
                 weigh(scores);
             }
+            if (own < blocks)
 #pragma unroll
-            for (int part = OF_KEYS; part < S::BLOCK_SLOTS; ++part)
-                wait_cta(shared + A_FULL + 8 * slots[part], turns[part]);
+                for (int part = OF_KEYS; part < S::BLOCK_SLOTS; ++part)
+                    wait_cta(shared + A_FULL + 8 * slots[part], turns[part]);
             if (sees) add_values(scores);
-            if (GROUPS == 1 || block + 1 < blocks) give_all_back();
+            if (GROUPS == 1 || block + GROUPS < blocks) give_all_back();
         }
 #pragma unroll
         for (int down = 0; down < 2; ++down) {
@@ -162,18 +166,32 @@ struct Attending {
         }
     }
 
+    static __device__ Ring<A_SLOTS> behind(Ring<A_SLOTS> ring, int count) {
+        static_assert(GROUPS * S::BLOCK_SLOTS <= A_SLOTS);
+        ring.slot += count;
+        if (ring.slot >= A_SLOTS) ring.slot -= A_SLOTS, ring.turn ^= 1;
+        return ring;
+    }
+
+    // The slots of all groups' blocks. What another group multiplies has to be there first: a slot that is given back
+    // before would count for what is in it now.
     __device__ __forceinline__ void give_all_back() const {
         __syncwarp();
-#pragma unroll
-        for (int part = 0; part < S::BLOCK_SLOTS; ++part) give_back(slots[part]);
+        if (lane() != 0) return;
+        Ring<A_SLOTS> ring = first_slot;
+#pragma unroll 1
+        for (int i = 0; i < count; ++i, ring.advance()) {
+            if (GROUPS > 1) wait_cta(shared + A_FULL + 8 * ring.slot, ring.turn);
+            mbarrier_arrive_release_cta(shared + A_FREE + 8 * ring.slot);
+        }
     }
 
     // Where two warps meet: four sums of every lane, of one square. Slots hold 512 bytes of each of four pairs of
     // warps.
     __device__ u32 square_at(int square) const {
         constexpr int IN_SLOT = SLOT_BOXES * HEAD_BOX_BYTES / 2048;
-        return shared + slots[square / IN_SLOT] * A_BYTES + square % IN_SLOT * 2048 + thread / 32 % 4 * 512 +
-               lane() * 16;
+        return shared + behind(first_slot, square / IN_SLOT).slot * A_BYTES + square % IN_SLOT * 2048 +
+               thread / 32 % 4 * 512 + lane() * 16;
     }
 
     // The second group hands its sums to the first.

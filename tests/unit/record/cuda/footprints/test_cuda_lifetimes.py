@@ -151,7 +151,7 @@ def test_a_graph_returns_to_the_tensors_it_was_captured_with_in_turn():
     assert writer.buffers[owner(lifetimes, 100)[0]]["bytes"] == 1024, "but of a node of the graph that made it"
 
 
-def test_memory_with_several_addresses_is_cut_up_by_nobody():
+def test_memory_with_several_addresses_is_never_divided():
     writer = Writer()
     lifetimes = Lifetimes(writer, tensors=True)
     lifetimes.allocate(0, 4096)

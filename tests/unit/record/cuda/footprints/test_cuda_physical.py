@@ -198,7 +198,7 @@ def test_an_address_that_such_memory_has_left_is_anybodys(dependencies):
     assert trace.operands.offset.tolist() == [64]
 
 
-def test_the_write_check_knows_both_addresses(dependencies):
+def test_the_write_check_covers_both_addresses(dependencies):
     changed_event = {"e": "changed", "launch": 1, "ranges": [[A + 64, A + 96], [B + 64, B + 96]]}
     _, _, decoder = dependencies(CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), changed=[changed_event])
     assert (decoder.checked, decoder.unrecorded) == (32, {})

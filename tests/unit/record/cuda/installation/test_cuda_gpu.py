@@ -124,7 +124,7 @@ def test_an_mps_client_has_the_sms_that_the_driver_counts_and_all_memory(driver)
 @pytest.mark.parametrize(
     ("arguments", "words"), [(SHARED, "clients of an MPS server"), (SLICE, "is a slice of a GPU (MIG)"), (H200, "")]
 )
-def test_a_gpu_that_is_not_its_own_is_said_but_does_not_end_a_recording(driver, arguments, words):
+def test_a_shared_gpu_is_reported_but_does_not_end_a_recording(driver, arguments, words):
     driver(arguments)
     assert words in gpu.shared(gpu.gpus()[0])
     [check] = [check for check in doctor.checks() if check.name.startswith("GPU to itself")]

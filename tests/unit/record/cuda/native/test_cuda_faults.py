@@ -32,7 +32,7 @@ def trace_of(process, path):
 
 
 @pytest.fixture
-def refused(runner):
+def start_refusal(runner):
     """Return why the recorder does not start, as the program's user and the caller of ``tileprof record`` read it."""
 
     def run(**variables):
@@ -77,7 +77,7 @@ def test_without_room_for_records_launches_are_conservative_and_the_option_is_na
     assert any("--arena" in note for note in trace.manifest["notes"])
 
 
-def test_a_program_that_runs_out_of_memory_is_told_once_what_the_recorder_holds(runner):
+def test_a_program_that_runs_out_of_memory_is_told_the_recorders_share_once(runner):
     process, _ = runner("""
         inject(); module(); launch(); fake.fake_allocates(0); fake.fake_allocates(1)
         fake.fake_allocates(2); fake.fake_allocates(2)

@@ -144,7 +144,7 @@ def test_memory_that_a_program_maps_is_known_once_whether_it_is_reported_or_not(
     ]  # fmt: skip
 
 
-def test_of_which_memory_a_mapping_is_is_told_where_it_worked(runner):
+def test_a_successful_mapping_names_its_memory(runner):
     process, _ = runner("""
         inject(); fake.fake_create(ctypes.c_uint64(9), 0); mapped(1, 0x40000000, 1 << 21, 9)
         mapped(1, 0x50000000, 1 << 21, 9)
@@ -181,7 +181,7 @@ def test_a_file_of_another_process_is_not_taken_for_our_own_whatever_its_number(
     assert not events(process, "complaint")
 
 
-def test_a_file_of_our_own_with_another_number_is_said_not_to_be_known(runner):
+def test_a_file_of_this_project_with_another_number_is_reported_as_unknown(runner):
     process, _ = runner(SHARING + "share(0, 11, os.dup(file))")
     [message] = events(process, "complaint")
     assert "another number of its file" in message["text"]
@@ -289,7 +289,7 @@ def test_entries_that_the_disk_does_not_take_end_the_recording_there(runner):
     assert [len(process.of(e["launch"], 0)) for e in events(process, "launch")] == [64]
 
 
-def test_nodes_that_run_other_nodes_are_said_to_be_there(runner):
+def test_nodes_that_run_other_nodes_are_reported(runner):
     process, _ = runner(
         "inject(); fake.fake_node(C, 13); fake.fake_node(C, 12); fake.fake_node(C, 4); fake.fake_node(C, 5)"
     )
@@ -352,7 +352,7 @@ def test_constant_variables_that_the_driver_cannot_tell_are_not_taken_for_none(r
 
 
 @pytest.mark.parametrize("launched", ["launch(); launch()", 'fake.fake_graph_call(C, M, b"k", 3); launch()'])
-def test_where_constant_variables_lie_is_told_once_for_each_kernel(runner, cubin, launched):
+def test_addresses_of_constant_variables_are_reported_once_per_kernel(runner, cubin, launched):
     process, _ = runner(f'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); {launched}', CUBIN=cubin)
     assert [(e["kernel"], e["ranges"]) for e in events(process, "constants")] == [(0, [[0xC0000, 64]])]
     kinds = [e["e"] for e in process.events if e["e"] in {"launch", "constants"}]

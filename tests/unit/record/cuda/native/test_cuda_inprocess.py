@@ -106,7 +106,7 @@ print(model(torch.ones(2, 4)).shape, torch.ones(1).add(1).item())
     assert output == "torch.Size([2, 4]) 2.0\n"
 
 
-def test_without_names_tensors_lifetimes_and_captures_are_told_and_no_mode_sees_the_operators(
+def test_without_names_tensors_lifetimes_and_captures_are_reported_and_no_mode_sees_the_operators(
     inside, python_with_torch
 ):
     code = """
@@ -251,7 +251,7 @@ print(before == (torch.quantile, vars(torch.Tensor).get("quantile"), torch.ctc_l
     assert "aten::_ctc_loss" not in marks
 
 
-def test_a_backward_pass_under_hooks_is_told_of_once(inside, python_with_torch):
+def test_a_backward_pass_under_hooks_is_reported_once(inside, python_with_torch):
     code = """
 import torch
 x = torch.ones(2, requires_grad=True)
@@ -345,7 +345,7 @@ with tileprof.capture():
     assert [row["capture"] for row in output if "capture" in row] == [1, 0]
 
 
-def test_a_program_that_profiles_itself_on_the_gpu_is_told_once_what_it_loses(inside):
+def test_a_program_that_profiles_itself_on_the_gpu_gets_one_warning(inside):
     pytest.importorskip("torch")
     code = """
 import os, torch

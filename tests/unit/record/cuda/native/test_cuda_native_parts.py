@@ -104,7 +104,7 @@ def test_no_entry_is_handed_out_twice_however_threads_interleave(ask, sms, threa
     assert pieces <= min(entry_count, capacity)
 
 
-def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_believed(ask):
+def test_only_a_threads_own_note_of_room_and_a_maps_own_fact_are_used(ask):
     """Facts of windows, other threads, blocks, launches and maps share these places."""
     rng = np.random.default_rng(4)
     number = 50_000

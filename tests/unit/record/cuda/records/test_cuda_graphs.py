@@ -154,5 +154,5 @@ def test_a_launch_whose_blocks_were_not_all_seen_once_stands_for_all_memory(tmp_
         ("_Z1kPi", ""),
     ],
 )
-def test_kernels_of_the_compiler_that_nobody_named_are_called_after_their_operators(symbol, operators):
+def test_unnamed_kernels_of_the_compiler_get_the_names_of_their_operators(symbol, operators):
     assert fused_operators(symbol) == operators

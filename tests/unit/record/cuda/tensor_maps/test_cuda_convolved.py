@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.record.cuda.tensor_maps.encoded_maps import words_of
 from tileprof.record.cuda.tensor_maps import convolved, tensormap
-from tileprof.record.cuda.tensor_maps.unreported_stores import Loads
+from tileprof.record.cuda.tensor_maps.loads import Loads
 
 OUT = 0x7F0000800000
 
@@ -108,7 +108,7 @@ def test_as_many_filters_as_channels_are_told_apart_by_what_both_operands_walk(s
     assert elements(actual[0], 64) == convolution.expected()
 
 
-def test_nothing_is_said_of_other_tensors_and_of_loads_that_leave_something_out():
+def test_no_store_is_inferred_for_other_tensors_and_for_incomplete_loads():
     convolution = Convolution(1, 4, 4, 32, 64, (8, 32), 1, range(64))
     loads = convolution.loads()
     assert convolved.result(convolution.out, loads) is not None

@@ -166,7 +166,7 @@ def test_each_item_writes_its_rows_by_its_columns_and_reads_its_group(tmp_path_f
     assert reads == [{g for g, _ in r} for r in problem.expected(of=READ)]
 
 
-def test_without_its_call_it_stands_for_all_memory_and_not_for_what_lies_beside_its_maps(tmp_path):
+def test_without_its_call_the_launch_covers_all_memory(tmp_path):
     problem = Grouped([40, 30], 64, 64, (32, 32), 16, 2)
     events = [e for e in problem.events() if e["e"] != "called"]
     trace = traced(tmp_path, events, problem.entries())
@@ -177,7 +177,7 @@ def test_without_its_call_it_stands_for_all_memory_and_not_for_what_lies_beside_
     assert written_bases == set(SIZES)
 
 
-def test_a_tile_that_no_item_writes_is_not_believed(tmp_path):
+def test_items_that_omit_a_tile_are_rejected(tmp_path):
     problem = Grouped([40, 30], 64, 64, (32, 32), 16, 2)
     problem.of_cluster[1].pop()
     assert traced(tmp_path, problem.events(), problem.entries()).launches.coverage[0] == "conservative"

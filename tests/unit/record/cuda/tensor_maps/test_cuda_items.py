@@ -105,7 +105,7 @@ def written_bytes(trace, width):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_items_are_the_tiles_whoever_takes_them_and_however_far_one_operand_is_ahead(tmp_path_factory, data):
+def test_items_are_the_tiles_for_every_assignment_and_lead_of_an_operand(tmp_path_factory, data):
     rows, columns, steps = (data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)), data.draw(st.integers(2, 3)))
     ragged = data.draw(st.integers(0, 7))
     m, n, k = rows * 16 - ragged, columns * 32, steps * 16
@@ -189,13 +189,13 @@ def test_items_run_from_their_first_load_to_the_next_ones(tmp_path):
         [(A, 0, d, 0) for d in (0, 16, 0, 16)] + [(B, 0, d, 0) for d in (0, 16)],  # as many items of a as of b, or none
     ],
 )
-def test_orders_that_say_nothing_leave_blocks_whole(loads):
+def test_ambiguous_orders_leave_blocks_whole(loads):
     maps = {slot: tensormap.decode(words(BASES[slot], (32, 64), (16, 16))) for slot in (A, B)}
     entries = np.array([e for slot, b, d, r in loads for e in load_entries(slot, b, d, r, 0)], raw.ENTRY)
     assert items.readings(items.Walk.of(entries), Geometry((1, 1, 1), (32, 1, 1), (1, 1, 1)), maps) == []
 
 
-def test_results_that_are_not_tiled_exactly_once_are_not_believed():
+def test_items_that_do_not_tile_the_result_exactly_once_are_rejected():
     maps = {slot: tensormap.decode(words(BASES[slot], (32, 64), (16, 16))) for slot in (A, B)}
     loads = [(A, d, 0) for d in (0, 16, 0, 16)] + [(B, d, r) for r in (0, 16) for d in (0, 16)]
     entries = np.array([e for slot, d, r in loads for e in load_entries(slot, 0, d, r, 0)], raw.ENTRY)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.record.cuda.tensor_maps.encoded_maps import words_of
 from tileprof.record.cuda.tensor_maps import strided, tensormap
-from tileprof.record.cuda.tensor_maps.unreported_stores import Loads
+from tileprof.record.cuda.tensor_maps.loads import Loads
 
 OUT = 0x7F0000800000
 
@@ -121,14 +121,14 @@ def gradient():
     return Gradient(2, (4, 4), (2, 2), 64, (16, 32), 3, [0, 1, 2, 1])
 
 
-def test_nothing_is_said_where_a_phase_is_loaded_by_nobody(gradient):
+def test_no_store_is_inferred_if_a_phase_is_not_loaded(gradient):
     """A 1x1 convolution with a stride is such a case: any tile may write its zeros."""
     assert strided.result(gradient.out, gradient.loads()) is not None
     load_numbers = {n for n, (phase, *_) in enumerate(gradient.items) if phase == 3}
     assert strided.result(gradient.out, gradient.loads(without=load_numbers)) is None
 
 
-def test_nothing_is_said_where_a_rectangle_of_one_phase_is_loaded_by_nobody(gradient):
+def test_no_store_is_inferred_if_a_rectangle_of_one_phase_is_not_loaded(gradient):
     for item in (0, 5, len(gradient.items) - 1):
         assert strided.result(gradient.out, gradient.loads(without={item})) is None
 
@@ -141,7 +141,7 @@ def test_a_map_that_is_known_by_what_it_held_counts_for_no_phase(gradient):
     assert strided.result(gradient.out, also) is not None
 
 
-def test_nothing_is_said_of_other_tensors(gradient):
+def test_no_store_to_other_tensors_is_inferred(gradient):
     loads = gradient.loads()
     assert strided.result(replace(gradient.out, steps=(1, 1, 1, 1)), loads) is None, "not strided"
     assert strided.result(replace(gradient.out, sizes=(64, 9, 8, 2)), loads) is None, "positions do not fill it"
@@ -151,7 +151,7 @@ def test_nothing_is_said_of_other_tensors(gradient):
     assert strided.result(gradient.out, loads[:-1]) is None, "no filters"
 
 
-def test_nothing_is_said_of_strides_along_a_third_dimension():
+def test_no_store_is_inferred_for_strides_along_a_third_dimension():
     words = words_of((32, 2, 2, 2, 1), [32, 64, 128, 256], (0, 0, 0), (0, 0, 0), 16, 4, (1,) * 5)
     pixels = tensormap.decode(words, loaded=True)
     weights = tensormap.TensorMap(

@@ -49,7 +49,7 @@ def test_the_slopes_of_rrelu_reach_its_backward_pass(trace_of):
     assert ("rrelu_with_noise", "rrelu_with_noise_backward") in raw(trace_of(program))
 
 
-def test_looking_for_what_is_not_there_reads_all_the_same(trace_of):
+def test_a_search_without_a_match_reads_the_whole_input(trace_of):
     def program():
         x = torch.zeros(8).sin()
         x.nonzero()

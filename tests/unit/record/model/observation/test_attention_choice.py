@@ -143,3 +143,19 @@ def test_the_product_of_a_softmax_and_its_gradient_is_a_kernel_of_its_own(trace_
 
     assert trace.launches.op.tolist() == ["aten::_softmax_backward_data"] * 2
     assert [(r.producer, r.consumer) for r in trace.graph().pairs.itertuples()] == [(0, 1)]
+
+
+def test_heads_of_odd_widths_are_padded_for_flash_attention(trace_of):
+    def program():
+        query, key, value = tensors(width=12, dtype=torch.float16, grad=False)
+        return functional.scaled_dot_product_attention(query, key, value)
+
+    launches = trace_of(program).launches
+    operators = launches.op.tolist()
+    assert operators.count("aten::constant_pad_nd") == 2 * 3, "zeros and a copy each"
+    assert "aten::_scaled_dot_product_flash_attention" in operators
+    query, key, value = tensors(width=12, dtype=torch.float16, grad=False)
+    expected = functional.scaled_dot_product_attention(query, key, value)
+    with as_on_gpu(HOPPER):
+        actual = functional.scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(actual, expected, rtol=2e-3, atol=4e-3)

@@ -97,7 +97,7 @@ def test_what_a_constructor_computes_is_initialisation(trace_of):
     assert len(full.launches) > len(plain.launches) + 5
 
 
-def test_a_recurrent_module_is_said_to_run_by_cudnn_on_a_gpu(trace_of):
+def test_a_note_says_that_a_recurrent_module_runs_by_cudnn_on_a_gpu(trace_of):
     gru, cell = torch.nn.GRU(8, 8).eval(), torch.nn.GRUCell(8, 8).eval()
     with torch.no_grad():
         noted_trace, plain = (trace_of(lambda model=model: model(torch.ones(2, 8))) for model in (gru, cell))

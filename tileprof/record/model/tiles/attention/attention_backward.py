@@ -19,6 +19,7 @@ import numpy as np
 
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.attention.attention_tiles import (
+    EFFICIENT_ORDER,
     THREADS,
     Attention,
     Blocks,
@@ -26,7 +27,9 @@ from tileprof.record.model.tiles.attention.attention_tiles import (
     Walk,
     attention_of,
     blocks_of,
+    dispatched,
     is_cudnn,
+    is_efficient,
     own_rows,
     read_by_all,
     scratch_rows,
@@ -35,9 +38,11 @@ from tileprof.record.model.tiles.attention.attention_tiles import (
     walked_rows,
     walked_scores,
 )
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 from tileprof.record.model.tiles.foundations import regions
-from tileprof.record.model.tiles.foundations.sketch import Sketch, scratch
+from tileprof.record.model.tiles.foundations.sketch import Part, Sketch, scratch
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
+from tileprof.record.model.tiles.reductions.reduce import reduction
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
@@ -49,6 +54,8 @@ REGISTERS = 255
 CUDNN_DOT_ROWS = 16
 """Rows of a block of cuDNN's first kernel (T5 on an H200: 32 blocks for 16 heads of 32 queries)."""
 CUDNN_REGISTERS = 168
+_LOCK_BYTES, _SUM_COLUMNS = 16, 64
+"""Of xFormers' workspace for a block of queries: what its lock and counter take, and columns of its sums."""
 _COUNTER = 4
 """The workspace from which blocks of cuDNN's kernel take their work."""
 
@@ -83,6 +90,8 @@ def attention_backward(call: Call, device: Device) -> list[Kernel]:
     gradient = call.arguments.get("grad_out") or call.arguments.get("grad_out_")
     assert gradient is not None
     blocks = replace(blocks_of(problem, device, backward=True), threads=2 * THREADS, registers=REGISTERS)
+    if is_efficient(call.op, problem) and problem.q.dtype == "float32" and problem.group == 1:
+        return _efficient(problem, replace(blocks, threads=THREADS), call, gradient, gradients, device)
     if not is_cudnn(call.op, problem, device):
         return _launches(problem, blocks, call, gradient, gradients, blocks.queries)
     launched = _launches(
@@ -129,6 +138,60 @@ def _launches(
             _group_sum_kernel(*result, target, problem.group) for result, target in zip(results, targets, strict=True)
         ]
     return launched
+
+
+def _efficient(
+    problem: Attention, blocks: Blocks, call: Call, gradient: Operand, gradients: Gradients, device: Device
+) -> list[Kernel]:
+    """XFormers' kernels in float32: the products' sums by ATen, then blocks of keys that add to the gradient of the
+    queries in a workspace of zeros, behind a lock and a counter for each block of queries.
+
+    Source: ``_efficient_attention_backward``, ``AttentionBackwardKernel::GradQTempStorage``.
+    """
+    batch, heads, queries, width = problem.q.shape
+    both = [regions.permute(o, (0, 2, 1, 3)) for o in (gradient, call["out"])]
+    products, dots = scratch(0, *both[0].shape), scratch(2, batch, queries, heads)
+    delta = scratch(3, batch, heads, queries)
+    launched = elementwise("mul", both, [products])
+    launched += reduction("sum", products, [dots], [3], device)
+    launched += elementwise("contiguous", [regions.permute(dots, (0, 2, 1))], [delta], flops_each=0)
+    key_blocks, query_blocks = -(-problem.keys // blocks.keys), -(-queries // blocks.queries)
+    tile_bytes = _LOCK_BYTES + 4 * blocks.queries * _SUM_COLUMNS
+    rows = replace(delta, shape=(batch, heads, queries, 1), strides=(heads * queries, queries, 1, 1))
+    place = Scratch(1, batch * heads * query_blocks * -(-width // _SUM_COLUMNS) * tile_bytes)
+    results: list[tuple[Operand, Operand | Scratch]] = [
+        (o, o) for o in (gradients.key, gradients.value) if o is not None
+    ]
+    # The block that comes last writes a gradient of queries: it may be any of those that add to it.
+    sums = scratch_rows(1, batch, heads, queries, width)[0]
+    direct = gradients.query if gradients.query is not None else sums
+    statistics = call["logsumexp"]
+    if key_blocks > 1:
+        room = scratch(1, place.bytes // 4)
+        launched += elementwise("zero_", [], [_as_bytes(room, place.bytes)], flops_each=0)
+    main = _gradients_kernel(
+        problem, blocks, gradient, statistics, (rows, Scratch(3, 4 * delta.numel)), (sums, place), results,
+        gradients.mask,
+    )  # fmt: skip
+    if gradients.query is not None:
+        main = _written_by_all(problem, blocks, main, direct)
+    if call.arguments.get("dropout_p"):
+        read_by_all(main, [call[name] for name in ("philox_seed", "philox_offset")])
+    return [*launched, dispatched(main, EFFICIENT_ORDER)]
+
+
+def _as_bytes(room: Part, size: int) -> Part:
+    return replace(room, shape=(size,), strides=(1,), dtype="uint8", itemsize=1)
+
+
+def _written_by_all(problem: Attention, blocks: Blocks, kernel: Kernel, target: Operand) -> Kernel:
+    """Return a kernel whose tiles also write the rows of queries that they walk."""
+    begin, end = _query_blocks(problem, blocks)
+    grid = Grid(len(begin), problem.batch, problem.heads)
+    loop = walk(begin, end, blocks.queries, np.ones(len(begin)))
+    written = walked_rows(target, len(kernel.operands), grid, loop, mode=WRITE)
+    footprint = Footprint(kernel.footprint.block, Boxes.concat([kernel.footprint.boxes, written]))
+    return replace(kernel, footprint=footprint, operands=(*kernel.operands, target), coverage="inferred")
 
 
 def _dots_kernel(

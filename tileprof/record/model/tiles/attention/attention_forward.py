@@ -17,6 +17,8 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles.attention.attention_tiles import (
+    CUDNN_ORDER,
+    EFFICIENT_ORDER,
     HALF,
     THREADS,
     Attention,
@@ -25,7 +27,9 @@ from tileprof.record.model.tiles.attention.attention_tiles import (
     attention_of,
     blocks_of,
     cudnn_blocks,
+    dispatched,
     is_cudnn,
+    is_efficient,
     key_blocks,
     own_rows,
     read_by_all,
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
 MAX_SPLITS = 128
 FEW = 0.8
 """FlashAttention splits keys when the tiles fill less than this part of the SMs."""
+SPLIT_QUERIES = 64
+"""Rows of a tile of FlashAttention-2's kernel with slices."""
 
 
 @models(
@@ -75,10 +81,11 @@ def attention(call: Call, device: Device) -> list[Kernel]:
             return _with_seed(_cudnn_kernels(problem, device, (out, statistics), []), extra)
         return _cudnn_kernels(problem, device, (out, statistics), extra)
     blocks = blocks_of(problem, device)
-    slices = slice_count(problem, blocks, device)
+    slices, blocks = split(problem, blocks, device)
     extra = [o for o in others if o.numel]
     if slices == 1:
-        return [_main_kernel(problem, blocks, 1, (out, statistics), (out, statistics), extra)]
+        main = _main_kernel(problem, blocks, 1, (out, statistics), (out, statistics), extra)
+        return [dispatched(main, EFFICIENT_ORDER) if is_efficient(call.op, problem) else main]
     totals, total_room = scratch_rows(0, problem.batch, slices * problem.heads, problem.queries, problem.value_width)
     weights, weight_room = scratch_rows(1, problem.batch, slices * problem.heads, problem.queries)
     return [
@@ -106,6 +113,7 @@ def _cudnn_kernels(
         take.name, take.block = f"cudnn_{take.name}", (128, 1, 1)
         return [take]
     clear.whole(counter, WRITE)
+    take = dispatched(take, CUDNN_ORDER, flat=True)
     take_from(counter, take)
     take.name = f"cudnn_{take.name}"
     return [clear.kernel("memset", threads=1), take]
@@ -120,23 +128,29 @@ def _with_seed(kernels: list[Kernel], seeds: list[Operand]) -> list[Kernel]:
     return [unpack.kernel("unpack_cudnn", threads=1), *kernels]
 
 
-def slice_count(problem: Attention, blocks: Blocks, device: Device) -> int:
-    """Return into how many slices the keys are cut: the fewest that fill waves to 85% of the best, as FlashAttention-2
-    chooses.
+def split(problem: Attention, blocks: Blocks, device: Device) -> tuple[int, Blocks]:
+    """Return into how many slices the keys are cut, and the tiles of the kernel that takes slices.
+
+    The fewest slices that fill waves to 85% of the best, as FlashAttention-2 chooses for its kernel with slices
+    (``set_params_splitkv``, ``run_mha_fwd_splitkv_dispatch``).
     """
     override = dictated("attention", (problem.queries, problem.keys))
     if override is not None and override.split is not None:
-        return min(override.split, -(-problem.keys // blocks.keys))
-    tiles = -(-problem.queries // blocks.queries) * problem.batch * problem.heads
-    total = -(-problem.keys // blocks.keys)
+        return min(override.split, -(-problem.keys // blocks.keys)), blocks
+    width = max(problem.width, problem.value_width)
+    keys = 256 if width <= 64 else 128 if width <= 128 else 64
+    sliced = blocks if override is not None else replace(blocks, queries=SPLIT_QUERIES, keys=keys)
+    tiles = -(-problem.queries // sliced.queries) * problem.batch * problem.heads
+    total = -(-problem.keys // sliced.keys)
     if problem.q.dtype not in HALF or problem.mask is not None or tiles >= FEW * device.sms:
-        return 1
+        return 1, blocks
     full = {}
     for splits in range(1, min(MAX_SPLITS, device.sms, total) + 1):
         if splits == 1 or -(-total // splits) != -(-total // (splits - 1)):
             waves = tiles * splits / device.sms
             full[splits] = waves / np.ceil(waves)
-    return min(s for s, efficiency in full.items() if efficiency >= 0.85 * max(full.values()))
+    slices = min(s for s, efficiency in full.items() if efficiency >= 0.85 * max(full.values()))
+    return slices, blocks if slices == 1 else sliced
 
 
 def _main_kernel(

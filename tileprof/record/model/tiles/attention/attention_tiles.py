@@ -8,7 +8,7 @@ whole blocks, so a causal tile reads up to the end of the block on its diagonal,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tileprof.record.model.tiles.foundations.overrides import dictated
 from tileprof.record.model.tiles.foundations.sketch import binding
 from tileprof.record.model.tiles.products.gemm_tile_choice import rate_of
 from tileprof.record.model.tiles.products.main_loop import CHUNKS
+from tileprof.record.model.tiles.products.split_k import row_of_blocks
 from tileprof.trace.footprint import ATOMIC, READ, Boxes, Footprint
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 HALF = ("float16", "bfloat16")
 THREADS = 128
+CUDNN_ORDER, EFFICIENT_ORDER = (2, 1, 0), (0, 2, 1)
+"""Axes of a `Grid` from the fastest (`dispatched`); cuDNN's tiles are dealt by a counter, so that theirs is a guess."""
 CUDNN_WIDEST = 128
 """Head width up to which cuDNN's forward kernel is taken."""
 
@@ -131,10 +134,17 @@ def is_cudnn(op: str, problem: Attention, device: Device) -> bool:
     that.
     """
     override = dictated("attention", (problem.queries, problem.keys))
-    chosen = op.removesuffix("_backward").endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
+    has_cudnn_name = op.removesuffix("_backward").endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
     fits = problem.q.dtype in HALF and max(problem.width, problem.value_width) <= CUDNN_WIDEST
     whole = problem.width % 8 == 0 and problem.value_width % 8 == 0
-    return device.architecture == "sm_90" and chosen and fits and whole and override is None
+    return device.architecture == "sm_90" and has_cudnn_name and fits and whole and override is None
+
+
+def is_efficient(op: str, problem: Attention) -> bool:
+    """Return whether PyTorch takes xFormers' memory-efficient kernels: for float32, or where a call names them."""
+    override = dictated("attention", (problem.queries, problem.keys))
+    named = op.removesuffix("_backward").endswith("_efficient_attention")
+    return override is None and (named or problem.q.dtype == "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +266,23 @@ def scratch_rows(slot: int, batch: int, heads: int, count: int, wide: int = 1) -
     """fp32 workspace ``[heads, batch, rows, wide]``, seen as ``[batch, heads, rows, wide]``."""
     operand = Operand((batch, heads, count, wide), (count * wide, batch * count * wide, wide, 1), "float32", 4)
     return operand, Scratch(slot, 4 * batch * heads * count * wide)
+
+
+def dispatched(kernel: Kernel, order: tuple[int, int, int], *, flat: bool = False) -> Kernel:
+    """Return a kernel of a `Grid` whose blocks come in another ``order``: row blocks (0), batches (1) and heads (2),
+    the one that changes fastest first. ``flat``: all along x, as persistent kernels count them.
+    """
+    cells = kernel.footprint.block
+    tiles = np.lexsort([cells[:, axis] for axis in order])
+    number = np.empty(len(tiles), np.int32)
+    number[tiles] = np.arange(len(tiles))
+    boxes = replace(kernel.footprint.boxes, tile=number[kernel.footprint.boxes.tile])
+    across, high, deep = (kernel.grid[axis] for axis in order)
+    places, grid = cells[tiles][:, list(order)], (across, high, deep)
+    if flat:
+        places, grid = row_of_blocks(len(tiles)), (len(tiles), 1, 1)
+    work = None if kernel.tile_flops is None else kernel.tile_flops[tiles]
+    return replace(kernel, footprint=Footprint(places, regions.by_tile(boxes)), grid=grid, tile_flops=work)
 
 
 def take_from(counter: Operand, kernel: Kernel) -> None:

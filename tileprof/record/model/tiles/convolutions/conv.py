@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from tileprof.devices import Device
 
 _DENSE: Final = 6
-"""Scratch slots from here on hold dense copies of operands that are not."""
+"""Scratch slots from here on hold dense copies of operands that are not dense."""
 _SLOTS: Final = 16
-"""More than one gradient has."""
+"""More slots than one gradient has."""
 
 
 @models(

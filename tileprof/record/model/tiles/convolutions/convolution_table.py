@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from tileprof.record.model.tiles.convolutions import cudnn_engines, launch_grids
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
 from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns, work_s
+from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 from tileprof.record.model.tiles.products import gemm_choice
 from tileprof.record.model.tiles.products import problem as products
 from tileprof.trace.sources import ShapeSource
@@ -64,18 +65,6 @@ _TIMED, _NEAR = 4, 0.2
 _MOST_TIMED: Final = 256
 _SIDE_SHARE, _LEAST_NS = 0.2, 900.0
 """The time of a copy or fill, where nothing tells it, in parts of that of the kernel that computes; of any launch."""
-
-
-class MeasuredLaunch(NamedTuple):
-    """A launch of a call, as it was measured or as near ones tell."""
-
-    name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    registers: int
-    shared_bytes: int
-    ns: float
 
 
 @dataclass(frozen=True, slots=True)

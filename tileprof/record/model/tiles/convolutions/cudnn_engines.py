@@ -45,7 +45,7 @@ _MODES: Final = (0, 2)
 _TENSOR_CORES, _LESS_PRECISE = 0, 1
 """Notes of engines that PyTorch leaves out: both for float32 without TF32, the second for float32 with it, too."""
 _ALIGNMENT: Final = 32
-"""The most bytes of alignment that PyTorch tells."""
+"""The largest alignment in bytes that PyTorch reports."""
 _KNOBS, _MOST = 16, 64
 """More knobs than an engine has, and as many engines as are asked for where the first may not do."""
 
@@ -110,7 +110,7 @@ class _Descriptor:
         return min(count.value, len(array))
 
     def several(self, attribute: int, kind: int, most: int) -> list[_Descriptor]:
-        """Return descriptors of a kind, at most so many."""
+        """Return descriptors of a kind, at most ``most``."""
         some = [_Descriptor(self.library, kind) for _ in range(most)]
         return some[: self.read(attribute, _DESCRIPTOR, (ctypes.c_void_p * most)(*[one.pointer.value for one in some]))]
 

@@ -21,8 +21,8 @@ from tileprof.record.model.tiles.convolutions.problem import copy_order, operand
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
     from tileprof.record.model.tiles.convolutions.library_kernels import NamedKernel
+    from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 
     Grid = tuple[int, int, int]
     Key = tuple[int, ...]

@@ -38,7 +38,7 @@ _UNKNOWN: Final = -1
 _NEARER: Final = (1, 4, 16, 64, 256)
 _NEAR, _FAR = 0.3, 64.0
 _STEPS: Final = 4096.0
-"""Of features per one."""
+"""Steps per unit to which features are rounded."""
 _SAME: Final = 1e-9
 _SMS: Final = 132.0
 _LIBRARIES: Final = (
@@ -147,13 +147,13 @@ def is_plain(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """Lists of launches that near entries got: the first entry of each, in order of distance, what tells them apart
-    (``alike`` and ``slices``), ``seen`` ``[candidates, features]``, and all near entries with how far they are.
+    (``alike`` and ``slices``), ``features`` ``[candidates, features]``, and all near entries with their distances.
     """
 
     entries: NDArray[np.int64]
     alike: NDArray[np.int64]
     slices: NDArray[np.int64]
-    seen: NDArray[np.float32]
+    features: NDArray[np.float32]
     near: NDArray[np.int64]
     apart: NDArray[np.float64]
 
@@ -322,7 +322,7 @@ def group_of(key: Sequence[int], *, engine: bool) -> int:
     return (PLAIN if plain else WINDOWS) + (ENGINES if engine else 0)
 
 
-def best(found: Candidates, trees: Table, group: int) -> int:
+def best(candidates: Candidates, trees: Table, group: int) -> int:
     """Return which candidate a library launches, as a group of trees expects."""
-    sums = worth(found.seen, trees, group)
+    sums = worth(candidates.features, trees, group)
     return int(np.flatnonzero(sums >= sums.max() - _SAME)[0])

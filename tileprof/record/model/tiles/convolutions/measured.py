@@ -33,7 +33,13 @@ from tileprof.record.model.tiles.convolutions.library_kernels import (
     adds_bias_itself,
     parse_name,
 )
-from tileprof.record.model.tiles.convolutions.problem import Placement, Problem, copy_order, operand_sizes
+from tileprof.record.model.tiles.convolutions.problem import (
+    MeasuredLaunch,
+    Placement,
+    Problem,
+    copy_order,
+    operand_sizes,
+)
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
 from tileprof.record.model.tiles.products import gemm_tile_choice
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tileprof.devices import Device
-    from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
+    from tileprof.record.model.tiles.convolutions.convolution_table import Entry
 
 _COPIES: Final = (Role.TRANSPOSE, Role.COPY)
 _RESULT, _COUNTERS = 3, 4

@@ -18,7 +18,7 @@ from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, pars
 from tileprof.record.model.tiles.convolutions.problem import operand_sizes
 
 if TYPE_CHECKING:
-    from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
+    from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 
 _START_NS: Final = 1200.0
 _RATES: Final = (350e12, 45e12, 600e12, 600e12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from tileprof.record.model.tile_model import Operand
     from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
-    from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
     from tileprof.record.model.tiles.convolutions.library_kernels import NamedKernel
 
 _DTYPES: Final = {"float32": Dtype.TF32, "float16": Dtype.FP16, "bfloat16": Dtype.BF16}
@@ -26,6 +25,18 @@ _SEGMENTED: Final = re.compile(r"_segment_k_on_")
 """cuDNN's kernels that share a tile's depth among blocks of one launch (recorded: blocks a whole round apart)."""
 _STRIDED_GRADIENT: Final = re.compile(r"xmma_dgrad\w*_strided_")
 """cuDNN's gradients of strided convolutions, and transposed ones (recorded: pixels of a tile have equal remainders)."""
+
+
+class MeasuredLaunch(NamedTuple):
+    """A launch of a call, as it was measured or as near ones tell."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    registers: int
+    shared_bytes: int
+    ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,7 @@ class Problem:
         return Placement(*ways[0], split, alone, certain=False, by_residue=by_residue)
 
     def _residue_tiles(self, rows: int) -> int:
-        """Return tiles of so many pixels each, where tiles have pixels of one residue."""
+        """Return tiles of this many pixels each, where tiles have pixels of one residue."""
         assert isinstance(self.shape, Window)
         strides = [axis.stride for axis in self.shape.axes]
         return sum(-(-int(np.prod(some)) // rows) for _, some in residues(self.shape.pixels, strides))

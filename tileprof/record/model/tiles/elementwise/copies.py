@@ -33,6 +33,8 @@ from tileprof.record.model.tiles.foundations.sketch import (
 
 CAT_BATCH = 128
 """Inputs of one concatenation kernel; more take more launches."""
+CAT_DIMENSIONS = 4
+"""``CAT_ARRAY_MAX_INPUT_DIMS``"""
 
 
 @models("aten::cat", "aten::concat", "aten::concatenate", "aten::_cat")
@@ -57,7 +59,8 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
     """Launches that fill ``out`` from ``sources``; grid y is the input, grid x shares it by a grid-stride loop.
 
     Dense inputs: 128 threads with 16 bytes each and as many blocks as the largest input needs. Strided inputs: 512
-    threads and two blocks per SM. Inputs of another type are copied one by one.
+    threads and two blocks per SM. Inputs of another type, or of more dimensions than the kernel takes, are copied one
+    by one.
     """
     dim %= len(out.shape)
     placed: list[tuple[Operand, Operand]] = []
@@ -68,7 +71,7 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
             placed.append((source, narrow(out, dim, at, source.shape[dim])))
             rows.append(row)
             at += source.shape[dim]
-    if any(s.dtype != out.dtype for s, _ in placed):
+    if any(s.dtype != out.dtype for s, _ in placed) or len(out.shape) > CAT_DIMENSIONS:
         return [k for source, target in placed for k in elementwise(name, [source], [target], flops_each=0)]
     if len(sources) == 1 and placed:
         return elementwise("copy_", [placed[0][0]], [placed[0][1]], flops_each=0)
@@ -310,8 +313,8 @@ def triangle(call: Call, _device: Device) -> list[Kernel]:
     else:
         low = np.maximum(low, limit)
     row = start // columns
-    chosen = low < high
-    row, low, high, which = row[chosen], low[chosen], high[chosen], which[chosen]
+    is_inside = low < high
+    row, low, high, which = row[is_inside], low[is_inside], high[is_inside], which[is_inside]
     sketch.span(source, READ, tile[which], Span(tuple(range(rank - 1)), row, row + 1), Span((rank - 1,), low, high))
     sketch.span(out, WRITE, tile, Span(tuple(range(rank)), lo, hi))
     return [sketch.kernel(f"triangle<{short(call.op)}>", threads=THREADS)]

@@ -60,11 +60,11 @@ def nll_loss(call: Call, _device: Device) -> list[Kernel]:
     else:
         sketch.elements(out, WRITE, tile, positions(out))
         kernels = elementwise("zero_", [], [total], flops_each=0)
-    confession = {} if picked is not None else without_values("every tile reads the whole input")
+    uncertainty = {} if picked is not None else without_values("every tile reads the whole input")
     threads = min(1024, max(32, rows)) if reduced else _ROWS_UNREDUCED
     return [
         *kernels,
-        sketch.kernel("nll_loss_forward", threads=threads, flops=2 * rows, rate=rate_of(source), **confession),
+        sketch.kernel("nll_loss_forward", threads=threads, flops=2 * rows, rate=rate_of(source), **uncertainty),
     ]
 
 
@@ -89,8 +89,8 @@ def nll_loss_backward(call: Call, _device: Device) -> list[Kernel]:
         sketch.whole(call["total_weight"], READ)
     picked = _target_positions(call, out)
     _pick(sketch, out, picked, tile, row, WRITE)
-    confession = {} if picked is not None else without_values("every tile writes the whole gradient")
-    kernel = sketch.kernel("nll_loss_backward", threads=min(1024, max(32, rows)), flops=2 * rows, **confession)
+    uncertainty = {} if picked is not None else without_values("every tile writes the whole gradient")
+    kernel = sketch.kernel("nll_loss_backward", threads=min(1024, max(32, rows)), flops=2 * rows, **uncertainty)
     return [*elementwise("zero_", [], [out], flops_each=0), kernel]
 
 
@@ -128,5 +128,5 @@ def _pick(
     if picked is None:
         sketch.whole(operand, mode)
     else:
-        chosen = picked[row] >= 0
-        sketch.elements(operand, mode, tile[chosen], picked[chosen])
+        has_target = picked[row] >= 0
+        sketch.elements(operand, mode, tile[has_target], picked[has_target])

@@ -39,6 +39,8 @@ THREADS = 512
 MAX_BLOCKS = 320
 MAX_TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 """``depth_to_max_tensors``: kernel arguments end at 4 KB."""
+MAX_WITH_SCALARS = 96
+"""``depth_to_max_tensors_scalarlist`` of one list, each tensor of which has a number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,15 @@ class Item:
         return self.reads + self.writes
 
 
-def multi_tensor(name: str, items: Sequence[Item], flops_each: float, depth: int) -> list[Kernel]:
-    """Launches for all items, packed as ``multi_tensor_apply`` packs them."""
+def multi_tensor(
+    name: str, items: Sequence[Item], flops_each: float, depth: int, *, scalars: bool = False
+) -> list[Kernel]:
+    """Launches for all items, packed as ``multi_tensor_apply`` packs them; ``scalars``: each has its own number."""
     items = [i for i in items if i.walked[0].numel]
     if not all(_walks_alike(i.walked) for i in items):
         return [k for i in items for k in elementwise(name, [*i.reads, *i.whole], i.writes, flops_each=flops_each)]
-    return [_launch(name, group, flops_each) for group in _launch_groups(items, MAX_TENSORS[min(depth, 5)])]
+    most = min(MAX_TENSORS[min(depth, 5)], MAX_WITH_SCALARS if scalars else MAX_TENSORS[1])
+    return [_launch(name, group, flops_each) for group in _launch_groups(items, most)]
 
 
 def _launch(name: str, group: Sequence[tuple[Item, int, int]], flops_each: float) -> Kernel:
@@ -138,7 +143,8 @@ def foreach(call: Call, _device: Device) -> list[Kernel]:
         small = tuple(r for r in reads if r.numel == 1 and target.numel != 1)
         items.append(Item(tuple(r for r in reads if r not in small), (target,), singles + small))
     base = name.removeprefix("_foreach_").rstrip("_")
-    return multi_tensor(name, items, _FLOPS.get(base, 1), len(lists) + (not name.endswith("_")))
+    scalars = call.op.endswith(".ScalarList")
+    return multi_tensor(name, items, _FLOPS.get(base, 1), len(lists) + (not name.endswith("_")), scalars=scalars)
 
 
 @models("aten::_foreach_norm", "aten::_foreach_max")

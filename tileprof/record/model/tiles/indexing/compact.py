@@ -71,15 +71,15 @@ def masked_select(call: Call, _device: Device) -> list[Kernel]:
     tile, lo, hi = ranges(out.numel, 512)
     for place in places:
         sketch.span(place, READ, tile, Span((0,), lo, hi))
-    confession: dict[str, Any] = {}
+    uncertainty: dict[str, Any] = {}
     if values is None:
         sketch.whole(source, READ)
-        confession = without_values("every tile takes the whole indexed operand")
+        uncertainty = without_values("every tile takes the whole indexed operand")
     else:
         at = positions(source)[np.flatnonzero(np.asarray(values).ravel())]
         sketch.elements(source, READ, np.repeat(tile, hi - lo), at)
     sketch.span(out, WRITE, tile, Span((0,), lo, hi))
-    return [*kernels, sketch.kernel("index<masked_select>", threads=128, **confession)]
+    return [*kernels, sketch.kernel("index<masked_select>", threads=128, **uncertainty)]
 
 
 def positions_of(mask: Operand, values: Any, columns: Sequence[Operand]) -> list[Kernel]:
@@ -106,17 +106,17 @@ def positions_of(mask: Operand, values: Any, columns: Sequence[Operand]) -> list
     look_back(sketch, [mask], tile, lo)
     sketch.whole(count, WRITE, [sketch.tiles - 1])
     written = [c for c in columns[:1] if c.numel]
-    confession: dict[str, Any]
+    uncertainty: dict[str, Any]
     if values is None:
         for column in written:
             sketch.whole(column, WRITE)
-        confession = without_values("every tile writes all positions")
+        uncertainty = without_values("every tile writes all positions")
     else:
         begin, end = _output_range(values, lo, hi)
         for column in written:
             sketch.span(column, WRITE, tile, Span((0,), begin, end))
-        confession = {"note": LOOK_BACK if sketch.tiles > 1 else ""}
-    kernels.append(sketch.kernel("select", threads=384, flops=mask.numel, rate=rate_of(mask), **confession))
+        uncertainty = {"note": LOOK_BACK if sketch.tiles > 1 else ""}
+    kernels.append(sketch.kernel("select", threads=384, flops=mask.numel, rate=rate_of(mask), **uncertainty))
     if written and len(columns) > 1:
         kernels.append(_coordinates(columns))
     return kernels

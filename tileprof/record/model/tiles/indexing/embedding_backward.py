@@ -70,9 +70,9 @@ def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, pa
     _product(sketch, gradient, READ, tile, (tuple(range(last)), which), (last, lo, hi))
     for mode in (READ, WRITE):
         _product(sketch, out, mode, tile, ((0,), out_rows), (1, lo, hi))
-    confession = {} if selected is not None else without_values("every tile updates all rows of its columns")
+    uncertainty = {} if selected is not None else without_values("every tile updates all rows of its columns")
     flops = indices.numel * width
-    return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **confession)
+    return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **uncertainty)
 
 
 def _by_segments(
@@ -116,14 +116,14 @@ def _by_segments(
     for vector in (*vectors, numbers):
         sketch.whole(vector, READ)
     target, mode = (out, ATOMIC) if fused else (sums, WRITE)
-    confession: dict[str, Any] = {}
+    uncertainty: dict[str, Any] = {}
     if rows is None:
         sketch.whole(gradient, READ)
         sketch.whole(target, mode)
-        confession = without_values("every tile takes all rows")
+        uncertainty = without_values("every tile takes all rows")
     else:
         _parts(sketch, gradient, target, mode, rows, padding, (threads, wide))
-    kernels.append(sketch.kernel("embedding_backward<parts>", threads=threads, flops=count * width, **confession))
+    kernels.append(sketch.kernel("embedding_backward<parts>", threads=threads, flops=count * width, **uncertainty))
     if not fused:
         kernels.append(_added_up(out, sums, rows, padding, (few, threads, wide), [keys, begins, offsets, numbers]))
     return kernels
@@ -149,19 +149,19 @@ def _parts(
     within = (np.arange(count) - np.flatnonzero(new_segment)[segment]) // _PART_ROWS
     part_of = np.cumsum((np.diff(segment, prepend=-1) != 0) | (np.diff(within, prepend=0) != 0)) - 1
     if mode == ATOMIC:
-        chosen = row != padding
-        at = row[chosen]
+        is_used = row != padding
+        at = row[is_used]
     else:
-        chosen = np.diff(part_of, prepend=-1) != 0
-        at = part_of[chosen]
+        is_used = np.diff(part_of, prepend=-1) != 0
+        at = part_of[is_used]
     strips = max(wide // threads, 1)
     tile = part_of // max(threads // wide, 1) * strips
     for strip in range(strips):
         low = np.full(count, strip * threads)
         high = np.minimum(low + threads, width) if wide > threads else np.full(count, width)
         sketch.span(gradient, READ, tile + strip, Span(tuple(range(last)), order, order + 1), Span((last,), low, high))
-        across = Span((1,), low[chosen], high[chosen])
-        sketch.span(target, mode, (tile + strip)[chosen], Span((0,), at, at + 1), across)
+        across = Span((1,), low[is_used], high[is_used])
+        sketch.span(target, mode, (tile + strip)[is_used], Span((0,), at, at + 1), across)
 
 
 def _added_up(

@@ -7,6 +7,7 @@ atomically. A scatter that overwrites writes in an order that nothing fixes wher
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,37 @@ from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations.index_values import recorded_values, without_values, wrapped
 from tileprof.record.model.tiles.foundations.sketch import ATOMIC, READ, WRITE, Sketch, Span, blocks, part, ranges
-from tileprof.record.model.tiles.indexing.index import GATHER_CHUNK
+from tileprof.record.model.tiles.indexing.index import GATHER_CHUNK, along, of_whole_vectors, whole_rows
 
 
 @models("aten::gather", data_dependent=True)
 def gather(call: Call, _device: Device) -> list[Kernel]:
-    """``out[i][j] = self[index[i][j]][j]``."""
+    """``out[i][j] = self[index[i][j]][j]``: 1024 elements a block, or a row where the index is one number a row."""
     source, index, out = call["self"], call["index"], call.outputs[0]
     if index.numel == 0:
         return []
+    if (rows := _rows(call, source, index, out)) is not None:
+        return rows
     sketch, tile, span = _over(index)
     sketch.span(index, READ, tile, span)
-    confession = _cells(call, sketch, source, index, span, READ)
+    uncertainty = _cells(call, sketch, source, index, span, READ)
     sketch.span(out, WRITE, tile, span)
-    return [sketch.kernel("gather", threads=128, **confession)]
+    return [sketch.kernel("gather", threads=128, **uncertainty)]
+
+
+def _rows(call: Call, source: Operand, index: Operand, out: Operand) -> list[Kernel] | None:
+    """Return the launch that takes whole rows, if the index is expanded from one number a row
+    (``fast_gather_kernel_eligible``).
+    """
+    if len(index.shape) < 2 or call["dim"] % len(index.shape) or index.shape[1:] != source.shape[1:]:
+        return None
+    if any(size > 1 and stride for size, stride in zip(index.shape[1:], index.strides[1:], strict=True)):
+        return None
+    target = along(call, source, 0, index)
+    numbers = part(index, index.shape[:1], index.strides[:1])
+    if target.offset is not None:
+        target = replace(target, offset=target.offset.reshape(index.shape[0], -1)[:, 0])
+    return whole_rows("gather", target, numbers, out) if of_whole_vectors(source, out, target) else None
 
 
 @models(
@@ -47,8 +65,8 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
     if call.arguments.get("include_self") is False:  # what is there must not count: it is filled over first
         fill, tile, span = _over(index)
         fill.span(index, READ, tile, span)
-        confession = _cells(call, fill, out, index, span, WRITE)
-        kernels.append(fill.kernel(f"{name}<fill>", threads=128, **confession))
+        uncertainty = _cells(call, fill, out, index, span, WRITE)
+        kernels.append(fill.kernel(f"{name}<fill>", threads=128, **uncertainty))
     sketch, tile, span = _over(index)
     sketch.span(index, READ, tile, span)
     source = call.arguments.get("src")
@@ -56,8 +74,8 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
         # The source may be larger than the index; its first elements are taken along every dimension.
         sketch.span(part(source, index.shape, source.strides), READ, tile, span)
     adds = name.rstrip("_") != "scatter" or call.arguments.get("reduce") is not None
-    confession = _cells(call, sketch, out, index, span, ATOMIC if adds else WRITE)
-    return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **confession)]
+    uncertainty = _cells(call, sketch, out, index, span, ATOMIC if adds else WRITE)
+    return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **uncertainty)]
 
 
 def _over(index: Operand) -> tuple[Sketch, I64, Span]:

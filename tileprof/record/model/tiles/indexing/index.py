@@ -78,8 +78,8 @@ def index(call: Call, _device: Device) -> list[Kernel]:
     if out.numel == 0:
         return kernels
     target, shape, tensors = _target(call, call["self"], places)
-    if len(tensors) == 1 and int(np.prod(shape)) > 1 and _whole_vectors(call["self"], out, target):
-        return kernels + _rows(call, call["self"], target, tensors[0], shape)
+    if len(tensors) == 1 and int(np.prod(shape)) > 1 and of_whole_vectors(call["self"], out, target):
+        return kernels + whole_rows("index", target, tensors[0], out)
     copies, tensors = _alike(tensors, shape)
     return kernels + copies + _move("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
 
@@ -140,31 +140,33 @@ def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Devic
     if out.numel == 0:
         return []
     dim = dim % len(source.shape) if source.shape else 0
-    target = _along(call, source, dim, indices)
+    if dim and set(source.shape[:dim]) == {1}:  # dimensions of one element do not count
+        source, out = (replace(o, shape=o.shape[dim:], strides=o.strides[dim:]) for o in (source, out))
+        dim = 0
+    target = along(call, source, dim, indices)
     count = int(np.prod(indices.shape, dtype=np.int64))
     if count <= SMALL_INDEX and source.shape:
         return _few(call, target, indices, out, device)
-    if dim == 0 and _whole_vectors(source, out, target):
-        return _rows(call, source, target, indices, indices.shape)
+    if dim == 0 and of_whole_vectors(source, out, target):
+        return whole_rows(short(call.op), target, indices, out)
     single = source.numel == (source.shape[dim] if source.shape else 1)
     chunk, most = (GATHER_CHUNK, None) if single else (ROW_CHUNK, device.sms * 8)
     return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, chunk, most)
 
 
-def _whole_vectors(source: Operand, out: Operand, target: Target) -> bool:
+def of_whole_vectors(source: Operand, out: Operand, target: Target) -> bool:
     """Return whether rows of the first dimension are dense and made of aligned vectors of 16 bytes."""
     row_bytes = target.size(target.after) * source.itemsize
     dense = is_contiguous(source) and is_contiguous(out) and not target.before
     return dense and len(target.after) == len(source.shape) - 1 and row_bytes % VECTOR_BYTES == 0
 
 
-def _rows(call: Call, source: Operand, target: Target, indices: Operand, shape: tuple[int, ...]) -> list[Kernel]:
-    row_bytes = target.size(target.after) * source.itemsize
-    per_row = 256 * VECTOR_BYTES // source.itemsize
+def whole_rows(name: str, target: Target, indices: Operand, out: Operand) -> list[Kernel]:
+    """A block takes the row that an index names, or 256 vectors of it, as ``vectorized_gather_kernel`` does."""
+    row_bytes = target.size(target.after) * out.itemsize
     threads = min(256, blocks(row_bytes // VECTOR_BYTES, 32) * 32)
-    return _move(
-        short(call.op), target, READ, call.outputs[0], WRITE, [indices], shape, per_row, None, row_threads=threads
-    )
+    per_row = 256 * VECTOR_BYTES // out.itemsize
+    return _move(name, target, READ, out, WRITE, [indices], indices.shape, per_row, None, row_threads=threads)
 
 
 def _few(call: Call, target: Target, indices: Operand, out: Operand, device: Device) -> list[Kernel]:
@@ -187,9 +189,9 @@ def _few(call: Call, target: Target, indices: Operand, out: Operand, device: Dev
     at = len(target.before)
     across = (Span(tuple(range(at + 1, at + 1 + inner)), low, high),) if inner else ()
     sketch.span(lines, WRITE, tile, *places, Span((at,), position, position + 1), *across)
-    confession = _indexed_accesses(sketch, target, READ, tile, (outer, position), (low, high))
+    uncertainty = _indexed_accesses(sketch, target, READ, tile, (outer, position), (low, high))
     threads = max(min(total, 128), 1)
-    return [sketch.kernel(f"index_small<{short(call.op)}>", threads=threads, **confession)]
+    return [sketch.kernel(f"index_small<{short(call.op)}>", threads=threads, **uncertainty)]
 
 
 def _flattened(out: Operand, first: int, last: int) -> tuple[int, ...]:
@@ -214,7 +216,7 @@ def index_add(call: Call, device: Device) -> list[Kernel]:
     kernels = [] if name.endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
     if source.numel == 0:
         return kernels
-    target = _along(call, out, call["dim"] % max(len(out.shape), 1), indices)
+    target = along(call, out, call["dim"] % max(len(out.shape), 1), indices)
     mode = WRITE if name.startswith("index_copy") else ATOMIC
     return kernels + _move(name, target, mode, source, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
 
@@ -227,7 +229,7 @@ def index_fill(call: Call, device: Device) -> list[Kernel]:
     kernels = [] if name.endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
     if indices.numel == 0 or out.numel == 0:
         return kernels
-    target = _along(call, out, call["dim"] % max(len(out.shape), 1), indices)
+    target = along(call, out, call["dim"] % max(len(out.shape), 1), indices)
     value = [call["value"]] if isinstance(call["value"], Operand) else []
     return kernels + _move(
         name, target, WRITE, None, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8, whole=value
@@ -318,7 +320,7 @@ def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) ->
     return tuple(np.broadcast_shapes(*shapes))
 
 
-def _along(call: Call, operand: Operand, dim: int, indices: Operand) -> Target:
+def along(call: Call, operand: Operand, dim: int, indices: Operand) -> Target:
     values = recorded_values(call, indices)
     if not operand.shape:
         return Target(operand, None if values is None else 0 * values.ravel(), (), ())
@@ -382,15 +384,15 @@ def _move(
         inner = tuple(range(rank - len(target.after), rank))
         outer = tuple(range(rank - len(target.after)))
         sketch.span(other, other_mode, tile, Span(outer, line, line + 1), Span(inner, low, high))
-    confession = _indexed_accesses(sketch, target, target_mode, tile, (line // count, position), (low, high))
+    uncertainty = _indexed_accesses(sketch, target, target_mode, tile, (line // count, position), (low, high))
     flops = total if target_mode == ATOMIC else 0
-    return [sketch.kernel(f"index<{name}>", threads=row_threads or 128, flops=flops, **confession)]
+    return [sketch.kernel(f"index<{name}>", threads=row_threads or 128, flops=flops, **uncertainty)]
 
 
 def _indexed_accesses(
     sketch: Sketch, target: Target, mode: int, tile: I64, place: tuple[I64, I64], columns: tuple[I64, I64]
 ) -> dict[str, Any]:
-    """Accesses to the indexed operand; what to confess when the indices are unknown."""
+    """Add accesses to the indexed operand. Return the coverage and note of the kernel if the indices are unknown."""
     operand = target.operand
     if target.offset is None:
         sketch.whole(operand, mode)

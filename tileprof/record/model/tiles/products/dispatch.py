@@ -85,7 +85,7 @@ def clusters(tiles: tuple[int, int, int], cluster: tuple[int, int], device: Devi
 
 @cache
 def numbers(count: int, blocks: int) -> tuple[int, ...]:
-    """Return the numbers of so many clusters of so many blocks, in the order in which they start."""
+    """Return the numbers of ``count`` clusters of ``blocks`` blocks, in the order in which they start."""
     alone = min(_PAIRS, count) if blocks <= _PAIR else 0
     rooms = [sms // blocks for sms in _GPCS]
     if alone + sum(rooms) < count:

@@ -70,7 +70,7 @@ def choose(
         return Choice(gemm_tile_choice.choose("gemm", sizes, batch, **options), ShapeSource.DICTATED)
     table = tables.table("products", device) if problem is not None else None
     if problem is not None and table is not None:
-        choice = measured(problem, table, device)
+        choice = measured(problem, table, device) or _of_another_layout(problem, table, device)
         if choice is not None:
             return choice
     elif problem is not None and device.architecture == nvjet.ARCHITECTURE and _aligned(problem):
@@ -115,6 +115,17 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
         if proposed is not None:
             recipe, source = proposed, ShapeSource.HEURISTIC
     return _with_time(_of_recipe(recipe, problem, source), problem, table, recipe, row)
+
+
+def _of_another_layout(problem: Problem, table: Table, device: Device) -> Choice | None:
+    """Return the choice for the same sizes with rows of a in memory, where the table has nothing with columns of both:
+    cuBLAS's kernels for either have the same tiles and slices (recorded: Mamba in float32).
+    """
+    if not (problem.column_a and problem.column_b):
+        return None
+    choice = measured(replace(problem, column_a=0), table, device)
+    exact = choice is not None and choice.source == ShapeSource.TABLE
+    return replace(choice, source=ShapeSource.NEIGHBOUR) if choice is not None and exact else choice
 
 
 def _with_time(choice: Choice, problem: Problem, table: Table, recipe: Recipe, row: int | None) -> Choice:

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
     from tileprof.devices import Device
 
+_WARP = 32
+THREADS = 256
+"""Threads of a block of the launches around a product with an epilogue of its own."""
 _COUNTERS = 4
 """How many counters of four bytes a kernel deals its tiles out by, or lets slices wait at."""
 
@@ -91,6 +94,8 @@ def kernels(
     post = choice.post or ("tiles" if rate in gemm_tile_choice.SIMT else "runs")
     if tile.split == 1 and post != "epilogue":
         post = "none"
+    if post == "epilogue":  # of a kernel whose name tells no tile, which has whole warps
+        tile = replace(tile, m=-(-tile.m // _WARP) * _WARP, n=-(-tile.n // _WARP) * _WARP)
     inner = replace(product, c=None, scales=()) if post == "epilogue" else product
     main = _main_kernel(
         inner, tile, f"{name}_{rate}_{_label(product, tile)}", rate, post, _dispatch(inner, tile, choice.kind, device)
@@ -103,9 +108,11 @@ def kernels(
     elif post == "runs":
         launched.append(reduce_kernel(product.d, tile.split, _epilogue_reads(product)))
     elif post == "epilogue" and product.c is not None:
-        launched.append(_epilogue_kernel(product, tile))
+        launched.append(_epilogue_kernel(product))
     if choice.cleared:
         launched = [*_with_counter(main), *launched[1:]]
+    if post == "epilogue" and tile.split > 1:
+        launched.insert(int(choice.cleared), _zeroed_results(product))
     return tables.with_source(_with_times([_in_workspace(kernel) for kernel in launched], choice), choice.source)
 
 
@@ -229,11 +236,12 @@ def _main_kernel(
         strips(product.b, 1, 1, tile.columns, loop, batch, block, dealt=dealt),
     ]
     slots: list[Operand | Scratch] = [product.a, product.b]
-    if tile.split == 1 or post == "inside":
+    if tile.split == 1 or post in ("inside", "epilogue"):
         # Slices that add up inside the kernel come one behind another to the same results.
         results = block if tile.split == 1 else np.column_stack([block[:, :2], block[:, 2] % batch])
         slots.append(product.d)
-        parts.append(squares(one_slice(product.d), 2, WRITE, tile, results, first=loop.epilogue))
+        adds = tile.split > 1 and post == "epilogue"
+        parts.append(squares(one_slice(product.d), 2, ATOMIC if adds else WRITE, tile, results, first=loop.epilogue))
         for operand in _epilogue_reads(product):
             parts.append(squares(one_slice(operand), len(slots), READ, tile, results, first=loop.epilogue))
             slots.append(operand)
@@ -256,19 +264,30 @@ def _main_kernel(
     )  # fmt: skip
 
 
-def _epilogue_kernel(product: Product, tile: gemm_tile_choice.Tile) -> Kernel:
-    """Adds c to results that are there, in the main kernel's tiles."""
-    batch, m, n = product.d.shape
-    grid = (-(-m // tile.m), -(-n // tile.n), batch)
-    block = raster(*grid)
-    own = replace(tile, cluster=(1, 1))
-    parts = [squares(one_slice(product.d), 0, mode, own, block, first=0.0) for mode in (READ, WRITE)]
-    reads = _epilogue_reads(product)
-    parts += [squares(one_slice(o), slot, READ, own, block, first=0.0) for slot, o in enumerate(reads, start=1)]
+def _zeroed_results(product: Product) -> Kernel:
+    """``scal_kernel`` before slices that add to the results (recorded: blocks of 32 by 64)."""
+    return _by_results("gemm_zero", product.d, (), (32, 64), (WRITE,))
+
+
+def _epilogue_kernel(product: Product) -> Kernel:
+    """Adds c to results that are there, in blocks of 32 by 8 (``epilogue::impl::globalKernel<8, 32>``)."""
+    return _by_results("gemm_epilogue", product.d, _epilogue_reads(product), (32, 8), (READ, WRITE))
+
+
+def _by_results(
+    name: str, results: Operand, reads: Sequence[Operand], sizes: tuple[int, int], modes: tuple[int, ...]
+) -> Kernel:
+    """Model a launch over the results in blocks of rows and columns; along x of the grid lie columns."""
+    batch, m, n = results.shape
+    grid = (-(-n // sizes[1]), -(-m // sizes[0]), batch)
+    block = np.array(list(np.ndindex(*grid[::-1])), np.int32)[:, ::-1]
+    cells = block[:, (1, 0, 2)]
+    own = gemm_tile_choice.Tile(*sizes, 1, 1, 1, THREADS, 32, 0)
+    parts = [squares(one_slice(results), 0, mode, own, cells, first=0.0) for mode in modes]
+    parts += [squares(one_slice(o), slot, READ, own, cells, first=0.0) for slot, o in enumerate(reads, start=1)]
     return Kernel(
-        "gemm_epilogue", Footprint(block, Boxes.concat(parts)), (product.d, *reads), grid, (tile.threads, 1, 1),
-        flops=product.d.numel,
-    )  # fmt: skip
+        name, Footprint(block, Boxes.concat(parts)), (results, *reads), grid, (THREADS, 1, 1), flops=results.numel
+    )
 
 
 def _reduction_by_tiles(product: Product, tile: gemm_tile_choice.Tile) -> Kernel:

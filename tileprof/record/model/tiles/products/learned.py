@@ -41,7 +41,7 @@ GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.
 """Types whose kernels are told apart by the same nets."""
 KEPT: Final = 16
 SCALES: Final = ("problem_mean", "problem_width", "tile_mean", "tile_width")
-"""Of what nets see of problems and of candidates."""
+"""Mean and width of the features of problems and of candidates."""
 SIEVE: Final = ("sieve0", "sieve1", "sieve2", "sieve")
 """Layers of the sieve, inputs first; each has a weight ``[inputs, outputs]`` and a ``_bias``."""
 JUDGE: Final = ("trunk0", "trunk1", "problem", "cross", "tile", "scale", "shift", "second", "last")

@@ -153,12 +153,12 @@ def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None
     apart += _OTHER_KIND * (timed.kinds != KINDS.index(recipe.kind))
     if without is not None:
         apart[timed.rows == without] = np.inf
-    chosen = np.argpartition(apart, min(_TIMED, len(apart)) - 1)[:_TIMED]
-    chosen = chosen[np.isfinite(apart[chosen])]
-    if not len(chosen):
+    nearest = np.argpartition(apart, min(_TIMED, len(apart)) - 1)[:_TIMED]
+    nearest = nearest[np.isfinite(apart[nearest])]
+    if not len(nearest):
         return 0.0
-    weight = (apart[chosen].astype(np.float64) + _NEAR) ** -2.0
-    return float(_roofline_ns(key)[0] * np.exp((timed.ratio[chosen] * weight).sum() / weight.sum()))
+    weight = (apart[nearest].astype(np.float64) + _NEAR) ** -2.0
+    return float(_roofline_ns(key)[0] * np.exp((timed.ratio[nearest] * weight).sum() / weight.sum()))
 
 
 def of_vector(problem: Problem, table: Table, kind: str, *, without: int | None = None) -> Recipe | None:

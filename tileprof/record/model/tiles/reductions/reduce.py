@@ -115,30 +115,30 @@ def reduction(
     outer = tuple(d for d in order if d not in reduced)
     inputs = int(np.prod([source.shape[d] for d in inner], dtype=np.int64))
     outputs = source.numel // inputs
-    chosen = _plan_for(source, inner, outer, inputs, outputs, device)
-    sketch = Sketch(blocks(outputs, chosen.outputs_per_block), chosen.splits)
-    tile, lo, hi = ranges(outputs, chosen.outputs_per_block)
-    _read(sketch, source, (inner, outer), chosen, (tile, lo, hi), inputs)
+    plan = _plan_for(source, inner, outer, inputs, outputs, device)
+    sketch = Sketch(blocks(outputs, plan.outputs_per_block), plan.splits)
+    tile, lo, hi = ranges(outputs, plan.outputs_per_block)
+    _read(sketch, source, (inner, outer), plan, (tile, lo, hi), inputs)
     kept_order = tuple(sorted(range(len(outer)), key=lambda i: outer[i]))
     places = tuple(kept_order.index(i) for i in range(len(outer)))
-    every = np.tile(tile, chosen.splits) + np.repeat(np.arange(chosen.splits), len(tile)) * len(tile)
-    own = Span(places, np.tile(lo, chosen.splits), np.tile(hi, chosen.splits))
+    every = np.tile(tile, plan.splits) + np.repeat(np.arange(plan.splits), len(tile)) * len(tile)
+    own = Span(places, np.tile(lo, plan.splits), np.tile(hi, plan.splits))
     for result in results:
-        sketch.span(result, WRITE if chosen.splits == 1 else ATOMIC, every, own)
+        sketch.span(result, WRITE if plan.splits == 1 else ATOMIC, every, own)
     kernels: list[Kernel] = []
-    if chosen.splits > 1:
-        staged = scratch(staging, len(tile), chosen.splits * chosen.outputs_per_block * len(results))
+    if plan.splits > 1:
+        staged = scratch(staging, len(tile), plan.splits * plan.outputs_per_block * len(results))
         row = every % len(tile)
         sketch.span(staged, ATOMIC, every, Span((0,), row, row + 1))
         semaphores = scratch(staging + _SEMAPHORES, len(tile))
         sketch.span(semaphores, ATOMIC, every, Span((0,), row, row + 1))
         # blocks of an output count themselves, from zero
         kernels = [memset(semaphores)]
-    width, height, _ = chosen.threads
+    width, height, _ = plan.threads
     shared = 4 * width * height * len(results) if width > 32 or height > 1 else 0
     flops = flops_each * source.numel
     more: dict[str, Any] = {"rate": rate_of(source), "shared_bytes": shared}
-    return [*kernels, sketch.kernel(f"reduce<{name}>", threads=chosen.threads, flops=flops, **more)]
+    return [*kernels, sketch.kernel(f"reduce<{name}>", threads=plan.threads, flops=flops, **more)]
 
 
 def without_dims(result: Operand, rank: int, dims: Sequence[int]) -> Operand:
@@ -185,19 +185,36 @@ def reduce(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::logsumexp", "aten::_logsumexp")
 def logsumexp(call: Call, device: Device) -> list[Kernel]:
-    """Model what ATen composes: the maxima, then exponentials less the maxima summed, then the logarithm put back."""
+    """Model what ATen composes (``logsumexp_out_impl``): maxima, of which infinite ones become 0; exponentials less
+    the maxima, summed; their logarithm, to which the maxima are added.
+    """
     source, out = call["self"], call.outputs[0]
+    if source.numel == 0:
+        return []
     rank = len(source.shape)
     dims = reduced_dims(call, rank)
     result = without_dims(out, rank, dims)
     full = tuple(1 if d in dims else n for d, n in enumerate(source.shape))
-    peaks, sums = (scratch(slot, *full) for slot in (0, 1))
-    shifted = scratch(2, *source.shape)
-    kernels = reduction("max", source, [without_dims(peaks, rank, dims)], dims, device)
-    kernels += elementwise("exp", [source, peaks], [shifted], flops_each=9)
-    kernels += reduction("sum", shifted, [without_dims(sums, rank, dims)], dims, device, staging=8)
-    flat = [without_dims(o, rank, dims) for o in (sums, peaks)]
-    return kernels + elementwise("log", flat, [result], flops_each=9)
+
+    def room(slot: int, *shape: int) -> Operand:
+        return replace(scratch(slot, *shape, itemsize=source.itemsize), dtype=source.dtype)
+
+    peaks, shifted = room(0, *full), room(1, *source.shape)
+    flat, sizes, infinite = (
+        without_dims(peaks, rank, dims),
+        room(2, *result.shape),
+        scratch(3, *result.shape, itemsize=1),
+    )
+    infinite = replace(infinite, dtype="bool")
+    kernels = reduction("max", source, [flat], dims, device)
+    kernels += elementwise("abs", [flat], [sizes])
+    kernels += elementwise("eq", [sizes], [infinite])
+    kernels += elementwise("masked_fill_", [flat, infinite], [flat])
+    kernels += elementwise("sub", [source, peaks], [shifted])
+    kernels += elementwise("exp_", [shifted], [shifted], flops_each=8)
+    kernels += reduction("sum", shifted, [result], dims, device, staging=8)
+    kernels += elementwise("log_", [result], [result], flops_each=8)
+    return kernels + elementwise("add_", [result, flat], [result])
 
 
 @models("aten::equal")

@@ -34,6 +34,8 @@ from tileprof.record.model.tiles.reductions.look_back import LOOK_BACK, look_bac
 
 _LOOK_BACK_CHUNK = 2048
 """Elements of a block of CUB's scan; 128 threads, as recorded."""
+_CASTING = ("cumsum", "cumprod")
+"""Scans that ATen casts the elements of first, if the result has another type."""
 _STATE_BYTES, _PADDING = 16, 32
 """Bytes of a block's state, and states before the first: a warp looks back."""
 _COMPARISONS = 12
@@ -58,13 +60,21 @@ def scan(call: Call, _device: Device) -> list[Kernel]:
     fields: dict[str, Any] = {"flops": source.numel, "rate": rate_of(source)}
     if size == source.numel and is_contiguous(source):
         return _look_back(name, source, writes)
-    copies, source = contiguous(source)
+    copies, source = _as_results(source, writes[0]) if name.startswith(_CASTING) else contiguous(source)
     if inner == 1:
         per_block = _lines(source.numel // size, size)
         threads = (512 // per_block, per_block, 1)
         return [*copies, row_blocks(f"scan_innermost<{name}>", [source], writes, dim, per_block, threads, **fields)]
     width = min(512, inner)
     return [*copies, strips(f"scan_outer<{name}>", [source], writes, dim, width, width, **fields)]
+
+
+def _as_results(source: Operand, result: Operand) -> tuple[list[Kernel], Operand]:
+    """Return dense elements of the result's type, and the launch that makes them (``impl_func_cum_ops``)."""
+    if source.dtype == result.dtype:
+        return contiguous(source)
+    cast = replace(scratch(1, *source.shape, itemsize=result.itemsize), dtype=result.dtype)
+    return elementwise("copy_", [source], [cast], flops_each=0), cast
 
 
 def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel]:

@@ -240,7 +240,7 @@ def test_a_causal_launch_gives_later_queries_more_work_and_reads_the_diagonal_fi
 
 def test_few_queries_split_their_keys_to_fill_the_gpu():
     decode = run_model(flash(1, 32, 8, 1, 8192, 128), H200)
-    assert [k.name for k in decode] == ["attention_bf16_128x64_splitkv", "attention_combine"]
+    assert [k.name for k in decode] == ["attention_bf16_64x128_splitkv", "attention_combine"]
     assert decode[0].footprint.tiles > H200.sms / 2
     assert len(run_model(flash(8, 32, 32, 2048, 2048, 128), H200)) == 1
 
@@ -252,7 +252,7 @@ def test_on_hopper_cudnn_clears_a_counter_and_every_tile_takes_its_work_from_it(
     counter = main.footprint.boxes.take(main.footprint.boxes.mode == ATOMIC)
     assert sorted(counter.tile.tolist()) == list(range(8))
     assert {main.operands[slot] for slot in counter.operand} == set(clear.operands) == {Scratch(0, 4)}
-    assert len(run_model(call_of(FLASH_CPU, q, q, q, 0.0, True), get("A100-80GB"))) == 2, "split keys and a combination"
+    assert len(run_model(call_of(FLASH_CPU, q, q, q, 0.0, True), get("A100-80GB"))) == 1, "one block of 256 keys"
     assert all("cudnn" not in k.name for k in run_model(call_of(FLASH_CPU, q.float(), q.float(), q.float()), H200))
 
 
@@ -289,3 +289,36 @@ def test_nothing_runs_for_empty_outputs_or_for_the_choice_of_a_kernel():
     assert run_model(flash(1, 2, 2, 0, 3, 8), H200) == []
     q = torch.zeros(1, 2, 3, 4)
     assert run_model(call_of("aten::_fused_sdp_choice", q, q, q), H200) == []
+
+
+def test_blocks_of_efficient_attention_lie_along_queries_heads_and_batches():
+    q = torch.zeros(3, 4, 128, 8)
+    call = call_of(FLASH_CPU, q, q, q, 0.0, False)
+    (main,) = run_model(call, H200)
+    assert main.grid == (2, 4, 3)
+    for t, (x, h, b) in enumerate(main.footprint.block.tolist()):
+        assert t == x + 2 * (h + 4 * b)
+        assert bytes_of(main.footprint, t, 0) == rows_of(call["query"], b, h, range(64 * x, 64 * x + 64))
+
+
+@pytest.mark.parametrize(("keys", "causal"), [(128, True), (128, False), (64, False)])
+def test_gradients_of_efficient_attention_in_float32_come_from_sums_by_aten(keys, causal):
+    q, k = torch.zeros(2, 3, 128, 8), torch.zeros(2, 3, keys, 8)
+    out, statistics = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, 0.0, causal)
+    call = call_of(FLASH_CPU + "_backward", torch.zeros_like(out), q, k, k, out, statistics, 0.0, causal)
+    *sums, main = run_model(call, H200)
+    names = [kernel.name.partition("<")[2].strip(">") for kernel in sums]
+    assert names == ["mul", "sum", "contiguous"] + ["zero_"] * (keys > 64)
+    assert (main.grid, main.coverage) == ((keys // 64, 3, 2), "inferred")
+    grad_q, grad_k, grad_v = call.outputs
+    for target in (grad_k, grad_v):
+        assert_each_byte_written_once(main, slot_of(main, target), target, WRITE)
+    for t, (x, h, b) in enumerate(main.footprint.block.tolist()):
+        own = range(64 * x, 64 * x + 64)
+        walked = range(64 * x if causal else 0, 128)
+        assert bytes_of(main.footprint, t, slot_of(main, grad_k), WRITE) == rows_of(grad_k, b, h, own)
+        assert bytes_of(main.footprint, t, slot_of(main, grad_q), WRITE) == rows_of(grad_q, b, h, walked)
+        assert bytes_of(main.footprint, t, slot_of(main, call["grad_out"])) == rows_of(call["grad_out"], b, h, walked)
+    delta = Operand((2, 3, 128), (384, 128, 1), "float32", 4)
+    assert_each_byte_written_once(sums[2], 1, delta, WRITE)
+    assert sums[2].operands[1] in main.operands

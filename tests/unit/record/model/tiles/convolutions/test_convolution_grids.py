@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tileprof.record.model.tiles.convolutions import launch_grids
-from tileprof.record.model.tiles.convolutions.convolution_table import MeasuredLaunch
+from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 
 
 def key(what=0, layout=0, groups=1, images=8, channels=(64, 128), size=56, taps=3, stride=1, dtype=2):

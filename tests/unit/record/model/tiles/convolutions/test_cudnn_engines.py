@@ -125,7 +125,7 @@ def test_channels_last_and_groups_show_in_strides_and_weights(monkeypatch):
     assert y == ([3, 16, 5, 5], [400, 1, 80, 16])
 
 
-def test_three_dimensions_are_told_as_three(monkeypatch):
+def test_three_dimensions_are_passed_as_three(monkeypatch):
     of = (0, 2, 0, 3, 0, 1, 3, 8, 16, 4, 9, 9, 3, 3, 3, 1, 2, 2, 1, 1, 1, 1, 1, 1, 0, 0, 0)
     _, library = ask(monkeypatch, of)
     assert library.operation()[1][0][0] == [3, 8, 4, 9, 9]

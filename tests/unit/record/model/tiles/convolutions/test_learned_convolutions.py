@@ -65,7 +65,7 @@ def test_the_candidate_of_the_largest_sum_is_launched(of):
     candidates = offered(of)
     group = learned.PLAIN if of[13] == 1 else learned.WINDOWS
     roots = trees().columns["root"][trees().keys[:, 0] == group].tolist()
-    sums = [sum(walked(trees().columns, root, seen) for root in roots) for seen in candidates.seen]
+    sums = [sum(walked(trees().columns, root, seen) for root in roots) for seen in candidates.features]
     best = learned.best(candidates, trees(), group)
     assert sums[best] == pytest.approx(max(sums), abs=1e-9)
     entry = convolution_table.entry_of(table(), of, H200, trees=trees())
@@ -108,7 +108,7 @@ def test_ways_of_equal_worth_are_decided_by_nearness():
     candidates = offered(of)
     leaf = {"root": [0], "feature": [LEAF], "at": [1.0], "low": [0], "high": [0]}
     flat = Table({}, np.array([[learned.WINDOWS, 0]]), {name: np.array(values) for name, values in leaf.items()})
-    assert worth(candidates.seen, flat, learned.WINDOWS).tolist() == [1.0] * len(candidates.entries)
+    assert worth(candidates.features, flat, learned.WINDOWS).tolist() == [1.0] * len(candidates.entries)
     assert learned.best(candidates, flat, learned.WINDOWS) == 0
 
 
@@ -151,7 +151,7 @@ def test_entries_of_an_engine_are_offered_however_far_they_are():
     of = tuple(table().keys[rows[0]].tolist())
     of = (*of[:6], of[6] + 1, *of[7:])
     assert rows[0] in offered(of, rare).near
-    assert offered(of, rare).seen.shape[1] == offered(of).seen.shape[1]
+    assert offered(of, rare).features.shape[1] == offered(of).features.shape[1]
 
 
 def test_the_engine_that_cudnn_names_is_looked_up(monkeypatch):

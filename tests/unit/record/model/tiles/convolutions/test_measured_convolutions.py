@@ -12,10 +12,16 @@ from tileprof.record.model.tiles.convolutions import convolution_table, measured
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
-from tileprof.record.model.tiles.convolutions.convolution_table import Entry, MeasuredLaunch
+from tileprof.record.model.tiles.convolutions.convolution_table import Entry
 from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
-from tileprof.record.model.tiles.convolutions.problem import Problem, channels_last, key_of, operand_sizes
+from tileprof.record.model.tiles.convolutions.problem import (
+    MeasuredLaunch,
+    Problem,
+    channels_last,
+    key_of,
+    operand_sizes,
+)
 from tileprof.record.model.tiles.convolutions.windows import Axis
 from tileprof.trace.footprint import READ, WRITE
 from tileprof.trace.sources import ShapeSource, TimeSource
@@ -266,7 +272,7 @@ def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
     assert {(k.shape_source, k.time_source) for k in near} == {(ShapeSource.LEARNED, TimeSource.INTERPOLATED)}
 
 
-def test_kernels_are_told_by_their_names():
+def test_kernels_are_identified_by_their_names():
     assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").tile == (128, 64, 64)
     assert parse_name("nvjet_sm90_hsh_128x64_64x8_2x4_h_bz_TNT").cluster == (2, 4)
     xmma = "sm90_xmma_fprop_implicit_gemm_bf16_nhwckrsc_nhwc_tilesize256x64x32_warpgroupsize1x1x1"
@@ -283,7 +289,7 @@ def test_kernels_are_told_by_their_names():
     assert parse_name("a kernel of tomorrow").role == Role.OTHER
 
 
-def test_layouts_are_told_as_pytorch_tells_them():
+def test_layouts_are_classified_as_by_pytorch():
     torch = pytest.importorskip("torch")
     for shape in ((1, 64, 7, 7), (2, 5, 1, 1), (1, 5, 1, 9), (3, 1, 4, 4)):
         for case_key in (torch.empty(shape), torch.empty(shape).to(memory_format=torch.channels_last)):

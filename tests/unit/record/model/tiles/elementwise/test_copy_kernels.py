@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions, shapes, tensors
 from tileprof.record.model.tiles.elementwise.copies import rearranged
-from tileprof.trace.footprint import WRITE
+from tileprof.trace.footprint import READ, WRITE
 
 
 def copy_call(op, source, *arguments):
@@ -77,7 +77,11 @@ def test_concatenation_of_any_layouts(data):
     if out.numel == 0:
         assert run_model(call, H200) == []
         return
-    [kernel] = run_model(call, H200)
+    kernels = run_model(call, H200)
+    if len(out.shape) > 4:
+        assert len(kernels) == sum(s.numel() > 0 for s in sources)
+        return
+    [kernel] = kernels
     assert_writes(kernel, out)
     join = torch.stack if stacked else torch.cat
     for i in range(len(sources)):
@@ -133,3 +137,16 @@ def test_many_inputs_take_several_concatenation_kernels():
 def test_nothing_is_rearranged_for_no_elements():
     call = call_of("aten::flip", torch.rand(0, 3), [1])
     assert rearranged("flip", call["self"], call.outputs[0], lambda a, b: [(a, b)]) == []
+
+
+def test_inputs_of_more_than_four_dimensions_are_copied_one_by_one():
+    call = call_of("aten::cat", [torch.rand(2, 3, 1, 2, 4) for _ in range(3)], 4)
+    kernels = run_model(call, H200)
+    assert len(kernels) == 3
+    written = [e for k in kernels for t in range(k.footprint.tiles) for e in elements(k, call.outputs[0], t, WRITE)]
+    assert sorted(written) == sorted(positions(torch.empty(2, 3, 1, 2, 12)).flatten().tolist())
+    for kernel, source in zip(kernels, call["tensors"], strict=True):
+        read = [e for t in range(kernel.footprint.tiles) for e in elements(kernel, source, t, READ)]
+        assert len(set(read)) == source.numel
+    call = call_of("aten::cat", [torch.rand(2, 3, 2, 4) for _ in range(3)], 3)
+    assert len(run_model(call, H200)) == 1

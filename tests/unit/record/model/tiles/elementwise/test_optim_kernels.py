@@ -84,6 +84,8 @@ def test_differing_layouts_take_a_launch_a_tensor():
 def test_launches_end_when_full_of_tensors_or_chunks(monkeypatch):
     many = call_of("aten::_foreach_neg_", [torch.rand(2) for _ in range(111)])
     assert [k.footprint.tiles for k in run_model(many, H200)] == [110, 1]
+    divided = call_of("aten::_foreach_div_.ScalarList", [torch.rand(2) for _ in range(97)], [2.0] * 97)
+    assert [k.footprint.tiles for k in run_model(divided, H200)] == [96, 1]
     monkeypatch.setattr(multi_tensor, "CHUNK", 1)
     long = call_of("aten::_foreach_neg_", [torch.rand(300), torch.rand(100)])
     kernels = run_model(long, H200)

@@ -182,6 +182,24 @@ def test_an_embedding_is_a_block_a_token_where_rows_are_whole_vectors():
     assert_reads(kernel, call.outputs[0], call["indices"], positions(tokens)[..., None].expand(call.outputs[0].shape))
 
 
+def test_dimensions_of_one_element_before_the_selected_one_do_not_count():
+    source, index = torch.rand(1, 60, 8), torch.randint(0, 60, (40,))
+    call = call_of("aten::index_select", source, -2, index)
+    [kernel] = run_model(call, H200)
+    assert kernel.grid == (40, 1, 1)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], positions(source).index_select(1, index))
+
+
+def test_gather_takes_rows_where_its_index_is_one_number_a_row():
+    source, numbers = torch.rand(60, 1, 8), torch.randint(0, 60, (40, 1, 1))
+    call = call_of("aten::gather", source, 0, numbers.expand(40, 1, 8))
+    [kernel] = run_model(call, H200)
+    assert kernel.grid == (40, 1, 1)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], positions(source)[numbers.flatten()])
+
+
 def test_without_values_every_tile_takes_the_whole_table():
     call = without_values(call_of("aten::embedding", torch.rand(50, 16), torch.randint(0, 50, (17,))))
     [kernel] = run_model(call, H200)

@@ -16,13 +16,16 @@ from tests.unit.record.model.tiles.oracle import (
     call_of,
     element_bytes,
     run_model,
+    slot_of,
 )
 from tileprof.devices import get, occupancy
 from tileprof.errors import UserError
 from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.products import gemm_choice, gemm_tile_choice
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
-from tileprof.trace.footprint import READ, WRITE
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
+from tileprof.trace.sources import ShapeSource
 
 H200 = get("H200")
 SIZES = st.integers(1, 9)
@@ -385,3 +388,29 @@ def test_the_most_specific_override_wins_then_the_last():
 def test_an_unreadable_tile_is_the_users_error(word):
     with pytest.raises(UserError):
         overrides.parse(word)
+
+
+def test_products_with_columns_of_both_take_the_tiles_of_rows_and_columns():
+    """The table of the H200 has none in float32 (recorded in a Mamba: 64x64, 16 and 8 slices, a sum by blocks)."""
+    for columns, slices, sums in ((48, 16, (2, 2, 1)), (256, 8, (8, 2, 1))):
+        call = call_of("aten::mm", torch.zeros(512, 20).t(), torch.zeros(columns, 512).t())
+        main, added = run_model(call, H200)
+        assert main.grid == (-(-columns // 64), 1, slices)
+        assert (added.grid, added.block) == (sums, (32, 16, 1))
+        assert main.shape_source in (ShapeSource.LEARNED, ShapeSource.NEIGHBOUR)
+
+
+def test_a_product_with_an_epilogue_of_its_own_adds_to_zeros(monkeypatch):
+    tile = gemm_tile_choice.Tile(30, 31, 64, 4, 1, 256, 32, 0)
+    choice = gemm_choice.Choice(tile, ShapeSource.TABLE, cleared=True, post="epilogue", kind="other")
+    monkeypatch.setattr(gemm_choice, "choose", lambda *_, **__: choice)
+    call = call_of("aten::addmm", torch.zeros(364), torch.zeros(150, 1024), torch.zeros(1024, 364))
+    clear, zero, main, epilogue = run_model(call, H200)
+    assert [clear.name, zero.name, epilogue.name] == ["memset", "gemm_zero", "gemm_epilogue"]
+    assert [zero.grid, main.grid, epilogue.grid] == [(6, 5, 1), (5, 12, 4), (46, 5, 1)]
+    out = call.outputs[0]
+    for kernel in (zero, epilogue):
+        assert_each_byte_written_once(kernel, slot_of(kernel, out), out, WRITE)
+    added = main.footprint.boxes.take(main.footprint.boxes.mode == ATOMIC)
+    assert out.ref in {o.ref for o in (main.operands[slot] for slot in added.operand) if isinstance(o, Operand)}
+    assert slot_of(epilogue, call["self"]) is not None

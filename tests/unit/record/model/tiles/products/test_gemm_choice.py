@@ -83,7 +83,7 @@ def test_an_answer_of_the_library_gets_a_time_of_launches_near_it():
         )
 
 
-def test_an_entry_that_is_left_out_is_told_by_those_near_it_mostly():
+def test_most_omitted_entries_are_predicted_by_near_entries():
     known_table = table()
     rows = entries(150, lambda keys: (keys[:, 0] == problems.PLAIN) & (keys[:, 1] <= problems.BF16))
     right, errors = 0, []
@@ -241,7 +241,7 @@ def test_layouts_of_operands_are_told_apart():
     assert Problem.of(problems.PLAIN, replace(row, dtype="int64"), row) is None
 
 
-def test_a_side_of_one_element_is_told_by_its_strides_and_vectors_are_columns():
+def test_a_side_of_one_element_is_classified_by_its_strides_and_vectors_are_columns():
     matrix = Operand((1, 512, 16), (0, 16, 1), "float32", 4)
     for strides in ((1, 1), (1, 16)):  # `unsqueeze(-1)` of a vector, and the transposed weight of a linear layer
         vector = Operand((1, 16, 1), (0, *strides), "float32", 4)

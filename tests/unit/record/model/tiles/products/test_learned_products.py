@@ -42,7 +42,7 @@ def layer(net, name, values):
     return np.asarray(values, np.float64) @ net[name] + net[f"{name}_bias"]
 
 
-def sieved(problem):
+def likeliest_candidates(problem):
     """Return the likeliest candidates and the logarithms of their likelihoods, with one matrix product per layer."""
     group, some = group_of(problem), eligible(problem)
     net, keys = group.net, np.array([problem.twin.key], np.float32)
@@ -65,10 +65,10 @@ def shared(problem, m, n, cluster_m, cluster_n, split):
     return [problem.batch * elements / (256 * 64 * 132) for elements in (loads, once, sums)]
 
 
-def judged(problem):
+def judge_values(problem):
     """Return the judge's values of the candidates that the sieve leaves, one candidate and one number at a time."""
     group, net = group_of(problem), group_of(problem).net
-    some, likely, whole = sieved(problem)
+    some, likely, whole = likeliest_candidates(problem)
     keys, rows = np.array([problem.twin.key], np.float32), []
     for candidate in some.tolist():
         shapes = group.shapes.take([candidate])
@@ -106,7 +106,7 @@ def judged(problem):
 
 @pytest.mark.parametrize("problem", UNSEEN)
 def test_the_candidate_of_the_largest_worth_among_those_that_the_sieve_leaves_is_chosen(problem):
-    some, worths = judged(problem)
+    some, worths = judge_values(problem)
     recipes = group_of(problem).recipes
     close = [i for i, value in zip(some.tolist(), worths, strict=True) if value > max(worths) - 0.01]
     chosen, lead = learned.choose(problem, nets(), H200.sms)
@@ -115,7 +115,7 @@ def test_the_candidate_of_the_largest_worth_among_those_that_the_sieve_leaves_is
 
 
 @pytest.mark.parametrize("problem", UNSEEN)
-def test_what_is_chosen_is_as_it_is_launched(problem):
+def test_the_chosen_kernel_is_the_launched_one(problem):
     chosen = learned.choose(problem, nets(), H200.sms).recipe
     assert chosen == fitted(chosen, problem, H200.sms)
 

@@ -155,7 +155,7 @@ def test_group_norm_is_moments_scale_and_transform():
 
 
 @pytest.mark.parametrize("mask", [[True, True, True], [True, False, False], [False, True, True]])
-def test_the_gradient_of_group_norm_launches_what_is_asked_for(mask):
+def test_the_gradient_of_group_norm_launches_only_requested_gradients(mask):
     call = group_call("native_group_norm_backward", mask)
     kernels = run_model(call, H200)
     assert len(kernels) == 1 + 3 * mask[0] + mask[1]

@@ -17,7 +17,7 @@ from tests.unit.record.model.tiles.reach import (
     tensors,
     tile_count,
 )
-from tileprof.record.model.tile_model import Scratch
+from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.reductions import reduce
 from tileprof.trace.footprint import ATOMIC, WRITE
 
@@ -109,11 +109,17 @@ def test_operators_reduce_the_dimensions_they_are_given(op, arguments, dims):
         assert_reads(kernel, out, call["self"], needs_of(x, dims, out.shape))
 
 
-def test_logsumexp_is_two_reductions_and_two_element_wise_launches():
-    call = call_of("aten::logsumexp", torch.rand(30, 50), [1])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_logsumexp_is_two_reductions_and_seven_element_wise_launches(keepdim):
+    source = torch.rand(30, 50, dtype=torch.float16)
+    call = call_of("aten::logsumexp", source, [1], keepdim)
     kernels = run_model(call, H200)
-    assert len(kernels) == 4
-    assert_writes(kernels[-1], call.outputs[0])
+    names = [kernel.name.partition("<")[2].strip(">") for kernel in kernels]
+    assert names == ["max", "abs", "eq", "masked_fill_", "sub", "exp_", "sum", "log_", "add_"]
+    for kernel in kernels[-3:]:
+        assert_writes(kernel, call.outputs[0])
+    for kernel in (kernels[0], kernels[4]):
+        assert any(isinstance(o, Operand) and o.ref == call["self"].ref for o in kernel.operands)
 
 
 def test_the_sum_of_nothing_is_only_written():

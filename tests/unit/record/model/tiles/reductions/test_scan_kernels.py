@@ -102,6 +102,15 @@ def test_a_scan_of_another_type_casts_first_and_alone_needs_no_look_back():
     assert len(kernel.operands) == 2, "one block looks at no other's state"
 
 
+def test_lines_of_another_type_are_cast_first():
+    call = call_of("aten::cumsum", torch.ones(3, 5, dtype=torch.int32), 1)
+    cast, scan = run_model(call, H200)
+    numbers = scratch(1, 3, 5, itemsize=8)
+    assert_reads(cast, numbers, call["self"], positions(call["self"]))
+    assert_reads(scan, call.outputs[0], numbers, lines(torch.ones(3, 5), 1))
+    assert_writes(scan, call.outputs[0])
+
+
 def test_searching_reads_all_boundaries():
     call = call_of("aten::bucketize.Tensor", torch.rand(2000), torch.rand(30).sort().values)
     [kernel] = run_model(call, H200)

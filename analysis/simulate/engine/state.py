@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.list_schedule import initial_counters
 from tileprof.analysis.bounds.machine import RESOURCES
 from tileprof.analysis.bounds.problem import Problem, Successors
-from tileprof.analysis.simulate.clocks import RATE, UPCOMING, Clocks, Sharing
-from tileprof.analysis.simulate.plan import FREE, GRID, READY, Plan
-from tileprof.analysis.simulate.queues import Mapping, unmapped
+from tileprof.analysis.simulate.engine.clocks import RATE, UPCOMING, Clocks, Sharing
+from tileprof.analysis.simulate.engine.plan import FREE, GRID, READY, Plan
+from tileprof.analysis.simulate.engine.queues import Mapping, unmapped
 from tileprof.arrays import F64, I64
 
 

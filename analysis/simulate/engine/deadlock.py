@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tileprof.analysis.bounds.problem import Problem
-from tileprof.analysis.simulate.engine import Outcome
-from tileprof.analysis.simulate.plan import GRID, READY, Plan
+from tileprof.analysis.simulate.engine.event_loop import Outcome
+from tileprof.analysis.simulate.engine.plan import GRID, READY, Plan
 
 _MOST_STEPS = 6
 """Steps of a cycle that are told."""

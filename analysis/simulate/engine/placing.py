@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import inlined, internal
-from tileprof.analysis.simulate.state import BLOCKED, FREED, State
+from tileprof.analysis.simulate.engine.state import BLOCKED, FREED, State
 from tileprof.arrays import I64
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.synthetic_graphs import write_mlp
-from tests.unit.analysis.simulate.programs_of_boxes import conflict, program, programs
+from tests.unit.analysis.simulate.filters.programs_of_boxes import conflict, program, programs
 from tileprof.analysis import build_graph
 from tileprof.analysis.simulate import SCHEDULERS, Simulator
-from tileprof.analysis.simulate.bloom import Filters, filter_words, touched
-from tileprof.analysis.simulate.filter_graph import BASIS, against, filter_graph
+from tileprof.analysis.simulate.filters.bloom import Filters, filter_words, touched
+from tileprof.analysis.simulate.filters.filter_graph import BASIS, against, filter_graph
 from tileprof.errors import TraceError, UserError
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.verifier import verify
@@ -22,7 +22,7 @@ from tileprof.trace import filters as file
 from tileprof.trace import load
 from tileprof.trace.footprint import READ, WRITE
 
-RECURRENT = Path(__file__).parents[3] / "golden/later/recurrent_filters.tileprof"
+RECURRENT = Path(__file__).parents[4] / "golden/later/recurrent_filters.tileprof"
 EDGE = ["producer_launch", "producer_tile", "consumer_launch", "consumer_tile"]
 HAZARDS = ("RAW", "WAR", "WAW")
 

@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.compiled import compiled
 from tileprof.analysis.dependencies.blocks import EdgeBlock
 from tileprof.analysis.dependencies.graph import HAZARDS, TileGraph
-from tileprof.analysis.simulate.bloom import Bits, Filters, checked, count, filter_words, numbered, pair_bits, touched
+from tileprof.analysis.simulate.filters.bloom import (
+    Bits,
+    Filters,
+    checked,
+    count,
+    filter_words,
+    numbered,
+    pair_bits,
+    touched,
+)
 from tileprof.errors import TraceError, UserError
 from tileprof.trace.filters import StoredFilters, read
 
@@ -60,7 +69,7 @@ class Agreement:
     by_filters: int
     exact: int
     lacking: int
-    """Of the exact ones: must be 0."""
+    """Number of exact pairs that the filters lack: must be 0."""
     conflicting: int
     """Pairs by filters that touch the same bytes: `exact` and those that launches in between order too."""
 

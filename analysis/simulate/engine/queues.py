@@ -1,5 +1,5 @@
 """Queues that the hardware cannot all watch: which are mapped, and when that changes; see
-`tileprof.analysis.simulate.plan`.
+`tileprof.analysis.simulate.engine.plan`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tileprof.analysis.bounds.compiled import compiled, internal
-from tileprof.analysis.simulate.plan import Plan
+from tileprof.analysis.simulate.engine.plan import Plan
 from tileprof.arrays import I64
 
 

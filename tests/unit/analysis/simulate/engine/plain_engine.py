@@ -1,6 +1,7 @@
-"""The discrete-event engine in plain Python over expanded edges: what `tileprof.analysis.simulate.engine` must equal.
+"""The discrete-event engine in plain Python over expanded edges: what `tileprof.analysis.simulate.engine.event_loop`
+must equal.
 
-Slow and meant to be read; the rules are those of `tileprof.analysis.simulate.plan`.
+Slow and meant to be read; the rules are those of `tileprof.analysis.simulate.engine.plan`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import math
 import numpy as np
 
 from tileprof.analysis.bounds.problem import Problem
-from tileprof.analysis.simulate.clocks import FULL, Sharing, alone
-from tileprof.analysis.simulate.engine import Outcome, Room
-from tileprof.analysis.simulate.plan import GRID, INSIDE, READY, Plan
-from tileprof.analysis.simulate.state import (
+from tileprof.analysis.simulate.engine.clocks import FULL, Sharing, alone
+from tileprof.analysis.simulate.engine.event_loop import Outcome, Room
+from tileprof.analysis.simulate.engine.plan import GRID, INSIDE, READY, Plan
+from tileprof.analysis.simulate.engine.state import (
     DECISION_ARRIVES,
     LANE_FREE,
     LAUNCH_OPENS,

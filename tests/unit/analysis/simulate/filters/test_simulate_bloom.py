@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.analysis.simulate.programs_of_boxes import conflict, program, programs
+from tests.unit.analysis.simulate.filters.programs_of_boxes import conflict, program, programs
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Durations
 from tileprof.analysis.bounds.problem import problem
-from tileprof.analysis.simulate import Simulator, bloom
-from tileprof.analysis.simulate.bloom import Filters, count, numbered, pair_bits, touched
+from tileprof.analysis.simulate import Simulator
+from tileprof.analysis.simulate.filters import bloom
+from tileprof.analysis.simulate.filters.bloom import Filters, count, numbered, pair_bits, touched
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.bloom import DataflowBloom
 from tileprof.errors import UserError

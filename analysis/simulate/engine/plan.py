@@ -160,7 +160,8 @@ class Draft:
     lane_ns: float = 0.0
     greedy: bool = False
     one_kernel: bool = False
-    """All launches are tasks of one kernel, which has one configuration: see `tileprof.analysis.simulate.state.Room`.
+    """All launches are tasks of one kernel, which has one configuration: see
+    `tileprof.analysis.simulate.engine.state.Room`.
     """
     window: int = 0
     in_order: bool = False

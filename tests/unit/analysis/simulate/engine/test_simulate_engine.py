@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from numba import typeof
 
 from tests.support.synthetic_graphs import all_to_all, block, durations, graph, list_oracle, one_to_one, random_graphs
-from tests.unit.analysis.simulate import plain_engine as reference
+from tests.unit.analysis.simulate.engine import plain_engine as reference
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate import engine
-from tileprof.analysis.simulate.clocks import FULL, Sharing
-from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Deciding, Draft, Nodes, Queues
+from tileprof.analysis.simulate.engine import event_loop as engine
+from tileprof.analysis.simulate.engine.clocks import FULL, Sharing
+from tileprof.analysis.simulate.engine.plan import FREE, GRID, INSIDE, READY, Deciding, Draft, Nodes, Queues
 
 
 @st.composite
@@ -170,7 +170,7 @@ def test_a_persistent_launch_runs_no_wider_than_its_grid():
     assert persistent([[1.0] * 6], [2]) == [0, 0, 1, 1, 2, 2]
 
 
-def test_work_items_that_wait_for_their_grid_hold_back_nobody():
+def test_work_items_that_wait_for_their_grid_delay_no_other():
     assert persistent([[2.0] * 3, [1.0] * 3], [1, 9]) == [0, 2, 4, 0, 0, 0]
     # In one slot, they run in order of rank all the same.
     assert persistent([[2.0] * 2, [1.0]], [1, 9], slots=1) == [0, 2, 4]

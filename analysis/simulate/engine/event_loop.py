@@ -1,11 +1,11 @@
 """The discrete-event engine, compiled; the tests hold it to the same in plain Python
-(`tests/unit/analysis/simulate/plain_engine.py`).
+(`tests/unit/analysis/simulate/engine/plain_engine.py`).
 
-Tiles that work stop by their clock (`tileprof.analysis.simulate.clocks`), before any other event of the same time;
-other events are ordered by time, then by kind, then by number (`tileprof.analysis.simulate.state.LAUNCH_OPENS` and
-those beside it). All events of one instant happen before servers take tiles, and these before tiles are dispatched. A
-block goes to the SM with the most free block slots among those that it fits; ties go to the lowest number. The blocks
-of a cluster are placed one by one, all or none.
+Tiles that work stop by their clock (`tileprof.analysis.simulate.engine.clocks`), before any other event of the same
+time; other events are ordered by time, then by kind, then by number
+(`tileprof.analysis.simulate.engine.state.LAUNCH_OPENS` and those beside it). All events of one instant happen before
+servers take tiles, and these before tiles are dispatched. A block goes to the SM with the most free block slots among
+those that it fits; ties go to the lowest number. The blocks of a cluster are placed one by one, all or none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from tileprof.analysis.bounds.compiled import apart, in_cache, inlined, internal, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
-from tileprof.analysis.simulate.clocks import (
+from tileprof.analysis.simulate.engine.clocks import (
     UPCOMING,
     Sharing,
     alone,
@@ -25,11 +25,11 @@ from tileprof.analysis.simulate.clocks import (
     start,
     stop,
 )
-from tileprof.analysis.simulate.needs import first_need, known_end, rest_of
-from tileprof.analysis.simulate.placing import free, place
-from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Plan
-from tileprof.analysis.simulate.queues import goes_on, has_ended, map_next, may_start, swap
-from tileprof.analysis.simulate.state import (
+from tileprof.analysis.simulate.engine.needs import first_need, known_end, rest_of
+from tileprof.analysis.simulate.engine.placing import free, place
+from tileprof.analysis.simulate.engine.plan import FREE, GRID, INSIDE, READY, Plan
+from tileprof.analysis.simulate.engine.queues import goes_on, has_ended, map_next, may_start, swap
+from tileprof.analysis.simulate.engine.state import (
     ASKED,
     DECIDED,
     DECISION_ARRIVES,
@@ -533,8 +533,7 @@ def _tile_ends(
         link = s.out[o]
         r, gate = p.relation[link], plan.gate[p.consumer[link]]
         at = s.parent_at[r] + tile - p.tile_base[i]
-        stop = s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)
-        if gate in (FREE, GRID) or at + 1 >= stop:
+        if gate in (FREE, GRID):
             continue
         for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
             k = s.parent_set[p.entry_at[r] + e]
@@ -554,8 +553,7 @@ def _note_children(p: Problem, s: Successors, plan: Plan, z: State, tile: int, l
         link = s.out[o]
         r, c = p.relation[link], p.consumer[link]
         at = s.parent_at[r] + tile - p.tile_base[launch]
-        stop = s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)
-        if plan.gate[c] in (FREE, GRID) or at + 1 >= stop:
+        if plan.gate[c] in (FREE, GRID):
             continue
         for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
             k = s.parent_set[p.entry_at[r] + e]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.simulate.bloom import (
+from tileprof.analysis.simulate.filters.bloom import (
     Bits,
     Filters,
     Side,
@@ -131,11 +131,11 @@ def arguments(trace: Recording, launch: int, granule: int) -> Touched:
     levels = (boxes.count_0, boxes.stride_0), (boxes.count_1, boxes.stride_1)
     end = begin + boxes.length + sum((count.astype(np.int64) - 1) * stride for count, stride in levels)
     sides = []
-    for chosen in (boxes.mode == READ, boxes.mode != READ):
+    for is_of_mode in (boxes.mode == READ, boxes.mode != READ):
         granules = [
             np.arange(begin[mine].min() // granule, (end[mine].max() - 1) // granule + 1)
-            for operand in np.unique(boxes.operand[chosen])
-            for mine in [chosen & (boxes.operand == operand)]
+            for operand in np.unique(boxes.operand[is_of_mode])
+            for mine in [is_of_mode & (boxes.operand == operand)]
         ]
         joined = np.concatenate([np.empty(0, np.int64), *granules])
         none = np.zeros(min(len(joined), 1), np.int64)

@@ -1,0 +1,1 @@
+"""The discrete-event engine: what schedulers decide as a plan, and the compiled loop that runs it."""

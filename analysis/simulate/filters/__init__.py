@@ -1,0 +1,1 @@
+"""Bloom filters of what tiles touch: simulated ones, and those that thread blocks filled while they ran."""
