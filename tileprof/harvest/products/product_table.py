@@ -109,7 +109,7 @@ def build(
 def launched(recipes: NDArray[np.int32], keys: NDArray[np.int64], sms: int) -> NDArray[np.int32]:
     """Return each recipe as it is launched for the problem of its row: `fitting.fitted` of many."""
     fit = recipes.copy()
-    kind, post = recipes[:, _KIND], recipes[:, _POST]
+    kind, post = (recipes[:, column].astype(np.int64) for column in (_KIND, _POST))
     nameless = np.array([name in NAMELESS for name in KINDS])[kind]
     cuts = cuts_at_lines(kind, post)
     shapes = recipes[:, None, _SHAPE].astype(np.int64)

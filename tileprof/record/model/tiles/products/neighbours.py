@@ -213,9 +213,11 @@ def _timed_entries(problem: Problem, table: Table) -> _Timed:
         )
         recipes, aligned = columns["recipes"][columns["recipe"][rows]], alignment(keys[:, _M:], _ALIGNED[problem.dtype])
         ratio = np.log(ns / _roofline_ns(keys))
-        sizes, aligned = (np.ascontiguousarray(v.T) for v in (_sizes(keys).astype(np.float32), aligned.astype(np.int8)))
+        sizes = np.ascontiguousarray(_sizes(keys).T, np.float32)
         tiles = _word(*recipes[:, _TILE].T.astype(np.int64))
-        table.derived[key] = _Timed(rows, sizes, aligned, tiles, recipes[:, _KIND], ratio)
+        table.derived[key] = _Timed(
+            rows, sizes, np.ascontiguousarray(aligned.T, np.int8), tiles, recipes[:, _KIND], ratio
+        )
     timed: _Timed = table.derived[key]
     return timed
 
