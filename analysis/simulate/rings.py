@@ -9,9 +9,9 @@ run's first commands are there at its begin.
 
 With ``overwrite``, a ready tile overwrites a command that its worker is not known to have taken, if the tile there is
 less urgent (a greater ``grade``) or waits for parents, and if that comes earlier than a new command. A worker takes
-what stands in its ring when its tile before has ended, and says so; until that is known, which takes ``up_ns``, neither
-tile goes elsewhere. The other one is dealt anew. A command is overwritten once, and never where tiles have been sent
-ahead that wait for its tile.
+what stands in its ring ``lead_ns`` before its tile before has ended, and says so; until that is known, which takes
+``up_ns``, neither tile goes elsewhere. The other one is dealt anew. A command is overwritten once, and never where
+tiles have been sent ahead that wait for its tile.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tileprof.arrays import F64, I64
 PLACES = 16
 """Commands in a ring; a depth is at most 12, as in the runtime."""
 
-_ARRIVES, _OVERWRITES, _ENDS, _CLAIMED, _HEARD = range(5)
-"""Events, of a command or of a tile. Claims of an instant come before ends."""
+_ARRIVES, _OVERWRITES, _ENDS, _TAKES, _CLAIMED, _HEARD = range(6)
+"""Events, of a command, of a tile, or of the worker of a tile. Claims of an instant come before ends."""
 
 _EVENTS, _READY, _AHEAD, _TURN, _COMPLETED, _REPLACED, _LATE = range(7)
 """Counters: heaps' sizes, the worker whose turn it is, ends that were heard of, commands overwritten, and too late."""
@@ -51,6 +51,8 @@ class Rings(NamedTuple):
     fetch_ns: float = 0.0
     """A worker's time per tile."""
     local_ns: float = 0.0
+    lead_ns: float = 0.0
+    """How long before the end of its tile a worker takes its next command."""
 
 
 class Ran(NamedTuple):
@@ -84,11 +86,11 @@ def run(p: Problem, s: Successors, costs: Rings, place: I64, grade: I64) -> Ran:
         parents, waits, parents.copy(), waits.copy(), parents.copy(), waits.copy(),
         place, grade, np.argsort(place), np.zeros(tiles, np.bool_), np.zeros(tiles, np.bool_),
         np.zeros(tiles, np.bool_), np.zeros(tiles, np.bool_), np.zeros(tiles), np.empty(tiles + 1, np.int64),
-        np.empty(tiles + 1, np.int64), np.empty(tiles + 1, np.int64), np.empty(5 * slots + 1),
-        np.empty(5 * slots + 1, np.int64), np.full(slots, -1), np.full(slots, -1), np.zeros(slots, np.bool_),
+        np.empty(tiles + 1, np.int64), np.empty(tiles + 1, np.int64), np.empty(6 * slots + 1),
+        np.empty(6 * slots + 1, np.int64), np.full(slots, -1), np.full(slots, -1), np.zeros(slots, np.bool_),
         np.zeros(slots, np.bool_),
         issued=zeros(), arrived=zeros(), taken=zeros(), claimed=zeros(), outstanding=zeros(), heard_at=zeros(),
-        busy=np.zeros(costs.workers, np.bool_),
+        busy=np.zeros(costs.workers, np.bool_), until=np.zeros(costs.workers),
     )  # fmt: skip
     _loop(p, s, costs, z)
     return Ran(z.begin, z.end, z.worker, int(z.n[_REPLACED]), int(z.n[_LATE]), float(z.ns[1]))
@@ -140,6 +142,8 @@ class _State(NamedTuple):
     outstanding: I64
     heard_at: I64
     busy: NDArray[np.bool_]
+    """Whether a worker takes no command yet, and until when it works on a tile."""
+    until: F64
 
 
 @without_allocation
@@ -162,13 +166,14 @@ def _loop(p: Problem, s: Successors, o: Rings, z: _State) -> None:
                 z.tile[at], z.other[at] = z.other[at], z.tile[at]
                 z.waiting[at] = False
         elif kind == _ENDS:
-            z.busy[z.worker[at]] = False
             _event(z, now + o.up_ns, _HEARD, at)
             for x in range(completed(p, s, z.launch_of[at], at, z.parents, z.waits, z.out)):
                 child = z.out[x]
                 z.known[child] = now + o.local_ns
                 if z.held[child]:
-                    _begin(p, o, z, child, z.known[child])
+                    _begin(p, o, z, child, z.known[child], 0.0)
+        elif kind == _TAKES:
+            z.busy[z.worker[at]] = False
             _start(p, o, z, z.worker[at], now)
         else:
             z.ns[0] = max(z.ns[0], now)
@@ -230,15 +235,19 @@ def _start(p: Problem, o: Rings, z: _State, worker: int, now: float) -> None:
     if z.waits[tile] > 0:
         z.held[tile] = True
     else:
-        _begin(p, o, z, tile, max(now, z.known[tile]) if z.waiting[at] else now)
+        ahead_ns = max(0.0, z.until[worker] - now)
+        _begin(p, o, z, tile, max(now + ahead_ns, z.known[tile]) if z.waiting[at] else now + ahead_ns, ahead_ns)
 
 
 @internal
-def _begin(p: Problem, o: Rings, z: _State, tile: int, now: float) -> None:
-    i = z.launch_of[tile]
+def _begin(p: Problem, o: Rings, z: _State, tile: int, now: float, ahead_ns: float) -> None:
+    """Let a worker do a tile whose command it has taken so long ``ahead_ns`` of the end of the one before."""
+    i, worker = z.launch_of[tile], z.worker[tile]
     z.begin[tile] = now
-    z.end[tile] = now + o.fetch_ns + p.ns[p.ns_at[i] + tile - p.tile_base[i]]
+    z.end[tile] = now + max(0.0, o.fetch_ns - ahead_ns) + p.ns[p.ns_at[i] + tile - p.tile_base[i]]
+    z.until[worker] = z.end[tile]
     _event(z, z.end[tile], _ENDS, tile)
+    _event(z, max(now, z.end[tile] - o.lead_ns), _TAKES, tile)
 
 
 @internal

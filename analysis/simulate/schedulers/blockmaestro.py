@@ -39,7 +39,7 @@ class BlockMaestro(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | dependencies | RAW of neighbours | all in the window | 0, +0.1, -0.5% |
+    | dependencies | RAW of neighbours | all in the window | 0, +0.2, 0% |
     | gathers | whole kernel | the same; `static=0` | 0, 0, 0% |
     """
 

@@ -51,13 +51,15 @@ class Ccks(Options):
 
     ``depth`` ties tiles to workers as the runtime's co-pilot does: each is sent up to so many, and ``overwrite=1``
     overwrites commands that are not taken where a more urgent tile becomes ready (`tileprof.analysis.simulate.rings`).
+    A worker takes its next command ``lead_ns`` before its tile has ended; the runtime's loaders do when the tile's last
+    blocks of k are in their rings.
     Tiles with the longest chain behind them go first, before them the program of launch ``urgent``: all launches that
     depend on each other. One thread decides then, and ``commit_ns``, ``batch``, ``threads``, ``window`` and ``bypass``
     do not count. With ``depth`` 0 whichever worker is free takes a tile, as if each command could be overwritten.
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | decisions | ahead of parents | the same; `speculate=0` | -58.4, -55.1, -51.5% |
+    | decisions | ahead of parents | the same; `speculate=0` | -58.4, -54.1, -60.2% |
     | bypass | one parent | the same; `bypass=0` | 0, 0, 0% |
     """
 
@@ -80,6 +82,7 @@ class Ccks(Options):
     local_ns: float = option(700.0, "ns from the end of a parent to a tile that the GPU starts by itself")
     fetch_ns: float | None = option(None, "ns of a worker's time per tile; 100, with depth the device's read of a word")
     depth: int = option(0, "most tiles in a worker's ring, 0: tiles are not tied to workers", most=12)
+    lead_ns: float = option(0.0, "ns before its tile's end at which a worker takes its next command, with a depth")
     overwrite: int = option(0, "1: overwrite commands that no worker has taken (depth of 2 or more)", most=1)
     urgent: int = option(-1, "number of a launch of the urgent program (with a depth); -1: none", least=-1)
 
@@ -158,6 +161,7 @@ class _CcksInRings(Ccks):
             decide_ns=plan.deciding.decide_ns,
             fetch_ns=float(plan.overhead_ns.max(initial=0.0)),
             local_ns=self.local_ns,
+            lead_ns=self.lead_ns,
         )
         outcome = run(p, successors(p), costs, place, grade)
         sentences = []

@@ -38,9 +38,9 @@ class CuSync(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | RowSync's wait | at entry | the faster | +13.5, 0, +10.6% |
-    | TileSync's wait | in the main loop | the faster | 0, +1.1, 0% |
-    | kernels under way | a pair | the same; `window=0` | +8.7, +6.9, +11.2% |
+    | RowSync's wait | at entry | the faster | +13.5, +0.3, 0% |
+    | TileSync's wait | in the main loop | the faster | 0, 0, 0% |
+    | kernels under way | a pair | the same; `window=0` | +8.7, +8.7, 0% |
     """
 
     name: ClassVar[str] = "cusync"

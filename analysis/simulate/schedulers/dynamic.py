@@ -29,7 +29,7 @@ class PersistentDynamic(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | schedulers | 4 SMs of 132 | the same; `scheduler_sms=0` | +3.7, +6.8, +2.4% |
+    | schedulers | 4 SMs of 132 | the same; `scheduler_sms=0` | +3.7, +7.3, +2.7% |
     """
 
     name: ClassVar[str] = "persistent-dynamic"

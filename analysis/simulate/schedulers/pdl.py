@@ -26,8 +26,8 @@ class Pdl(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | trigger | at a block's end | at its entry | +0.4, 0, +8.7% |
-    | wait | where the kernel says | where bytes are needed | +5.8, 0, +10.3% |
+    | trigger | at a block's end | at its entry | +0.4, 0, +0.2% |
+    | wait | where the kernel says | where bytes are needed | +5.8, 0, +0.5% |
     """
 
     name: ClassVar[str] = "pdl"

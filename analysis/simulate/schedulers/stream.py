@@ -18,7 +18,7 @@ class Stream(Options):
 
     | rule | source | here | worth |
     |---|---|---|---|
-    | host | not stated | time per launch | -9.4, 0, -0.3% |
+    | host | not stated | time per launch | -9.4, 0, -2.1% |
     """
 
     name: ClassVar[str] = "stream"

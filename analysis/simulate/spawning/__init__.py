@@ -45,7 +45,7 @@ Left out: memory bandwidth of children (a child tile lasts as long on a full GPU
 
 | rule | source | here | worth |
 |---|---|---|---|
-| throughput | windows of 1,024 cycles | all of time | +69.5, +82.8, 0% |
+| throughput | windows of 1,024 cycles | all of time | +69.5, +82.0, 0% |
 """
 
 from tileprof.analysis.simulate.spawning.options import Spawning

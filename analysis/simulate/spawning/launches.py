@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tileprof.analysis.bounds.compiled import internal
 from tileprof.analysis.heaps import push
 from tileprof.analysis.simulate.spawning.rules import pace, tiles_of
@@ -109,3 +111,12 @@ def schedule(z: State, when: float, item: int) -> None:
     """Let an event happen."""
     push(z.keys, z.events, z.c[SIZE], when, item)
     z.c[SIZE] += 1
+
+
+@internal
+def random_share(seed: int, t: int) -> float:
+    """Return a number from 0 to 1 for a thread, by splitmix64."""
+    word = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(t) * np.uint64(0xD1B54A32D192ED03)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return float((word ^ (word >> np.uint64(31))) >> np.uint64(11)) / 2.0**53

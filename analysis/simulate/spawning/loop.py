@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled, internal
 from tileprof.analysis.heaps import pop
-from tileprof.analysis.simulate.spawning.launches import completes, ends, later, schedule
+from tileprof.analysis.simulate.spawning.launches import completes, ends, later, random_share, schedule
 from tileprof.analysis.simulate.spawning.rules import count_end, tick, tiles_of
 from tileprof.analysis.simulate.spawning.state import (
     ACTIVE,
@@ -23,6 +23,7 @@ from tileprof.analysis.simulate.spawning.state import (
     ENTERED,
     FRONT,
     GOES_ON,
+    GROUPS,
     HELD,
     KEEPING,
     KEEPS,
@@ -40,6 +41,7 @@ from tileprof.analysis.simulate.spawning.state import (
     SHOWS,
     SINCE,
     SIZE,
+    SMS,
     STANDING,
     UPDATES,
     VISIBLE,
@@ -77,7 +79,10 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
             first, last = c[PARENT], min(c[PARENT] + o.parent, stop)
             c[PARENT] = last
             c[RUNNING] += 1
-            _begin_warps(w, z, o, _start(z, -1, o.parent, now), first, last, now)
+            slot = _start(z, -1, o.parent, now)
+            begin = round_at[c[CURRENT]]
+            z.group[slot] = _group((first - begin) // o.parent, (stop - begin + o.parent - 1) // o.parent)
+            _begin_warps(w, z, o, slot, first, last, now)
             if o.stagger_ns > 0 and c[PARENT] < stop:
                 z.ns[REACHES] = now + o.stagger_ns
                 schedule(z, z.ns[REACHES], o.slots + 2 * n)
@@ -200,6 +205,15 @@ def _start(z: State, what: int, threads: int, now: float) -> int:
 
 
 @internal
+def _group(number: int, tiles: int) -> int:
+    """Return the GPC that a parent tile of a round goes to, as on an H200: the first eight tiles to the first, the
+    others to all, one GPC after the other, in waves of a tile per SM.
+    """
+    number, wave = number % SMS, min(tiles - number // SMS * SMS, SMS)
+    return 0 if number < GROUPS else (number - GROUPS) * GROUPS // (wave - GROUPS)
+
+
+@internal
 def _begin_warps(w: Work, z: State, o: Costs, slot: int, first: int, last: int, begin: float) -> None:
     """Let the warps of a tile's threads decide when the last thread of each that has a site has come to it."""
     z.warps[slot] = (last - first + o.warp - 1) // o.warp
@@ -211,7 +225,7 @@ def _begin_warps(w: Work, z: State, o: Costs, slot: int, first: int, last: int, 
             if w.items[u] > 0:
                 to_site = max(to_site, w.own_ns[u])
         z.others_end[t] = begin + longest
-        late = _random_share(o.seed, t) * o.jitter_ns if o.jitter_ns > 0 else 0.0
+        late = random_share(o.seed, t) * o.jitter_ns if o.jitter_ns > 0 else 0.0
         later(w, o, z, DECIDES, t, begin + (to_site if to_site > 0 else longest) + late)
 
 
@@ -229,17 +243,9 @@ def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
     tick(z, o, now)
     z.c[CHILDREN] += 1
     slot = _start(z, grid, o.child, now)
+    z.group[slot] = slot % GROUPS
     if w.first_child[grid] >= 0:
         first, last = tile * o.child, min((tile + 1) * o.child, w.items[grid])
         _begin_warps(w, z, o, slot, w.first_child[grid] + first, w.first_child[grid] + last, now + w.child_ns)
     else:
-        schedule(z, now + w.child_ns + w.longest_ns[grid], slot)
-
-
-@internal
-def _random_share(seed: int, t: int) -> float:
-    """Return a number from 0 to 1 for a thread, by splitmix64."""
-    word = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(t) * np.uint64(0xD1B54A32D192ED03)
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return float((word ^ (word >> np.uint64(31))) >> np.uint64(11)) / 2.0**53
+        schedule(z, now + w.child_ns + w.beside_ns * (z.c[CHILDREN] - 1) + w.longest_ns[grid], slot)

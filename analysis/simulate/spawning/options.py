@@ -105,6 +105,10 @@ class Spawning:
     lane_ns: float = field(
         default=0.0, metadata={"meaning": "more for each thread whose launch is an update", "least": 0}
     )
+    far_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "more for a read by SMs on the other side of the L2 than the words", "least": 0},
+    )
     near: int = field(
         default=0,
         metadata={"meaning": "SMs of 132 that do not wait for reads of other SMs", "least": 0, "most": 132},

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from tileprof.analysis.simulate.spawning.loop import run_events
 from tileprof.analysis.simulate.spawning.options import Spawning
 from tileprof.analysis.simulate.spawning.state import (
+    ENDED,
+    LIVED,
     POLICIES,
     THRESHOLD,
     Costs,
@@ -27,7 +29,8 @@ PROGRAM = "program"
 @dataclass(frozen=True, slots=True)
 class Spawned:
     """The outcome of a policy: ``launched`` and ``inlined`` count threads with items; ``estimate_error`` is the mean
-    relative error of the queue model's time of a launched grid (NaN where it estimated none).
+    relative error of the queue model's time of a launched grid (NaN where it estimated none); ``child_ns`` is the mean
+    life of a child tile (NaN where none was launched).
     """
 
     policy: str
@@ -35,21 +38,24 @@ class Spawned:
     launched: int
     inlined: int
     estimate_error: float
+    child_ns: float = np.nan
 
     def to_json(self) -> dict[str, Any]:
         error = self.estimate_error if np.isfinite(self.estimate_error) else None
+        child_ns = self.child_ns if np.isfinite(self.child_ns) else None
         return {"policy": self.policy, "time_ns": self.time_ns, "launched": self.launched, "inlined": self.inlined,
-                "estimate_error": error}  # fmt: skip
+                "estimate_error": error, "child_ns": child_ns}  # fmt: skip
 
 
 class Ran(NamedTuple):
     """``took_ns`` and ``estimate_ns`` ``[threads]``: from the launch of a grid to its end, as it happened and as
-    estimated; NaN for none.
+    estimated; NaN for none. ``child_ns``: what a child tile lived in the mean.
     """
 
     time_ns: float
     took_ns: NDArray[np.float64]
     estimate_ns: NDArray[np.float64]
+    child_ns: float
 
 
 def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> Spawned:
@@ -68,7 +74,8 @@ def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> S
     estimated = launched & np.isfinite(outcome.estimate_ns)
     errors = np.abs(outcome.estimate_ns[estimated] / outcome.took_ns[estimated] - 1)
     some, spawned = int((work.items > 0).sum()), int(launched.sum())
-    return Spawned(name, outcome.time_ns, spawned, some - spawned, float(errors.mean()) if estimated.any() else np.nan)
+    error = float(errors.mean()) if estimated.any() else np.nan
+    return Spawned(name, outcome.time_ns, spawned, some - spawned, error, outcome.child_ns)
 
 
 def compare(work: Spawns, options: Spawning) -> list[Spawned]:
@@ -107,8 +114,10 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
         first_child,
         own_times(work, first_child),
         float(work.child_ns),
+        float(work.beside_ns),
         int(policy),
         int(threshold),
         float(work.together),
     )
-    return Ran(run_events(work.round_at, program, costs, z), z.took, z.estimate)
+    time_ns = run_events(work.round_at, program, costs, z)
+    return Ran(time_ns, z.took, z.estimate, float(z.ns[LIVED] / z.c[ENDED]) if z.c[ENDED] else np.nan)

@@ -45,6 +45,8 @@ TOP, UNTIMED = -1, -2
 
 SMS = 132
 """SMs over which tiles are dealt."""
+GROUPS = 8
+"""GPCs of these."""
 FIRST = 32
 """Queues whose first grid takes longer."""
 
@@ -63,6 +65,8 @@ class State(NamedTuple):
     """``[slots]`` when the tile there started."""
     warps: NDArray[np.int64]
     """``[slots]`` warps of the tile there that have not ended."""
+    group: NDArray[np.int64]
+    """``[slots]`` GPC of the SM where the tile there runs."""
     free: NDArray[np.int64]
     """Free slots, a stack."""
     arrived: NDArray[np.int64]
@@ -142,6 +146,7 @@ class Work(NamedTuple):
     first_child: NDArray[np.int64]
     own_ns: NDArray[np.float64]
     child_ns: float
+    beside_ns: float
     policy: int
     threshold: int
     together: float
@@ -170,6 +175,7 @@ class Costs(NamedTuple):
     word_ns: float
     update_ns: float
     lane_ns: float
+    far_ns: float
     near: int
     crowd_ns: float
     crowded_ns: float
@@ -193,9 +199,10 @@ def fresh_state(threads: int, o: Costs) -> State:
 
     z = State(
         c=numbers(19), ns=np.zeros(17), keys=np.empty(events), events=numbers(events), runs=numbers(o.slots),
-        began=np.zeros(o.slots), warps=numbers(o.slots), free=np.arange(o.slots), arrived=numbers(n + 1),
-        to_start=numbers(n), to_end=numbers(n), asked=np.full(n, np.nan), took=np.full(n, np.nan),
-        estimate=np.full(n, np.nan), slot=numbers(n), stop=numbers(n), parts=numbers(n), at=numbers(n),
+        began=np.zeros(o.slots), warps=numbers(o.slots), group=numbers(o.slots), free=np.arange(o.slots),
+        arrived=numbers(n + 1), to_start=numbers(n), to_end=numbers(n), asked=np.full(n, np.nan),
+        took=np.full(n, np.nan), estimate=np.full(n, np.nan), slot=numbers(n), stop=numbers(n), parts=numbers(n),
+        at=numbers(n),
         site=numbers(n), peer=numbers(n), up=numbers(n), next=numbers(n), since=np.zeros(n), due_items=numbers(n),
         due_ns=np.zeros(n), others_end=np.zeros(n), own_items=numbers(n), own_ns=np.zeros(n), demand=np.zeros(n),
         progress=np.zeros(n), keeping=numbers(n), words=numbers(n), looked=numbers(n), adds=numbers(n),

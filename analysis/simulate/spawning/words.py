@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tileprof.analysis.bounds.compiled import internal
-from tileprof.analysis.simulate.spawning.launches import later
+from tileprof.analysis.simulate.spawning.launches import later, random_share
 from tileprof.analysis.simulate.spawning.state import (
     COMES,
     DECIDES,
@@ -37,8 +37,18 @@ def looks(w: Work, o: Costs, z: State, now: float, first: int) -> bool:
     if z.words[first] == 0:
         z.c[SEEN] = z.c[QUEUED]
         return True
-    later(w, o, z, READS, first, now + o.read_ns / 2)
+    later(w, o, z, READS, first, now + _way_ns(o, z, first))
     return False
+
+
+@internal
+def _way_ns(o: Costs, z: State, first: int) -> float:
+    """Return how long a read of a warp is on its way to the controller's words, or back: these lie in one of the two
+    halves of the L2, drawn with the seed. Which GPCs of an H200 are near to the same half was measured.
+    """
+    group = z.group[z.slot[first]]
+    side = int(1 <= group <= 3 or group == 7)
+    return (o.read_ns + (o.far_ns if side == int(random_share(o.seed, 0) * 2) else 0.0)) / 2
 
 
 @internal
@@ -65,7 +75,7 @@ def reads(w: Work, o: Costs, z: State, now: float, first: int) -> None:
         wait = 0.0
     z.words[first] -= 1
     if z.words[first] > 0:
-        later(w, o, z, READS, first, now + wait + o.word_ns + o.read_ns)
+        later(w, o, z, READS, first, now + wait + o.word_ns + 2 * _way_ns(o, z, first))
     else:
         later(w, o, z, SAMPLES, first, now + wait + o.word_ns)
 
@@ -75,7 +85,7 @@ def samples(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     """A warp has read how many children wait, and will decide."""
     z.looked[first], z.words[first] = z.c[VISIBLE], -1
     think_ns = o.think_ns if w.policy == WARP else 0.0
-    later(w, o, z, DECIDES if z.parts[first] == 0 else COMES, first, now + o.read_ns / 2 + think_ns)
+    later(w, o, z, DECIDES if z.parts[first] == 0 else COMES, first, now + _way_ns(o, z, first) + think_ns)
 
 
 @internal

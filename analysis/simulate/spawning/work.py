@@ -35,6 +35,8 @@ class Spawns(NamedTuple):
     """Share of a thread's time inline that it takes longer for each thread of its warp that is busy beside it: 0 where
     all do the same at a time, 1 where they do nothing side by side.
     """
+    beside_ns: float = 0.0
+    """What a child tile takes longer for each other one that runs when it starts: they share the memory's bandwidth."""
     own_ns: NDArray[np.float64] | None = None
     """``[threads]`` a thread's time before it comes to its site, or for all that it does where it has none. None:
     ``base_ns`` for threads of rounds, ``item_ns`` of the thread whose item it is for others.

@@ -256,6 +256,25 @@ def dealers_table() -> list[str]:
     return markdown(["chain", "stages one by one", *(f"`{way}`" for way in DEALT)], rows)
 
 
+def attention_table() -> list[str]:
+    """Return the times of attention between its products under schedulers that hand tiles out."""
+    us = results("attention")["us"]
+    columns = {"PyTorch": "PyTorch in a graph", "graph": "`graph`", "cusync": "`cusync`"}
+    columns |= {"persistent-stages": "stages one by one"} | {way: f"`{way}`" for way in DEALT}
+    rows = [[name, *(f"{row[way]:.1f}" for way in columns)] for name, row in us.items()]
+    return markdown(["chain", *columns.values()], rows)
+
+
+def attention_alone() -> list[str]:
+    """Return the times of attention as a stage of its own."""
+    found = results("attention")
+    rows = []
+    for name, stages in found["stages"].items():
+        torch, own = found["us"][name]["PyTorch, attention"], stages["attention"]
+        rows.append([name, f"{torch:.1f}", f"{own:.1f}", f"{own / torch:.2f}"])
+    return markdown(["attention alone", "PyTorch", "the persistent kernel", "ratio"], rows)
+
+
 WAYS = {
     "host": "page-locked memory of the CPU, which blocks poll",
     "relay": "the same, polled by one block, which stores what is new into the GPU's memory",
@@ -446,7 +465,13 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "filters of recordings": filters_of_recordings,
         "steps that repeat": steps_that_repeat,
     },
-    "ccks": {"dealt": dealers_table, "ways over the link": link_ways, "deadlines": deadlines},
+    "ccks": {
+        "dealt": dealers_table,
+        "attention": attention_table,
+        "attention alone": attention_alone,
+        "ways over the link": link_ways,
+        "deadlines": deadlines,
+    },
     "exported-headers": {"kernels with exported headers": exported_headers},
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
     "chain-times": {"chains": chains, "two streams by chain": streams_by_chain},

@@ -137,7 +137,7 @@ inline int turn_in_warp() { return int(threadIdx.x % 32); }
 struct Place;
 inline unsigned threads_together() { return 1; }
 template <class Launch>
-bool alone_in_warp(Launch&& launch) {
+bool launched_by(Launch&& launch) {
     return launch();
 }
 template <class Place = Place>

@@ -42,6 +42,7 @@ struct Site {
 
 }  // namespace delays
 
+#define SPAWN_THREADS_SLEEP 1
 #define SPAWN_PARENT(kernel, blocks, threads, ...) kernel<<<blocks, threads>>>(__VA_ARGS__)
 #define SPAWN_CHILD(kernel, blocks, threads, control, item, items) \
     child<delays::Late<Item>><<<blocks, threads, 0, cudaStreamFireAndForget>>>(control, {item}, items)

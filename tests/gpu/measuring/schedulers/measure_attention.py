@@ -34,12 +34,13 @@ ROWS = ("persistent-dynamic", "ccks", "ccks-ready")
 DELAYED = ("persistent", *ROWS, "ccks-overwrite")
 
 
-def with_tiles(chain: Chain, tile: tuple[int, int], rows: int, *, causal: bool = True) -> Chain:
+def with_tiles(
+    chain: Chain, tile: tuple[int, int], rows: int, last_tile: tuple[int, int] | None = None, *, causal: bool = True
+) -> Chain:
     """Return an attention block in tiles of its products, and of so many queries."""
     first, attention, last = chain.operators
-    return Chain(
-        chain.names, (replace(first, tile=tile), replace(attention, rows=rows, causal=causal), replace(last, tile=tile))
-    )
+    attention = replace(attention, rows=rows, causal=causal)
+    return Chain(chain.names, (replace(first, tile=tile), attention, replace(last, tile=last_tile or tile)))
 
 
 RIGHT = {
@@ -64,6 +65,15 @@ def triton_chains() -> dict[str, Chain]:
 def timed_chains() -> dict[str, Chain]:
     """Return the same in tiles for the persistent kernel."""
     return {name: tiled(chain, clusters_on(SMS))[0] for name, chain in triton_chains().items()}
+
+
+def measured_chains(results: dict[str, dict]) -> dict[str, Chain]:
+    """Return what was timed in a run, in the tiles that it had."""
+    chains = triton_chains()
+    return {
+        name: with_tiles(chains[name], tuple(first), rows, tuple(last))
+        for name, (first, (rows, _), last) in results["tiles"].items()
+    }
 
 
 def errors(chain: Chain, schedule: str) -> dict[str, float]:
@@ -133,6 +143,7 @@ def main() -> None:
         return
     print(f"compiled in {time.time() - start_s:.0f} s", flush=True)
     results = {"device": torch.cuda.get_device_name(), "errors": {}, "right": {}, "us": {}, "stages": {}}
+    results["tiles"] = {name: [operator.tile for operator in chain.operators] for name, chain in chains.items()}
 
     def note(kind: str, name: str, work: partial) -> None:
         try:

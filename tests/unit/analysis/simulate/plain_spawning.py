@@ -110,7 +110,7 @@ class Plain:
                     heapq.heappop(self.events)[3]()
         n = len(self.work.items)
         columns = [np.array([d.get(t, np.nan) for t in range(n)], np.float64) for d in (self.took, self.estimate)]
-        return Ran(self.now, *columns)
+        return Ran(self.now, *columns, self.lived_ns / self.ended if self.ended else np.nan)
 
     def later(self, when: float, kind: int, number: int, what: Callable[[], None]) -> None:
         heapq.heappush(self.events, (when, kind, number, what))
@@ -124,6 +124,7 @@ class Plain:
         tile = Tile(grid, self.now, len(warps))
         if not warps:
             self.number += 1
+            begin += self.work.beside_ns * (self.children - 1)
             self.later(begin + self.longest_ns[grid], CHILD_ENDS, self.number, lambda: self.tile_ends(tile))
         for warp in warps:
             longest = max(self.own_ns[t] for t in warp)

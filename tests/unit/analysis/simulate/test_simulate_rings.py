@@ -25,9 +25,7 @@ from tileprof.devices import Device
 from tileprof.errors import UserError
 
 costs = st.sampled_from([0.0, 0.0, 1.0, 2.5])
-rings = st.builds(
-    Rings, st.integers(1, 4), st.integers(1, 4), st.booleans(), st.booleans(), costs, costs, costs, costs, costs
-)
+rings = st.builds(Rings, st.integers(1, 4), st.integers(1, 4), st.booleans(), st.booleans(), *[costs] * 6)
 
 
 @settings(max_examples=400, deadline=None)
@@ -84,6 +82,23 @@ def test_an_urgent_tile_overwrites_the_next_command_and_that_tile_runs_later():
     late = simulate(g, lives, grade, depth=3, overwrite=True, **link | {"up_ns": 6.0, "down_ns": 5.0})
     assert late.overwritten == late.too_late == 2
     assert late.end_ns[4] == 24 + 6 + 5 + 4
+
+
+def test_a_worker_takes_its_next_command_before_its_tile_has_ended():
+    """Four tiles of 10 that wait for nothing: fetching the next command lasts 3 of them, or what the lead leaves."""
+    g, lives = graph([4], []), [[10.0] * 4]
+    for lead_ns, more_ns in ((0.0, 3.0), (2.0, 1.0), (5.0, 0.0), (50.0, 0.0)):
+        outcome = simulate(g, lives, workers=1, depth=4, fetch_ns=3.0, lead_ns=lead_ns)
+        assert outcome.end_ns.max() == 3 + 10 + 3 * (more_ns + 10)
+    # A command that is sent in answer to an end is late for any lead.
+    link = {"workers": 1, "depth": 1, "up_ns": 2.0, "down_ns": 4.0, "fetch_ns": 3.0}
+    assert simulate(g, lives, lead_ns=5.0, **link).end_ns.max() == 4 * (3 + 10) + 3 * (2 + 4)
+    # An urgent tile that comes after the worker has taken its next command waits for that one.
+    g = graph([1, 3, 1], [(0, 2, all_to_all(1, 1))])
+    lives, grade = [[4.0], [10.0] * 3, [4.0]], [0, 1, 1, 1, 0]
+    link = {"workers": 1, "ahead": False, "up_ns": 1.0, "down_ns": 1.0, "depth": 3, "overwrite": True}
+    ends_ns = [simulate(g, lives, grade, lead_ns=ns, **link).end_ns[4] for ns in (0.0, 7.0, 9.0)]
+    assert ends_ns == [4 + 10 + 4, 4 + 10 + 4, 4 + 10 + 10 + 4]
 
 
 def test_the_scheduler_ties_tiles_to_workers_and_says_when_the_urgent_program_ends():

@@ -78,22 +78,24 @@ def nested(items, fanouts):
     st.integers(1, 5),
     options,
     st.sampled_from([0.0, 0.25, 1.0]),
+    st.sampled_from([0.0, 0.5]),
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
 def test_the_compiled_simulation_equals_the_plain_one(
-    items, fanouts, policy, threshold, options, together, uneven, seed
+    items, fanouts, policy, threshold, options, together, beside_ns, uneven, seed
 ):
     levels, below = nested(items, fanouts)
     count = sum(map(len, levels)) + sum(map(len, below))
     random = np.random.default_rng(seed)
     item_ns = random.choice([0.5, 1.5, 4.0], count)
-    work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)._replace(together=together)
+    work = spawns("random", levels, item_ns, base_ns=2.0, child_ns=1.0, below=below)
+    work = work._replace(together=together, beside_ns=beside_ns)
     if uneven:
         work = work._replace(own_ns=random.choice([2.0, 5.0, 9.0], count), longest_ns=item_ns + random.choice(3, count))
     fast, plain = run(work, options, policy, threshold), Plain(work, options, policy, threshold).run()
     assert fast.time_ns == plain.time_ns
-    for a, b in ((fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
+    for a, b in ((fast.child_ns, plain.child_ns), (fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
         assert np.allclose(a, b, equal_nan=True, rtol=1e-12)
     # No policy is faster than the work divided by all threads that run at a time, or than a round alone.
     work_ns = (work.items * work.item_ns).sum() / min(
@@ -275,6 +277,36 @@ def test_a_warp_sees_what_others_launched_when_that_has_come_to_the_words():
     assert [np.isfinite(run(work, replace(slow, near=n), SPAWN).took_ns).sum() for n in (0, 132)] == [2, 4]
     # The second sees what is known at once.
     assert np.isfinite(run(work, replace(options, read_ns=0.0, stagger_ns=10.0), SPAWN).took_ns).sum() == 2
+
+
+def test_reads_from_the_far_half_of_the_l2_take_longer():
+    # Sixteen tiles: nine on the first GPC, which with three others is near to one half of the L2, one on each other.
+    # Each launches 8 of at most 8. The last read of near warps is there at 8 x 10 + 4 ns; they decide at 89, and what
+    # they launch is there at 97, before the last reads of the far ones, at 8 x 12 + 5, if these are late at all.
+    work = spawns("sixteen", [np.full(16 * 2, 128)], item_ns=1000.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(
+        slots=132, resident=64 * 132, parent=2, child=32, warp=2, launch_ns=5.0, another_ns=0.0, gap_ns=0.0, prior=0,
+        untried=8, window_ns=1000.0, ended=1, read_ns=8.0,
+    )  # fmt: skip
+
+    def launches(far_ns, seed):
+        return np.flatnonzero(
+            np.isfinite(run(work, replace(options, far_ns=far_ns, seed=seed), SPAWN).took_ns)[::2]
+        ).tolist()
+
+    first, others = [*range(9), 12, 13, 14], [9, 10, 11, 15]
+    assert launches(0.0, 1) == [*range(16)]
+    assert sorted({tuple(launches(2.0, seed)) for seed in range(8)}) == sorted({tuple(first), tuple(others)})
+
+
+def test_children_slow_each_other():
+    # Four tiles of a grid that start together: 0, 7, 14 and 21 ns longer. The last ends last.
+    work = spawns("one", [np.array([16])], item_ns=10.0, base_ns=1.0, child_ns=2.0)
+    options = Spawning(slots=8, resident=64, parent=2, child=4, warp=2, launch_ns=20.0, another_ns=0.0, gap_ns=0.0)
+    assert run(work._replace(beside_ns=7.0), options, ALWAYS).time_ns == 1 + 20 + 2 + 3 * 7 + 10
+    assert spawn(work, options, "always").child_ns == 2 + 10
+    assert spawn(work._replace(beside_ns=7.0), options, "always").child_ns == 2 + 10 + (7 + 14 + 21) / 4
+    assert spawn(work, options, "flat").to_json()["child_ns"] is None
 
 
 def test_warps_that_launch_at_a_time_hold_each_other_up():

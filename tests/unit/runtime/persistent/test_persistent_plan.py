@@ -411,6 +411,8 @@ def test_later_tiles_of_causal_attention_take_longer_and_read_more_keys() -> Non
     stage = stage_plans(chain)[1]
     assert [stage.key_blocks(row) for row in range(5)] == [1, 2, 3, 4, 5]
     assert stage.k_blocks == 1 + 2 * 5  # queries, then keys and values of 64 rows each
-    assert (np.diff(task_us(stage, 1)) > 0).all()
+    lives_us = task_us(stage, 1)
+    assert (np.diff(lives_us) >= 0).all()  # two blocks of keys are multiplied at a time
+    assert lives_us[-1] > lives_us[0]
     to_all = replace(stage, operator=replace(stage.operator, causal=False))
     assert [to_all.key_blocks(row) for row in range(5)] == [5] * 5

@@ -22,6 +22,13 @@
 #define SPAWN_PARENT(kernel, blocks, threads, ...) kernel<<<blocks, threads>>>(__VA_ARGS__)
 #endif
 
+// Whether threads may sleep (`__nanosleep`). Launches by several threads of a warp may never return while others of it
+// sleep (docs/measured.md, "Launches that did not return"); with 1, threads of a warp launch one at a time, which takes
+// longer.
+#ifndef SPAWN_THREADS_SLEEP
+#define SPAWN_THREADS_SLEEP 0
+#endif
+
 #ifndef SPAWN_SITE  // a harness may note which items have sites of their own
 #define SPAWN_SITE(site, items) spawn::Unnoted site(items)
 #endif
@@ -147,15 +154,14 @@ __device__ inline Place place_in_warp(u32 mask, int items) {
     return place;
 }
 
+#if SPAWN_THREADS_SLEEP
 // Locks of launching warps, by a number that two of them hardly ever share.
 constexpr int LOCKS = 1 << 14;
 static __device__ int launching[LOCKS];
 
-// Calls launch(), for one thread of a warp at a time unless all 32 have come together. Threads of a warp that launch in
-// several groups may never return from cudaGetParameterBuffer (driver 580, an H200), nor does a group while another
-// thread of its warp sleeps; single threads and whole warps do (docs/measured.md, "Runs with random delays").
+// Calls launch(), for one thread of a warp at a time unless all 32 have come together.
 template <class Launch>
-__device__ bool alone_in_warp(Launch&& launch) {
+__device__ bool launched_by(Launch&& launch) {
     if (__activemask() == ~0u) {
         __syncwarp();
         return launch();
@@ -164,7 +170,7 @@ __device__ bool alone_in_warp(Launch&& launch) {
     asm volatile("mov.u64 %0, %gridid;" : "=l"(grid));
     const u64 warp = grid * 0x9E3779B97F4A7C15ull + blockIdx.x * 8191ull + threadIdx.x / 32 * 131ull;
     int* lock = &launching[(warp >> 3) % LOCKS];
-    while (true) {  // launches are inside the loop, behind which the threads of a warp may meet
+    while (true) {  // launches inside of the loop, behind which threads of a warp may meet
         if (atomicCAS(lock, 0, 1) == 0) {
             const bool launched = launch();
             __threadfence();
@@ -174,6 +180,12 @@ __device__ bool alone_in_warp(Launch&& launch) {
         __nanosleep(100);
     }
 }
+#else
+template <class Launch>
+__device__ bool launched_by(Launch&& launch) {
+    return launch();
+}
+#endif
 
 __device__ inline u32 threads_together() { return __activemask(); }
 __device__ inline u32 least_in_warp(u32 mask, u32 word) { return __reduce_min_sync(mask, word); }
@@ -250,7 +262,7 @@ __device__ void each(Control* control, int items, Item item) {
     if (launches(*control, items)) {
         const int blocks = blocks_of(items);
         atomicAdd(&control->waiting, blocks);
-        const bool launched = alone_in_warp([&] {
+        const bool launched = launched_by([&] {
             SPAWN_CHILD(child<Item>, blocks, CHILD_THREADS, control, item, items);
             return cudaGetLastError() == cudaSuccess;
         });
