@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb; each module of verbs holds one, named ``VERB``.
+    """One verb, named ``VERB`` in its module; `tileprof.cli.entry.VERBS` lists the names of all.
 
     ``prepare`` adds the options to the verb's parser; ``run`` does the work and returns the exit code (0 fine,
     1 the answer is no, 2 bad usage). ``run`` raises `UserError` for what the user can mend. Modules of verbs
     import what is heavy inside ``run``, so that `--help` stays fast. ``options_anywhere``: options may stand between
     the positional arguments, too. ``epilog``: what `--help` adds below the options, such as names of devices.
+    ``takes_program``: a user's command may follow ``--``; ``run`` gets it as the tuple ``program``, or None.
     """
 
     name: str

@@ -9,9 +9,9 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import GRAPH_GAP_US
-from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.predict import modelled
+from tileprof.runtime.persistent.task_lists import plan_of
 
 
 @dataclass(frozen=True, slots=True)

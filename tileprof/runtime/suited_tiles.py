@@ -10,8 +10,8 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import GRAPH_GAP_US, clusters_on
-from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.predict import modelled
+from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.persistent.tile_choice import tilings
 
 

@@ -1,4 +1,4 @@
-"""Schedulers by name; each in a module of its own, whose docstring cites its source and lists its options."""
+"""Schedulers by name; the docstring of each class cites its source and lists its options."""
 
 from __future__ import annotations
 

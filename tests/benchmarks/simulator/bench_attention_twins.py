@@ -21,7 +21,7 @@ from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.arrays.ragged import owners
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.persistent.cost import LAUNCH_US, clusters_on, task_us
-from tileprof.runtime.persistent.lower import plan_of
+from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.stages.attention import Attention
 
 RESULTS = ROOT / "tests/gpu/results/attention.json"

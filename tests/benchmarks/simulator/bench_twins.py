@@ -55,8 +55,8 @@ from tileprof.arrays.ragged import owners
 from tileprof.devices import get
 from tileprof.runtime.copilot.choices import Choices, programs
 from tileprof.runtime.persistent.cost import FINISH_US, LAUNCH_US, clusters_on, stage_us
-from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.source import Options, k_blocks_under_way
+from tileprof.runtime.persistent.task_lists import plan_of
 
 RESULTS = ROOT / "tests/gpu/results/dealers.json"
 H200 = get("H200")

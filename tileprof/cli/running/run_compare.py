@@ -82,8 +82,8 @@ def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, 
     """
     from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - as above
     from tileprof.runtime.measuring.stage_times import persistent_stage_us  # noqa: PLC0415 - as above
-    from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - as above
     from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - as above
+    from tileprof.runtime.persistent.task_lists import without_waits  # noqa: PLC0415 - as above
     from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
 
     stage_us, gap_us = persistent_stage_us(policies[0]), device.graph_gap_ns / 1e3

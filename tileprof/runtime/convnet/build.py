@@ -16,7 +16,7 @@ KERNEL: Final = KernelSource(
     "the kernel of convolutional networks",
     Path(__file__).parent / "native" / "kernel.cu",
     "persistent",
-    included=(PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh"),
+    included=(PERSISTENT / "ptx.cuh", PERSISTENT / "ring_waits.cuh"),
 )
 
 ENDS_BYTES: Final = 1024

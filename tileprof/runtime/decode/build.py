@@ -14,5 +14,5 @@ KERNEL: Final = KernelSource(
     Path(__file__).parent / "native" / "kernel.cu",
     "decoder",
     config="config.h",
-    included=tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh", "ptx.cuh", "waits.cuh")),
+    included=tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh", "ptx.cuh", "ring_waits.cuh")),
 )

@@ -14,5 +14,5 @@ KERNEL: Final = KernelSource(
     "the transformer kernel",
     SOURCES / "kernel.cu",
     "transformer",
-    included=tuple(PERSISTENT / name for name in ("absent.cuh", "ptx.cuh", "waits.cuh")),
+    included=tuple(PERSISTENT / name for name in ("absent.cuh", "ptx.cuh", "ring_waits.cuh")),
 )

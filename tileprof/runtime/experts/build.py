@@ -20,7 +20,7 @@ KERNEL: Final = KernelSource(
     SOURCES / "kernel.cu",
     "experts",
     config="config.h",
-    included=(ENCODER / "warp.cuh", PERSISTENT / "ptx.cuh", PERSISTENT / "waits.cuh"),
+    included=(ENCODER / "warp.cuh", PERSISTENT / "ptx.cuh", PERSISTENT / "ring_waits.cuh"),
 )
 
 

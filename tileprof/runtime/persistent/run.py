@@ -17,9 +17,9 @@ from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.dealing import Dealer, flag_words, link_words
-from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
+from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.schedulers import Scheduler
 
 _STATE_WORDS = 32

@@ -9,7 +9,7 @@ from tileprof.runtime.encoder.build import SOURCES as ENCODER
 from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.kernel_source import KernelSource
 
-_SHARED: Final = tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh", "ptx.cuh", "waits.cuh"))
+_SHARED: Final = tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh", "ptx.cuh", "ring_waits.cuh"))
 
 KERNEL: Final = KernelSource(
     "prefill",

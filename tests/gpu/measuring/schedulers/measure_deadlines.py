@@ -32,8 +32,8 @@ from tileprof.runtime.measuring.cases import gelu_mlp
 from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.dealing import Dealer
-from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.source import Options
+from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.policy_on_gpu import GpuPipeline
 

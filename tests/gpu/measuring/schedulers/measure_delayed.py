@@ -179,8 +179,8 @@ def compile_chains() -> None:
     from tileprof.runtime.persistent.build import compiled
     from tileprof.runtime.persistent.cost import clusters_on
     from tileprof.runtime.persistent.dealing import Dealer
-    from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
     from tileprof.runtime.persistent.source import Options
+    from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 
     clusters, kernels = clusters_on(SMS), []
     for chain in chains("persistent").values():

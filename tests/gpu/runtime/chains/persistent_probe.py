@@ -24,8 +24,8 @@ from tileprof.runtime.measuring.stage_times import instances
 from tileprof.runtime.measuring.timing import REPEATS, captured
 from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.launch import Launcher, max_clusters
-from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.source import Options
+from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View

@@ -23,7 +23,7 @@ from tileprof.runtime.errors import WaitTimeoutError
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import run
 from tileprof.runtime.persistent.cost import clusters_on
-from tileprof.runtime.persistent.lower import plan_of
+from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.pipeline import FellBackWarning
 from tileprof.runtime.policy_on_gpu import GpuPipeline

@@ -1,6 +1,6 @@
 """Launches from the GPU under random delays: threads of a warp that launch one at a time or all together return, and so
-do the programs whose children launch. Threads that launch in groups do not return with the drivers known so far; a test
-fails when they do, so that `spawn.cuh` can go back to launches without a lock.
+do the programs whose children launch. Threads that launch in groups while others sleep do not return with the drivers
+known so far; a test fails when they do, so that `SPAWN_THREADS_SLEEP` of `spawn.cuh` can go.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tileprof.runtime.copilot.choices import Choices, places, programs
 from tileprof.runtime.copilot.copilot import Copilot, Tower
 from tileprof.runtime.measuring.cases import gelu_mlp
 from tileprof.runtime.persistent.dealing import COMMANDS, LINK_HEAD, link_words
-from tileprof.runtime.persistent.lower import plan_of
+from tileprof.runtime.persistent.task_lists import plan_of
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the thread")
 

@@ -20,8 +20,8 @@ from tileprof.runtime.copilot.build import SOURCE, compiled
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent.dealing import link_words
-from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import Plan
+from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.stages.gemm import Gemm
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the co-pilot")

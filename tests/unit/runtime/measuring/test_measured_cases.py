@@ -20,10 +20,10 @@ from tileprof.runtime.measuring.baselines import COMPILED
 from tileprof.runtime.measuring.cases import BATCHES, TOKENS, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import run
 from tileprof.runtime.persistent.cost import SIGNAL_US, clusters_on
-from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.predict import BOUNDARY_US, predicted_us
 from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.schedulers import scheduler
 from tileprof.runtime.stages.conv import Conv2d
 

@@ -13,8 +13,8 @@ from tests.support.runtime.chains import matrix, weight
 from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import SPLITS, Box, Plan
+from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 

@@ -13,8 +13,8 @@ from tests.unit.runtime.persistent.chain_policies import policy_of
 from tileprof.policy.format import Policy, WaitTable
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import attention_block, convolution_pair, gated_mlp, gelu_mlp
-from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import Plan
+from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm

@@ -13,8 +13,8 @@ from tileprof.runtime.chain import Chain
 from tileprof.runtime.copilot import build as copilot
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.measuring.cases import convolution_pair, gelu_mlp
-from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.source import Options, header
+from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.stages import View
 
 NAMES = [

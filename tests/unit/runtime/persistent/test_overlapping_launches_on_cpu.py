@@ -17,7 +17,7 @@ from tests.support.runtime.kernel_on_cpu import HostLaunches, compile_machine, c
 from tests.support.runtime.planted import Patch, replaced, together
 from tests.unit.runtime.persistent.kernel_cases import CASES, plan_for
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.persistent.lower import plans_by_stage
+from tileprof.runtime.persistent.task_lists import plans_by_stage
 from tileprof.runtime.pipeline import Pipeline
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")

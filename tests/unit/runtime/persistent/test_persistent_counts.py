@@ -27,7 +27,9 @@ def test_a_semaphore_is_awaited_beyond_the_largest_number(tmp_path) -> None:
     return at once.
     """
     match = re.search(
-        r"^__device__[^\n]* bool reached\(.*?^}", (SOURCES / "loads.cuh").read_text(), re.MULTILINE | re.DOTALL
+        r"^__device__[^\n]* bool reached\(.*?^}",
+        (SOURCES / "semaphore_waits.cuh").read_text(),
+        re.MULTILINE | re.DOTALL,
     )
     assert match
     (tmp_path / "main.cpp").write_text(MAIN.format(function=match[0]))

@@ -13,10 +13,10 @@ from tests.support.runtime.chains import matrix, weight
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import convolution_pair
 from tileprof.runtime.persistent.cost import chain_us, clusters_on
-from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import SPLITS, Box, Plan
 from tileprof.runtime.persistent.source import Layout, Options, header
 from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 

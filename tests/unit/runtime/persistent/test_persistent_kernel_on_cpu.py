@@ -124,7 +124,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     ),
     "more is said to be awaited than is": (
         "products",
-        replaced("loads.cuh", ("ordinal(tasks, number, k - 1)", "ordinal(tasks, number, end - 1)")),
+        replaced("semaphore_waits.cuh", ("ordinal(tasks, number, k - 1)", "ordinal(tasks, number, end - 1)")),
     ),
     "no proxy fence before a load": (
         "products",

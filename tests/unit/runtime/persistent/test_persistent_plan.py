@@ -21,10 +21,10 @@ from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import attention_block
 from tileprof.runtime.measuring.measure import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent.cost import chain_us, clusters_on, task_us
-from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.plan import SPLITS, Box, Halo, Plan
 from tileprof.runtime.persistent.source import Layout, Options
 from tileprof.runtime.persistent.supported import stage_plans
+from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.stages import View
 from tileprof.runtime.stages.conv import Conv2d

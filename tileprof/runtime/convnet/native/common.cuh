@@ -2,7 +2,7 @@
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
-#include "waits.cuh"
+#include "ring_waits.cuh"
 
 constexpr int CONSUMERS = 256;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;

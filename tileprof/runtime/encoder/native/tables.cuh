@@ -9,7 +9,7 @@
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
 #include "absent.cuh"
-#include "waits.cuh"
+#include "ring_waits.cuh"
 #include "warp.cuh"
 
 constexpr int CONSUMERS = 256;

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "config.h"
-#include "waits.cuh"
+#include "ring_waits.cuh"
 #include "warp.cuh"
 
 constexpr int ROWS = 64, COLUMNS = 64, K_BLOCK = 64, GROUP = 8;  // GROUP: tokens per routing task

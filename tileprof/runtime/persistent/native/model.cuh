@@ -4,7 +4,7 @@
 #pragma once
 
 #include "absent.cuh"
-#include "waits.cuh"
+#include "ring_waits.cuh"
 
 using u16 = unsigned short;
 using s64 = long long;

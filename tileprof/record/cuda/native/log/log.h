@@ -40,7 +40,7 @@ void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Returns a string as JSON, with its quotes.
 std::string quoted(const char* text);
 
-// Microseconds since 1970, with which PyTorch's allocator stamps its history.
+// Nanoseconds since 1970, the epoch of the microseconds with which PyTorch's allocator stamps its history.
 uint64_t now_ns();
 
 }  // namespace tileprof
