@@ -20,12 +20,17 @@ LIBRARIES = ("tileprof", "torch", "transformers", "numpy", "pandas", "pyarrow", 
 def header(title):
     """Print what was measured where, when and with which versions."""
     print(f"## {title}\n")
-    print(
+    print(machine())
+    print(", ".join(f"{name} {_version(name)}" for name in LIBRARIES))
+    print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, load {os.getloadavg()[0]:.1f}\n", flush=True)
+
+
+def machine():
+    """Return the processor, its cores, memory, system and Python."""
+    return (
         f"{_cpu()}, {os.cpu_count()} cores, {_memory_gb():.0f} GB; {platform.system()}, Python "
         f"{platform.python_version()}"
     )
-    print(", ".join(f"{name} {_version(name)}" for name in LIBRARIES))
-    print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, load {os.getloadavg()[0]:.1f}\n", flush=True)
 
 
 def table(names, rows):

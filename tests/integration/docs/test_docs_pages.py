@@ -88,6 +88,8 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--leave-one-out",
         "--rules",
         "--seconds",
+        "--thin",
+        "--wide",
         "--without-library",
     }
     for page in PAGES:

@@ -29,6 +29,7 @@ import numpy as np
 
 from tileprof.harvest.products import product_captures
 from tileprof.harvest.products.product_cases import of_held_out_layers
+from tileprof.harvest.products.product_table import launched, thin
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE
 from tileprof.record.model.tiles.products import learned, weighing
@@ -41,22 +42,32 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tileprof.record.model.tables import Table
+
 HELD_OUT_EVERY: Final = 25
-LEAST, SHARE = 5, 2000
-"""Least number of choices with which a kernel of one slice count becomes a candidate for problems of a category:
-``LEAST``, but one per ``SHARE`` problems is enough.
-"""
+LEAST, SHARE = 3, 2000
+"""How often a kernel is chosen for problems of a category, and it with so many slices for any, at least, to become a
+candidate of the category: so often, but once per so many problems is enough."""
 _KIND, _M, _N, _SPLIT, _POST = (RECIPE.index(name) for name in ("kind", "m", "n", "split", "post"))
 _CLUSTER: Final = [RECIPE.index(name) for name in ("cluster_m", "cluster_n")]
 _SHAPE: Final = [_M, _N, *_CLUSTER, _SPLIT]
+_GEMV: Final = KINDS.index("gemv")
 _SLICED: Final = [POSTS.index(post) for post in ("reduce", "inside")]
-SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (256, 128, 64), (384, 192), (384, 128)
+SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (512, 256, 64), (448, 224), (448, 160)
 RANK: Final = 24
 """Width of what is learnt about a kernel."""
-_STEP, _JUDGE_STEP, _AT_ONCE = 8192, 4096, 4096
+_STEP, _JUDGE_STEP, _AT_ONCE = 32768, 16384, 4096
+"""Problems of a step: with fewer, a GPU waits for the CPU."""
 _RATE, _DECAY, _LONGEST = 2e-3, 1e-3, 2.0
 _COST: Final = 8.0
-"""The largest logarithm of a cost."""
+"""The largest logarithm of a price."""
+_FINE: Final = ("cost", "worth", "sieve_bias")
+"""Parameters of kernels or candidates that are kept in 16 bits."""
+_LEVELS: Final = {"sieve": 31, "sieve0": 63, "sieve1": 63, "sieve2": 63, "trunk0": 63, "trunk1": 63, "problem": 63}
+_MOST_LEVELS, _LEAST_STEP = 127, 1e-9
+"""The largest number that a column of a matrix is rounded to: training sees the rounded numbers."""
+_FIRST_PRICES: Final = (1.0, 1.0, 0.25, 1.0, 2.0)
+"""Prices (`weighing.modelled_times`) of kernels that nothing is known of."""
 _NONE: Final = -1e4
 _JUDGED: Final = 20_000
 
@@ -121,15 +132,46 @@ def held_out_layers(words: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray((words % 1000003 * 7919 + 13) % 1009 % HELD_OUT_EVERY == 0)
 
 
+def of_whole_blocks(every: Problems) -> Problems:
+    """Return the problems with recipes in which matrix-vector kernels have the tile that they were made for.
+
+    What is seen of one is the rows of a block, ``n / ceil(n / tile)``: the tile is the next power of two where that
+    gives what was seen, which holds for 99.6% of those with several blocks. A kernel of one block has the tile that it
+    has most often elsewhere, of those that are large enough.
+    """
+    of_kind = np.flatnonzero((every.recipes[:, _KIND] == _GEMV)[every.recipe])
+    if not len(of_kind):
+        return every
+    own = every.recipes[every.recipe[of_kind]].astype(np.int64)
+    kernel = np.unique(own[:, -3:], axis=0, return_inverse=True)[1].reshape(-1)
+    for column, size in ((_M, every.keys[of_kind, 5]), (_N, every.keys[of_kind, 6])):
+        seen, sizes = own[:, column], size.astype(np.int64)
+        tile = 1 << np.ceil(np.log2(seen)).astype(np.int64)
+        tile = np.where(-(-sizes // -(-sizes // tile)) == seen, tile, seen)
+        several = seen < sizes
+        for one in np.unique(kernel[~several & (sizes > 1)]).tolist():
+            alone = np.flatnonzero((kernel == one) & ~several & (sizes > 1))
+            tiles, times = np.unique(tile[(kernel == one) & several], return_counts=True)
+            if len(tiles):
+                fits = np.where(tiles >= sizes[alone, None], times, 0)
+                tile[alone] = np.where(fits.any(axis=1), tiles[fits.argmax(axis=1)], tile[alone])
+        own[:, column] = tile
+    more, place = np.unique(own.astype(np.int32), axis=0, return_inverse=True)
+    recipe = every.recipe.copy()
+    recipe[of_kind] = len(every.recipes) + place.reshape(-1)
+    return Problems(every.keys, recipe, np.concatenate([every.recipes, more]))
+
+
 def kernels_of(recipes: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return the kernel of each recipe, and recipes whose kernels without a tile in their name have the largest one
     seen.
 
     Kernels differ in kind, tile and cluster, and in whether another launch adds up their slices; where no name tells a
-    tile, in threads, registers and shared memory instead.
+    tile, in threads, registers and shared memory instead, and those of matrix and vector (`of_whole_blocks`) in both.
     """
     nameless = learned.nameless(recipes)
-    tile_shapes = np.where(nameless[:, None], 0, recipes[:, [_M, _N]])
+    even = nameless & (recipes[:, _KIND] != _GEMV)
+    tile_shapes = np.where(even[:, None], 0, recipes[:, [_M, _N]])
     own = np.where(nameless[:, None], recipes[:, -3:], 0)
     post = np.where(np.isin(recipes[:, _POST], _SLICED), 0, recipes[:, _POST])
     words = np.column_stack([recipes[:, [_KIND, *_CLUSTER]], post, tile_shapes, own])
@@ -139,7 +181,7 @@ def kernels_of(recipes: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[n
     for column in (_M, _N):
         most = np.zeros(kernel.max() + 1, np.int32)
         np.maximum.at(most, kernel, recipes[:, column])
-        largest[:, column] = np.where(nameless, most[kernel], recipes[:, column])
+        largest[:, column] = np.where(even, most[kernel], recipes[:, column])
     return kernel, largest
 
 
@@ -185,7 +227,10 @@ def prepared(every: Problems, group: int) -> tuple[Menu, Lesson]:
     category = category.reshape(-1)
     times = np.zeros((len(categories), len(some)), np.int64)
     np.add.at(times, (category[~away], same[place[~away]]), 1)
-    eligible = times >= np.clip(times.sum(axis=1, keepdims=True) // SHARE, 1, LEAST)
+    of_kernel = np.zeros((some[:, 0].max() + 1, len(categories)), np.int64)
+    np.add.at(of_kernel, some[:, 0], times.T)
+    every_time, least = times.sum(axis=0), np.clip(times.sum(axis=1, keepdims=True) // SHARE, 1, LEAST)
+    eligible = (least <= of_kernel[some[:, 0]].T) & (every_time >= np.clip(every_time.sum() // SHARE, 1, LEAST))
     menu_rows = np.flatnonzero(eligible.any(axis=0))
     eligible = eligible[:, menu_rows]
     of_candidate = np.unique(some[menu_rows, 0], return_inverse=True)[1].reshape(-1)
@@ -240,7 +285,7 @@ class Trainer:
         }  # fmt: skip
         kernels = int(menu.kernel.max()) + 1
         whole, (first, second) = features.shape[1], JUDGE_WIDTHS
-        tile_inputs = of_tiles.shape[2] + len(weighing.COSTS) + learned.COST_WAYS * weighing.WORKS + 2
+        tile_inputs = of_tiles.shape[2] + len(weighing.COSTS) + 2 * learned.COST_WAYS * weighing.WORKS + 2
         sieve = [whole, *SIEVE_WIDTHS, len(menu.recipes)]
         sizes = dict(zip(learned.SIEVE, itertools.pairwise(sieve), strict=True))
         sizes |= {"trunk0": (whole, TRUNK_WIDTHS[0]), "trunk1": TRUNK_WIDTHS, "problem": (TRUNK_WIDTHS[1], first)}
@@ -252,7 +297,10 @@ class Trainer:
 
         net = {name: drawn(size, (0.2 if name == "scale" else 0.6) * size[0] ** -0.5) for name, size in sizes.items()}
         net |= {f"{name}_bias": drawn((size[1],), 0.02) for name, size in sizes.items()}
-        net |= {"of_kernel": drawn((kernels, RANK), 1.0), "cost": drawn((kernels, 2 * learned.COST_WAYS), 0.1)}
+        first = self._on(np.log([[own] for own in _FIRST_PRICES], dtype=np.float32)).T
+        prices = drawn((kernels, learned.COST_WAYS, weighing.PRICES), 0.1).detach() + first
+        prices[..., 1] += torch.log(torch.arange(1, learned.COST_WAYS + 1, device=self.device))
+        net |= {"of_kernel": drawn((kernels, RANK), 1.0), "cost": prices.flatten(1).requires_grad_()}
         return net | {"worth": drawn((len(menu.recipes),), 0.0), "prior": (drawn((1,), 0.0) + 0.5).detach()}
 
     def _tiles(self, keys: Any, candidates: Any) -> Shapes:
@@ -266,7 +314,14 @@ class Trainer:
         return shapes._replace(m=sides[0], n=sides[1])
 
     def _layer(self, values: Any, name: str) -> Any:
-        return values @ self.net[name] + self.net[f"{name}_bias"]
+        return values @ self._matrix(name) + self.net[f"{name}_bias"]
+
+    def _matrix(self, name: str) -> Any:
+        """Return a matrix as it will be stored, with the gradient of the matrix itself."""
+        whole = self.net[name]
+        exact = whole.detach()
+        step = exact.abs().amax(0).clamp(min=_LEAST_STEP) / _LEVELS.get(name, _MOST_LEVELS)
+        return whole + ((exact / step).round() * step - exact)
 
     def _problem(self, rows: Any) -> Any:
         features = weighing.problem_features(self.torch, self._keys[rows])
@@ -286,19 +341,17 @@ class Trainer:
         there, some = some >= 0, some.clamp(min=0)
         keys, kernel, prior = self._keys[rows], self._kernel[some], self.prior[rows].float()
         tiles = self._tiles(keys, some)
-        features, work = weighing.tile_features(torch, keys, tiles), weighing.work(torch, keys, tiles)
-        costs = features[..., list(weighing.COSTS)]
-        cost, own = torch.exp(net["cost"].clamp(-_COST, _COST)[kernel]), work[..., weighing.WORKS :]
-        starts = 4 * torch.arange(1, ways + 1, device=self.device)
-        once = torch.log(own * cost[..., ::2] + starts * cost[..., 1::2])
-        times = (once[..., None] + torch.log(work[..., None, : weighing.WORKS])).flatten(2)
+        features = weighing.tile_features(torch, keys, tiles)
+        prices = torch.exp(net["cost"].clamp(-_COST, _COST)[kernel]).unflatten(-1, (ways, weighing.PRICES))
+        times = self._above_least(weighing.modelled_times(torch, keys, tiles, prices), there)
         likely = torch.stack([prior, prior - prior.amax(1, keepdim=True)], -1) / learned.PRIOR_UNIT
         inputs = torch.cat([
-            (features - self.scales["tile_mean"]) / self.scales["tile_width"], self._above_least(costs, there),
-            self._above_least(times, there), likely,
+            (features - self.scales["tile_mean"]) / self.scales["tile_width"],
+            self._above_least(features[..., list(weighing.COSTS)], there),
+            times, torch.sqrt(times + learned.NEAREST), likely,
         ], -1)  # fmt: skip
         whole = torch.relu(self._layer(torch.relu(self._layer(self._problem(rows), "trunk0")), "trunk1"))
-        of_kernel = net["of_kernel"][kernel]
+        of_kernel = self._matrix("of_kernel")[kernel]
         first = self._layer(inputs, "tile") * (1 + self._layer(of_kernel, "scale")) + self._layer(of_kernel, "shift")
         first = first + self._layer(whole, "problem")[:, None]
         last = self._layer(torch.relu(self._layer(torch.relu(first), "second")), "last")[..., 0]
@@ -308,7 +361,7 @@ class Trainer:
 
     def _above_least(self, values: Any, there: Any) -> Any:
         least = values.masked_fill(~there[..., None], -_NONE).amin(1, keepdim=True)
-        return (values - least).clamp(max=learned.FARTHEST)
+        return (values - least).clamp(0, learned.FARTHEST)
 
     def train_sieve(self, seconds: float) -> int:
         """Train the sieve for a time, and have it leave the best candidates of each problem; how many it was shown."""
@@ -347,7 +400,7 @@ class Trainer:
     def _train(self, names: list[str], loss: Callable[[Any], Any], step: int, seconds: float) -> int:
         torch, example_count = self.torch, 0
         own = [self.net[name].requires_grad_() for name in names]
-        optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY)
+        optimizer = torch.optim.AdamW(own, lr=_RATE, weight_decay=_DECAY, fused=self.device != "cpu")
         if self.device != "cpu":  # features of all candidates are some hundred kernels, unless they are fused
             loss = torch.compile(loss, dynamic=False)
             loss(self._on(self.lesson.training_rows)[: min(step, len(self.lesson.training_rows))]).backward()
@@ -368,8 +421,8 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(own, _LONGEST)
             optimizer.step()
             at, example_count = at + step, example_count + step
-            if self.device != "cpu" and example_count // step % 32 == 0:
-                torch.cuda.synchronize()
+            if example_count // step % 8 == 0 and not torch.isfinite(value.detach()).item():  # also waits for the GPU
+                raise RuntimeError("the loss is not finite: the nets would learn nothing")
         for name in names:
             self.net[name] = self.net[name].detach()
         return example_count
@@ -377,8 +430,8 @@ class Trainer:
     def round(self) -> None:
         """Round the parameters to what is stored of them."""
         for name, values in self.net.items():
-            whole, step = stored(values.detach().cpu().numpy())
-            self.net[name] = self._on((whole * step).astype(np.float32))
+            whole, step = stored(name, values.detach().cpu().numpy())
+            self.net[name] = self._on((whole.astype(np.float32) * step).astype(np.float32))
 
     def _pieces(self, rows: NDArray[np.int64]) -> Iterator[Any]:
         with self.torch.no_grad():
@@ -393,6 +446,16 @@ class Trainer:
             choices.append(candidates.gather(1, worth.argmax(1, keepdim=True))[:, 0].cpu().numpy())
         return np.concatenate(choices)
 
+    def surely_chosen(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the candidate that is chosen for each problem, and how far its worth is above any other's."""
+        found, leads = [], []
+        for some in self._pieces(rows):
+            worth, candidates = self.worth(some)
+            best, place = worth.topk(2, dim=1)
+            found.append(candidates.gather(1, place[:, :1])[:, 0].cpu().numpy())
+            leads.append((best[:, 0] - best[:, 1]).cpu().numpy())
+        return np.concatenate(found), np.concatenate(leads)
+
     def parameters(self) -> dict[str, NDArray[Any]]:
         """Return the nets' parameters as `learned` wants them."""
         net = {name: values.detach().cpu().numpy() for name, values in self.net.items()}
@@ -400,11 +463,11 @@ class Trainer:
         return stored_all(net, {name: values.cpu().numpy() for name, values in self.scales.items()})
 
 
-def stored(values: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Return a parameter as it is stored: matrices as whole numbers of 8 bits, with a step per column."""
-    if values.ndim == 1:
-        return values.astype(np.float32), np.ones(1, np.float32)
-    step = np.maximum(np.abs(values).max(axis=0), 1e-9).astype(np.float32) / 127
+def stored(name: str, values: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Return a parameter as it is stored: matrices as whole numbers of 6 to 8 bits, with a step per column."""
+    if values.ndim == 1 or name == "cost":
+        return values.astype(np.float16 if name in _FINE else np.float32), np.ones(1, np.float32)
+    step = np.maximum(np.abs(values).max(axis=0), _LEAST_STEP).astype(np.float32) / _LEVELS.get(name, _MOST_LEVELS)
     return np.rint(values / step).astype(np.int8), step
 
 
@@ -412,8 +475,8 @@ def stored_all(net: dict[str, NDArray[Any]], scales: dict[str, NDArray[Any]]) ->
     """Return all parameters of a group as `learned` reads them."""
     columns = {name: values.astype(np.float32) for name, values in scales.items()}
     for name, values in net.items():
-        columns[name], step = stored(values)
-        if values.ndim > 1:
+        columns[name], step = stored(name, values)
+        if columns[name].dtype == np.int8:
             columns[f"{name}_step"] = step
     return columns
 
@@ -454,8 +517,33 @@ def judged(menu: Menu, lesson: Lesson, rows: NDArray[np.int64], chosen: NDArray[
             yield {"of": name, "problems": int(own.sum()), "right": float(right[own].mean())}
 
 
-def train_group(every: Problems, group: int, options: Namespace) -> dict[str, Any]:
-    """Train the nets of a group of types, judge them by layers that were left out, and return all that is known."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What nets surely choose for entries of a table: their rows, and recipes as they would be launched."""
+
+    rows: NDArray[np.int64]
+    recipes: NDArray[np.int32]
+
+
+def told(trainer: Trainer, every: Problems, group: int, keys: NDArray[np.int64], sms: int) -> Told:
+    """Return what nets surely choose (`learned.Expected.sure`) for those of ``keys`` that they were given."""
+    own = {key: place for place, key in enumerate(map(bytes, every.keys[every.of_group(group)]))}
+    found = [(row, own.get(key, -1)) for row, key in enumerate(map(bytes, keys.astype(np.int32)))]
+    rows, places = np.array([pair for pair in found if pair[1] >= 0], np.int64).reshape(-1, 2).T
+    chosen, lead = trainer.surely_chosen(places)
+    nvjet = trainer.menu.recipes[chosen, _KIND] == KINDS.index("nvjet")
+    sure = lead >= np.where(nvjet, learned.SURE_OF_NVJET, learned.SURE)
+    sure &= [
+        not learned.is_uneven(KINDS[kind], n)
+        for kind, n in zip(trainer.menu.recipes[chosen, _KIND].tolist(), keys[rows, 6].tolist(), strict=True)
+    ]
+    return Told(rows[sure], launched(trainer.menu.recipes[chosen[sure]], keys[rows[sure]], sms))
+
+
+def train_group(every: Problems, group: int, options: Namespace, entries: Table | None) -> dict[str, Any]:
+    """Train the nets of a group of types, judge them by layers that were left out, and return all that is known, with
+    what they choose for entries of a table.
+    """
     import torch  # noqa: PLC0415 - heavy
 
     if options.device == "cuda":
@@ -475,7 +563,10 @@ def train_group(every: Problems, group: int, options: Namespace) -> dict[str, An
     rows = np.random.default_rng(1).permutation(lesson.test_rows)[:_JUDGED]
     facts["left out"] = list(judged(menu, lesson, rows, trainer.chosen(rows)))
     say(facts)
-    return {"menu": menu, "parameters": trainer.parameters(), "facts": facts}
+    known = {"menu": menu, "parameters": trainer.parameters(), "facts": facts}
+    if entries is not None:
+        known["told"] = told(trainer, every, group, entries.keys, entries.about["sms"])
+    return known
 
 
 def main(words: list[str] | None = None) -> int:
@@ -489,16 +580,26 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="as for each folder of captures")
     parser.add_argument("--seconds", type=float, nargs=3, default=(120, 90, 180), metavar="S",
                         help="of training, for fp32, tf32 and 16 bits, at once (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--thin", type=Path, metavar="FILE", help="write the table without entries that nets tell")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write how right they are about other layers")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--processes", type=int, default=1, help="that list the cases again")
     options = parser.parse_args(words)
     every, about = gathered(options.sources, options.seed, options.processes)
+    every = of_whole_blocks(every)
+    entries = next((read(path) for path in options.sources if path.is_file()), None) if options.thin else None
     groups = sorted(set(learned.GROUPS.values()))
     with ProcessPoolExecutor(len(groups), get_context("spawn")) as pool:
-        trained_groups = list(pool.map(train_group, [every] * len(groups), groups, [options] * len(groups)))
+        trained_groups = list(
+            pool.map(train_group, [every] * len(groups), groups, [options] * len(groups), [entries] * len(groups))
+        )
     nets = {group: (one["menu"], one["parameters"]) for group, one in zip(groups, trained_groups, strict=True)}
     say({"bytes": write_nets(options.output, about, nets)})
+    if entries is not None:
+        recipes = np.full((len(entries), len(RECIPE)), -1, np.int32)
+        for one in trained_groups:
+            recipes[one["told"].rows] = one["told"].recipes
+        say(thin(entries, recipes, options.thin))
     if options.report is not None:
         options.report.write_text(
             json.dumps(about | {"groups": [one["facts"] for one in trained_groups]}, indent=1) + "\n"

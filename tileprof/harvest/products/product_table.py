@@ -22,6 +22,7 @@ from tileprof.harvest.products.product_recipes import Entry, entries
 from tileprof.harvest.slices import load
 from tileprof.record.model.tables import write
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE, time_code
+from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines
 from tileprof.record.model.tiles.products.problem import KEY
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tileprof.record.model.tables import Table
+
 _RARE: Final = (Op.ADDMM_MATRIX, Op.BADDBMM)
+_RESOURCES: Final = RECIPE.index("registers")
+_KIND, _CLEARED, _POST = (RECIPE.index(name) for name in ("kind", "cleared", "post"))
+_SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
 
 
 def gathered(folders: Sequence[Path]) -> tuple[dict[tuple[int, ...], Entry], dict[str, Any]]:
@@ -98,6 +104,56 @@ def build(
     )  # fmt: skip
     assert len(RECIPE) == len(recipes[0]) + 3
     return {"entries": len(keys), "measured": measured, "recipes": len(recipes), "bytes": path.stat().st_size}
+
+
+def launched(recipes: NDArray[np.int32], keys: NDArray[np.int64], sms: int) -> NDArray[np.int32]:
+    """Return each recipe as it is launched for the problem of its row: `fitting.fitted` of many."""
+    fit = recipes.copy()
+    kind, post = (recipes[:, column].astype(np.int64) for column in (_KIND, _POST))
+    nameless = np.array([name in NAMELESS for name in KINDS])[kind]
+    cuts = cuts_at_lines(kind, post)
+    shapes = recipes[:, None, _SHAPE].astype(np.int64)
+    fit[:, _SHAPE] = as_launched(keys, shapes, nameless[:, None], cuts[:, None])[:, 0]
+    m, n, cluster_m, cluster_n, split = fit[:, _SHAPE].T.astype(np.int64)
+    clusters = -(-keys[:, 5] // (m * cluster_m)) * -(-keys[:, 6] // (n * cluster_n)) * keys[:, 4]
+    dealt = (split == 1) & (clusters > sms // (cluster_m * cluster_n))
+    fit[:, _CLEARED] = np.where(kind == KINDS.index("nvjet"), dealt, fit[:, _CLEARED])
+    fit[:, _POST] = np.where((split > 1) | (recipes[:, _SHAPE[-1]] == 1), post, POSTS.index("none"))
+    return fit
+
+
+def _words(keys: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return a value per key that compares as the key does."""
+    keys = np.ascontiguousarray(keys)
+    return keys.view(np.dtype((np.void, keys.itemsize * keys.shape[1])))[:, 0]
+
+
+def thin(source: Table, told: NDArray[np.int32], path: Path) -> dict[str, int]:
+    """Write a table without the captured entries that nets tell; a summary.
+
+    ``told`` is ``[entries, 13]``: the recipe that nets surely choose for each entry, as it would be launched, or -1.
+    An entry is left out if that is the launches of its own, but for registers and bytes of shared memory.
+    """
+    columns = source.columns
+    own = launched(columns["recipes"][columns["recipe"]], source.keys, source.about["sms"])
+    same = (own[:, :_RESOURCES] == told[:, :_RESOURCES]).all(axis=1)
+    kept = (columns["main_time"] > 0) | ~same
+    # A product with a matrix to add is looked up as one without: what stands for that one must not answer for it.
+    twin = source.keys.copy()
+    for op, other in ((Op.ADDMM_MATRIX, Op.MM), (Op.BADDBMM, Op.BMM)):
+        twin[source.keys[:, 0] == op, 0] = other
+    kept |= (twin != source.keys).any(axis=1) & np.isin(_words(twin), _words(source.keys[kept]))
+    rows = np.flatnonzero(kept)
+    used, recipe = np.unique(columns["recipe"][rows], return_inverse=True)
+    about = {name: value for name, value in source.about.items() if name not in ("key", "digest")}
+    write(
+        path, about, KEY, source.keys[rows],
+        {
+            "recipes": columns["recipes"][used], "recipe": recipe.reshape(-1).astype(np.uint16),
+            "main_time": columns["main_time"][rows], "rest_time": columns["rest_time"][rows],
+        },
+    )  # fmt: skip
+    return {"entries": len(rows), "left out": len(source) - len(rows), "bytes": path.stat().st_size}
 
 
 def write_held_out(folders: Sequence[Path], path: Path) -> int:

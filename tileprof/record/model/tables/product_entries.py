@@ -52,6 +52,14 @@ class Recipe:
             shared,
         )  # fmt: skip
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The row of ``recipes``."""
+        return (
+            KINDS.index(self.kind), self.m, self.n, self.k, self.stages, *self.cluster, self.split, int(self.cleared),
+            POSTS.index(self.post), self.threads, self.registers, self.shared_bytes,
+        )  # fmt: skip
+
 
 def recipe_of(table: Table, row: int) -> Recipe:
     """Return the recipe of an entry."""

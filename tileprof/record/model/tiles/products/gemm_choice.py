@@ -1,10 +1,10 @@
 """Which kernels a product gets, and how that is known: dictated, measured, proposed, learnt, like a measured one, or by
 rule.
 
-In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; NVIDIA's library,
-where it is installed, for products that get Hopper's nvjet kernels (`library_heuristic` says how right it is), of which
-only kernels that were seen for the type and epilogue are believed; among the kernels of near entries the one that the
-library is expected to choose (`learned`); the nearest entry; tileprof's rules.
+In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; the kernel that the
+library is expected to choose (`learned`), but for an nvjet kernel of Hopper that is not sure NVIDIA's library, where it
+is installed (`library_heuristic` says how right it is), of which only kernels that were seen for the type and epilogue
+are believed; the nearest entry; tileprof's rules.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _BIAS_WORKSPACE: Final = 1 << 20
 """Bytes that PyTorch gives cuBLASLt, which it calls for products with a bias, for partial sums."""
-_UNEVEN: Final = frozenset({"gemv", "dot_kernel"})
-"""Kinds of kernels whose blocks take another number of rows for other sizes."""
 _NEAR: Final = 64
 """How many near entries say which kernel is expected."""
 _CLEARING_NS, _ADDING_NS = 750.0, 1900.0
@@ -108,11 +106,11 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
     key = ("like", problem, row, device.name)
     if key not in table.derived:
         table.derived[key] = _like(problem, table, device, row)
-    like: tuple[Recipe, ShapeSource] | None = table.derived[key]
+    like: tuple[Recipe, ShapeSource, bool] | None = table.derived[key]
     if like is None:
         return None
-    recipe, source = like
-    if recipe.kind == "nvjet":
+    recipe, source, sure = like
+    if recipe.kind == "nvjet" and not sure:
         proposed = _library_proposal(problem, table, device)
         if proposed is not None:
             recipe, source = proposed, ShapeSource.HEURISTIC
@@ -139,21 +137,23 @@ def _with_time(choice: Choice, problem: Problem, table: Table, recipe: Recipe, r
     return replace(choice, main_ns=total - rest, rest_ns=rest, time_source=TimeSource.INTERPOLATED)
 
 
-def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tuple[Recipe, ShapeSource] | None:
-    """Return the recipe that a library is expected to choose, or the nearest entry's; None where no entry is near. The
-    entry ``row`` is left out.
+def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tuple[Recipe, ShapeSource, bool] | None:
+    """Return the recipe that a library is expected to choose, and whether that is sure, or the nearest entry's; None
+    where no entry is near. The entry ``row`` is left out.
     """
-    near, apart = neighbours.nearest(problem, table, _NEAR, without=row)
-    alike = table.columns["recipes"][table.columns["recipe"][near]]
     nets = tables.table("product-nets", device)
-    expected = None if nets is None else learned.choose(problem, nets, device.sms, learned.Near(alike, apart))
+    expected = None if nets is None else learned.choose(problem, nets, device.sms)
+    if expected is not None and not learned.is_uneven(expected.recipe.kind, problem.n):
+        return expected.recipe, ShapeSource.LEARNED, expected.sure
+    near, _ = neighbours.nearest(problem, table, _NEAR, without=row)
+    alike = table.columns["recipes"][table.columns["recipe"][near]]
     if expected is None:
-        return (fitted(Recipe.of(alike[0]), problem, device.sms), ShapeSource.NEIGHBOUR) if len(near) else None
-    if expected.kind in _UNEVEN:  # only near entries tell how many rows a block of these takes
-        own = neighbours.of_vector(problem, table, expected.kind, without=row) if problem.n == 1 else None
-        own = own or next((r for r in map(Recipe.of, alike) if r.kind == expected.kind), None)
-        expected = expected if own is None else fitted(own, problem, device.sms)
-    return expected, ShapeSource.LEARNED
+        return (fitted(Recipe.of(alike[0]), problem, device.sms), ShapeSource.NEIGHBOUR, False) if len(near) else None
+    # only near entries tell how many rows a block of these takes
+    recipe = expected.recipe
+    own = neighbours.of_vector(problem, table, recipe.kind, without=row) if problem.n == 1 else None
+    own = own or next((r for r in map(Recipe.of, alike) if r.kind == recipe.kind), None)
+    return (recipe if own is None else fitted(own, problem, device.sms)), ShapeSource.LEARNED, False
 
 
 def _aligned(problem: Problem) -> bool:
@@ -166,7 +166,9 @@ def _library_proposal(problem: Problem, table: Table | None, device: Device) -> 
     """Return what NVIDIA's library proposes: its first, or, for products with a bias, which fewer kernels serve, the
     first of those that were seen with one.
     """
+    nets = tables.table("product-nets", device)
     menu = {} if table is None else neighbours.menu(problem, table)
+    menu |= {} if nets is None else learned.menu(problem, nets)
     for proposal in library_heuristic.proposals(problem, device):
         shape = (proposal.m, proposal.n, *proposal.cluster)
         if table is not None and problem.op == problems.BIAS and shape not in menu:

@@ -3,8 +3,7 @@
 Candidates are the kernels and slices of k that the library chose for any problem of the same category
 (`categories`). A net that sees the problem alone, the *sieve*, gives each a likelihood and leaves the `KEPT` best ones.
 A second net, the *judge*, sees what a library weighs of each of these (`weighing`), also compared with the least among
-them, and what was learnt of each kernel. To its worth comes a vote of the near entries of the table, where they are
-given, and the candidate of the largest sum is chosen.
+them, and what was learnt of each kernel. The candidate of the largest worth is chosen.
 `tileprof.harvest.products.product_ranker` trains both nets, by the same features.
 
 A table of nets has a row per candidate, ``(group, number)``::
@@ -15,7 +14,8 @@ A table of nets has a row per candidate, ``(group, number)``::
     <name><g>   int8, float32              per group: parameters of its nets (`SCALES`, `NUMBERS`, `SIEVE`, `JUDGE`)
     <name>_step<g>  [outputs] float32      what 1 stands for in each column of a matrix of int8
 
-A difference of worth below `_SAME` counts as none, so that rounding does not decide.
+A difference of worth below `_SAME` counts as none, so that rounding does not decide; `_ALONE` is the lead of an only
+candidate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products import weighing
-from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines, fitted
+from tileprof.record.model.tiles.products.fitting import NAMELESS, fitted
 from tileprof.record.model.tiles.products.weighing import Shapes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.BF16: 2}
 """Types whose kernels are told apart by the same nets."""
-KEPT: Final = 32
+KEPT: Final = 16
 SCALES: Final = ("problem_mean", "problem_width", "tile_mean", "tile_width")
 """Mean and width of the features of problems and of candidates."""
 SIEVE: Final = ("sieve0", "sieve1", "sieve2", "sieve")
@@ -48,19 +48,22 @@ JUDGE: Final = ("trunk0", "trunk1", "problem", "cross", "tile", "scale", "shift"
 """Layers of the judge: two that see the problem, what it adds to the first layer of candidates and to what is learnt of
 each kernel; the first layer, how a kernel scales and shifts it, and the layers behind."""
 NUMBERS: Final = ("of_kernel", "cost", "worth", "prior")
-"""What is learnt of each kernel; logarithms of its costs of a step and a start in four ways; a worth of each candidate;
-the weight of the sieve's likelihood."""
+"""What is learnt of each kernel; logarithms of its prices (`weighing.modelled_times`) in four ways; a worth of each
+candidate; the weight of the sieve's likelihood."""
 COST_WAYS: Final = 4
 FARTHEST: Final = 8.0
-"""The largest distance to the least cost, in factors of two."""
+"""The largest distance to the least cost, in factors of two or of e."""
+NEAREST: Final = 1e-4
+"""What is added to distances to the least time, whose roots tell near ones apart."""
 UNLIKELIEST: Final = -30.0
 """The least logarithm of a likelihood."""
 PRIOR_UNIT: Final = 4.0
 """Logarithms of likelihoods per unit that the judge sees."""
-VOTE, NO_VOTE, NEAR = 1.5, 0.1, 0.1
-"""Worth per logarithm of the share of near entries that have a candidate, and the share of none; what is added to
-distances, which votes are weighed by."""
-_SAME: Final = 1e-4
+SURE, SURE_OF_NVJET = 1.0, 5.0
+"""Leads from which on what is chosen counts as known: nvjet's kernels are known better by NVIDIA's library below."""
+_OP_BITS: Final = 5
+"""Bits of a category below its operation: layouts and alignments."""
+_SAME, _ALONE = 1e-4, 1e3
 _KIND, _POST, _THREADS, _REGISTERS, _SHARED = (
     RECIPE.index(name) for name in ("kind", "post", "threads", "registers", "shared_bytes")
 )
@@ -72,7 +75,9 @@ _SM_THREADS, _SM_REGISTERS, _SM_BYTES, _SM_BLOCKS, _BLOCK_BYTES = 2048, 65536, 2
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Candidates of a group, and its nets; ``last`` holds the sieve's last layer for the candidates of a category."""
+    """Candidates of a group, and its nets; ``last`` holds the sieve's last layer for the candidates of a category,
+    ``of_kernel`` what the judge's first layer scales and shifts by, and `weighing.modelled_times` prices of, each.
+    """
 
     recipes: NDArray[np.int32]
     kernel: NDArray[np.int64]
@@ -80,26 +85,30 @@ class _Group:
     nameless: NDArray[np.bool_]
     categories: dict[int, NDArray[np.int64]]
     net: dict[str, NDArray[np.float32]]
+    of_kernel: tuple[NDArray[np.float32], ...]
     last: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=dict)
 
 
-class Near(NamedTuple):
-    """Entries like a problem: ``recipes [entries, 13]``, and distances."""
+class Expected(NamedTuple):
+    """A kernel as it would be launched, and how far its worth is above that of any other: a logarithm of odds."""
 
-    recipes: NDArray[np.int32]
-    apart: NDArray[np.float64]
+    recipe: Recipe
+    lead: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether the kernel counts as known."""
+        return self.lead >= (SURE_OF_NVJET if self.recipe.kind == "nvjet" else SURE)
 
 
-def choose(problem: Problem, nets: Table, sms: int, near: Near | None = None) -> Recipe | None:
-    """Return the kernel that a library is expected to launch for a problem on a GPU of so many SMs, as launched; None
-    for problems like which the nets have seen none.
+def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
+    """Return the kernel that a library is expected to launch for a problem on a GPU of so many SMs; None for problems
+    like which the nets have seen none.
     """
     number = GROUPS.get(problem.dtype)
     if number is None:
         return None
-    if number not in nets.derived:
-        nets.derived[number] = _group(nets, number)
-    group: _Group = nets.derived[number]
+    group = _group_of(nets, number)
     key = np.array([problem.twin.key], np.int64)
     keys, category = key.astype(np.float32), int(categories(key)[0])
     some = group.categories.get(category)
@@ -108,29 +117,29 @@ def choose(problem: Problem, nets: Table, sms: int, near: Near | None = None) ->
     problem_inputs = _standard(weighing.problem_features(np, keys)[0], group.net, "problem")
     some, prior = _likeliest(problem_inputs, group, category, some)
     worth = _worth(keys, problem_inputs, group, some, prior)
-    if near is not None and len(near.apart):
-        share = votes(key, near, group.recipes[some])
-        worth = worth + (VOTE * np.log(share + NO_VOTE)).astype(np.float32)
-    best = int(some[np.flatnonzero(worth >= worth.max() - _SAME)[0]])
-    return fitted(Recipe.of(group.recipes[best]), problem, sms)
+    best = int(np.flatnonzero(worth >= worth.max() - _SAME)[0])
+    lead = float(worth[best] - np.delete(worth, best).max()) if len(worth) > 1 else _ALONE
+    return Expected(fitted(Recipe.of(group.recipes[some[best]]), problem, sms), max(0.0, lead))
 
 
-def votes(key: NDArray[np.int64], near: Near, recipes: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the share of near entries that have each of ``recipes``, as they would be launched for the problem
-    ``[1, 8]``; the nearer, the more they count.
-    """
-    weight = (near.apart + NEAR) ** -2.0
-    launched = _as_launched(key, np.concatenate([near.recipes, recipes]).astype(np.int64))
-    entries, own = launched[: len(weight)], launched[len(weight) :]
-    return np.asarray((entries == own[:, None]) @ weight / weight.sum())
+def is_uneven(kind: str, n: int) -> bool:
+    """Return whether only near entries tell how many rows the blocks of a kernel take: nets have seen few vectors."""
+    return kind == "dot_kernel" or (kind == "gemv" and n == 1)
 
 
-def _as_launched(key: NDArray[np.int64], recipes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a word per recipe for its kind, tile, cluster and slices of k for a problem."""
-    kind, even = recipes[:, _KIND], nameless(recipes)
-    shapes = as_launched(key, recipes[None][..., _SHAPE], even[None], cuts_at_lines(kind, recipes[:, _POST])[None])
-    m, n, cluster_m, cluster_n, split = shapes[0].T
-    return np.asarray(((((m << 16 | n) << 5 | cluster_m) << 5 | cluster_n) << 12 | split) << 4 | kind)
+def menu(problem: Problem, nets: Table) -> dict[tuple[int, ...], Recipe]:
+    """Return the nvjet kernels that products of 16 bits with or without a bias may get, by tile and cluster."""
+    number, biased = GROUPS.get(problem.dtype), problem.op == problems.BIAS
+    if number is None:
+        return {}
+    key = ("menu", number, biased)
+    if key not in nets.derived:
+        group = _group_of(nets, number)
+        some = [own for category, own in group.categories.items() if (category >> _OP_BITS == problems.BIAS) == biased]
+        recipes = [Recipe.of(row) for row in group.recipes[np.unique(np.concatenate(some)).astype(int)]]
+        nets.derived[key] = {(own.m, own.n, *own.cluster): own for own in reversed(recipes) if own.kind == "nvjet"}
+    known: dict[tuple[int, ...], Recipe] = nets.derived[key]
+    return known
 
 
 def categories(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -164,18 +173,27 @@ def nameless(recipes: NDArray[np.integer]) -> NDArray[np.bool_]:
     return np.asarray(_IS_NAMELESS[recipes[:, _KIND]])
 
 
+def _group_of(nets: Table, number: int) -> _Group:
+    if number not in nets.derived:
+        nets.derived[number] = _group(nets, number)
+    group: _Group = nets.derived[number]
+    return group
+
+
 def _group(nets: Table, number: int) -> _Group:
     rows, columns = nets.members({0: number}), nets.columns
     recipes = columns["recipes"][rows]
     eligible = np.unpackbits(columns[f"eligible{number}"], axis=1, count=len(rows)).astype(bool)
     names = [*SCALES, *NUMBERS, *SIEVE, *JUDGE, *(f"{name}_bias" for name in (*SIEVE, *JUDGE))]
+    net = {name: _parameter(columns, name, number) for name in names}
     return _Group(
         recipes,
         columns["kernel"][rows].astype(np.int64),
         shapes_of(recipes, number),
         nameless(recipes),
         {int(word): np.flatnonzero(own) for word, own in zip(columns[f"category{number}"], eligible, strict=True)},
-        {name: _parameter(columns, name, number) for name in names},
+        net,
+        (1 + _layer(net["of_kernel"], net, "scale"), _layer(net["of_kernel"], net, "shift"), np.exp(net["cost"])),
     )
 
 
@@ -205,11 +223,11 @@ def _likeliest(
     weight, bias = group.last[category]
     likely = hidden @ weight + bias
     most = likely.max()
-    likely = np.maximum(likely - (most + np.log(np.exp(likely - most).sum())), UNLIKELIEST)
+    total = most + np.log(np.exp(likely - most).sum())
     if len(some) > KEPT:
         best = np.sort(np.argpartition(-likely, KEPT)[:KEPT])
         some, likely = some[best], likely[best]
-    return some, likely.astype(np.float32)
+    return some, np.maximum(likely - total, UNLIKELIEST).astype(np.float32)
 
 
 def _worth(
@@ -225,25 +243,16 @@ def _worth(
             for size, tile in ((keys[0, 5], shapes.m), (keys[0, 6], shapes.n))
         ]
         shapes = shapes._replace(m=tiles[0], n=tiles[1])
-    tile_inputs, work = weighing.tile_features(np, keys, shapes)[0], weighing.work(np, keys, shapes)[0]
-    costs = tile_inputs[:, weighing.COSTS]
-    cost, own = np.exp(net["cost"][kernel]), work[:, weighing.WORKS :]
-    starts = 4 * np.arange(1, COST_WAYS + 1, dtype=np.float32)
-    once = np.log(own * cost[:, ::2] + starts * cost[:, 1::2])
-    times = (once[:, :, None] + np.log(work[:, None, : weighing.WORKS])).reshape(len(once), -1)
+    tile_inputs = weighing.tile_features(np, keys, shapes)[0]
+    scale, shift, prices = (values[kernel] for values in group.of_kernel)
+    prices = prices.reshape(1, len(some), COST_WAYS, weighing.PRICES)
+    times = weighing.modelled_times(np, keys, shapes, prices)[0]
+    costs, times = (np.minimum(v - v.min(axis=0), FARTHEST) for v in (tile_inputs[:, weighing.COSTS], times))
     likely = np.stack([prior, prior - prior.max()], axis=1) / PRIOR_UNIT
-    inputs = np.concatenate(
-        [
-            _standard(tile_inputs, net, "tile"),
-            *(np.minimum(v - v.min(axis=0), FARTHEST) for v in (costs, times)),
-            likely,
-        ],
-        axis=1,
-    )
+    near_ones = np.sqrt(times + NEAREST)
+    inputs = np.concatenate([_standard(tile_inputs, net, "tile"), costs, times, near_ones, likely], axis=1)
     whole = np.maximum(_layer(np.maximum(_layer(problem, net, "trunk0"), 0), net, "trunk1"), 0)
-    of_kernel = net["of_kernel"][kernel]
-    first = _layer(inputs, net, "tile") * (1 + _layer(of_kernel, net, "scale")) + _layer(of_kernel, net, "shift")
-    first += _layer(whole, net, "problem")
+    first = _layer(inputs, net, "tile") * scale + (shift + _layer(whole, net, "problem"))
     last = _layer(np.maximum(_layer(np.maximum(first, 0), net, "second"), 0), net, "last")[:, 0]
-    crossed = of_kernel @ _layer(whole, net, "cross")
+    crossed = net["of_kernel"][kernel] @ _layer(whole, net, "cross")
     return np.asarray(last + net["worth"][some] + crossed + net["prior"][0] * prior, np.float32)

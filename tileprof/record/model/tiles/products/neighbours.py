@@ -12,7 +12,7 @@ nearest measured entries, in units of a roofline, weighed by 1 / distance square
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -92,14 +92,15 @@ class _Likes:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """Measured entries of one operation, type and layouts: rows, sizes as powers of two, alignments, tiles with
-    clusters and slices (`_TILE`), kinds of kernels, and logarithms of times in units of a roofline.
+    """Measured entries of one operation, type and layouts: rows, sizes as powers of two ``[4, entries]``, alignments
+    ``[3, entries]``, words for tiles with clusters and slices (`_word`), kinds of kernels, and logarithms of times in
+    units of a roofline.
     """
 
     rows: NDArray[np.int64]
-    sizes: NDArray[np.float64]
-    aligned: NDArray[np.int64]
-    tiles: NDArray[np.int32]
+    sizes: NDArray[np.float32]
+    aligned: NDArray[np.int8]
+    tiles: NDArray[np.int64]
     kinds: NDArray[np.int32]
     ratio: NDArray[np.float64]
 
@@ -143,9 +144,12 @@ def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None
     if not len(timed.rows):
         return 0.0
     key = _key(problem)
-    apart = np.abs(timed.sizes - _sizes(key)).sum(axis=1)
-    apart += (timed.aligned != _own_alignment(problem)).sum(axis=1)
-    apart += _OTHER_TILE * (timed.tiles != (recipe.m, recipe.n, *recipe.cluster, recipe.split)).any(axis=1)
+    apart = np.zeros(len(timed.rows), np.float32)
+    for own, size in zip(timed.sizes, _sizes(key)[0].astype(np.float32), strict=True):
+        apart += np.abs(own - size)
+    for own, unit in zip(timed.aligned, _own_alignment(problem)[0], strict=True):
+        apart += own != unit
+    apart += _OTHER_TILE * (timed.tiles != _word(recipe.m, recipe.n, *recipe.cluster, recipe.split))
     apart += _OTHER_KIND * (timed.kinds != KINDS.index(recipe.kind))
     if without is not None:
         apart[timed.rows == without] = np.inf
@@ -153,7 +157,7 @@ def times(problem: Problem, table: Table, recipe: Recipe, *, without: int | None
     nearest = nearest[np.isfinite(apart[nearest])]
     if not len(nearest):
         return 0.0
-    weight = (apart[nearest] + _NEAR) ** -2.0
+    weight = (apart[nearest].astype(np.float64) + _NEAR) ** -2.0
     return float(_roofline_ns(key)[0] * np.exp((timed.ratio[nearest] * weight).sum() / weight.sum()))
 
 
@@ -209,9 +213,18 @@ def _timed_entries(problem: Problem, table: Table) -> _Timed:
         )
         recipes, aligned = columns["recipes"][columns["recipe"][rows]], alignment(keys[:, _M:], _ALIGNED[problem.dtype])
         ratio = np.log(ns / _roofline_ns(keys))
-        table.derived[key] = _Timed(rows, _sizes(keys), aligned, recipes[:, _TILE], recipes[:, _KIND], ratio)
+        sizes = np.ascontiguousarray(_sizes(keys).T, np.float32)
+        tiles = _word(*recipes[:, _TILE].T.astype(np.int64))
+        table.derived[key] = _Timed(
+            rows, sizes, np.ascontiguousarray(aligned.T, np.int8), tiles, recipes[:, _KIND], ratio
+        )
     timed: _Timed = table.derived[key]
     return timed
+
+
+def _word(m: Any, n: Any, cluster_m: Any, cluster_n: Any, split: Any) -> Any:
+    """Return a number for a tile, its cluster and slices: numbers or arrays of them."""
+    return (((m << 16 | n) << 5 | cluster_m) << 5 | cluster_n) << 16 | split
 
 
 def _group(problem: Problem) -> dict[int, int]:

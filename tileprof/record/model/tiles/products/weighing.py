@@ -30,6 +30,10 @@ COSTS: Final = (0, 1, 4, 10, 11, 14, 15, 17, 19, 20, 21, 27, 28, 29, 30, 37, 38,
 """Columns of `tile_features` that are compared with the least among the candidates."""
 WORKS: Final = 4
 """How many ways `work` counts what an SM does one after another."""
+PRICES: Final = 5
+"""What a way to estimate times has prices of, see `modelled_times`."""
+_UNIT: Final = 256 * 64 * _SMS
+"""Elements that all SMs together load for a step of blocks of 128 x 128."""
 
 
 class Shapes(NamedTuple):
@@ -91,6 +95,26 @@ def work(xp: Any, keys: Any, shapes: Shapes) -> Any:
     own = xp.ceil(xp.ceil(k / _DEPTH) / shapes.split)
     slot_count = xp.ceil(blocks / shapes.resident) * shapes.resident
     return xp.stack([xp.ceil(waves), xp.maximum(waves, waves * 0 + 1), xp.ceil(blocks), slot_count, own], axis=-1)
+
+
+def modelled_times(xp: Any, keys: Any, shapes: Shapes, prices: Any) -> Any:
+    """Return logarithms of modelled times ``[problems, candidates, ways * WORKS]``.
+
+    ``prices`` is ``[problems, candidates, ways, PRICES]``: of a step along k, of the start of a block, of what is
+    loaded (multicast once a cluster), of each operand and result once, and of partial sums. The first two are paid as
+    often as `work` says, in each of its ways.
+    """
+    batch, m, n, k = (keys[:, i : i + 1] for i in range(4, 8))
+    down, across = xp.ceil(m / shapes.m), xp.ceil(n / shapes.n)
+    loads = (down / shapes.cluster_m * n + across / shapes.cluster_n * m) * k * batch
+    once = (m * k + n * k + m * n) * batch + 0 * loads
+    sums = (shapes.split > 1) * shapes.split * m * n * batch
+    done = work(xp, keys, shapes)
+    own = done[..., WORKS, None]
+    loads, once, sums = (values[..., None] / _UNIT for values in (loads, once, sums))
+    alone = own * prices[..., 0] + 4 * prices[..., 1]
+    shared = loads * prices[..., 2] + once * prices[..., 3] + sums * prices[..., 4]
+    return xp.log(alone[..., None] * done[..., None, :WORKS] + shared[..., None]).reshape(*loads.shape[:2], -1)
 
 
 def tile_features(xp: Any, keys: Any, shapes: Shapes) -> Any:

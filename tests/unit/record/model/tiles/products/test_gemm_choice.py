@@ -32,6 +32,13 @@ def _no_library(monkeypatch):
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [])
 
 
+@pytest.fixture
+def _unsure(monkeypatch):
+    """No choice of the nets counts as known."""
+    monkeypatch.setattr(gemm_choice.learned, "SURE_OF_NVJET", 1e4)
+    monkeypatch.setattr(table(), "derived", {})
+
+
 def table():
     return tables.table("products", H200)
 
@@ -154,6 +161,7 @@ NEW = Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 1111, 4160, 4160)
 """A product that is not in the table, and gets an nvjet kernel."""
 
 
+@pytest.mark.usefixtures("_unsure")
 def test_the_library_proposes_what_no_entry_tells(monkeypatch):
     proposal = Proposal(128, 256, (2, 1), 1, 4, 64)
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [proposal])
@@ -163,12 +171,24 @@ def test_the_library_proposes_what_no_entry_tells(monkeypatch):
     assert choice.cleared, "85 clusters do not run at once on 132 SMs: a counter deals them out"
 
 
+@pytest.mark.usefixtures("_unsure")
+def test_the_library_is_not_asked_where_the_nets_are_sure(monkeypatch):
+    monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(8, 8, (1, 1), 1, 4, 64)])
+    assert gemm_choice.measured(NEW, table(), H200).source == ShapeSource.HEURISTIC
+    monkeypatch.setattr(gemm_choice.learned, "SURE_OF_NVJET", -1.0)
+    monkeypatch.setattr(table(), "derived", {})
+    choice = gemm_choice.measured(NEW, table(), H200)
+    assert (choice.source, choice.kind) == (ShapeSource.LEARNED, "nvjet")
+
+
+@pytest.mark.usefixtures("_unsure")
 def test_slices_that_the_library_proposes_are_added_up(monkeypatch):
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(64, 64, (1, 2), 3, 8, 64)])
     choice = gemm_choice.measured(NEW, table(), H200)
     assert (choice.tile.split, choice.post, choice.cleared) == (3, "reduce", False)
 
 
+@pytest.mark.usefixtures("_unsure")
 def test_products_with_a_bias_get_a_proposal_that_was_seen_with_one(monkeypatch):
     biased = replace(NEW, op=problems.BIAS)
     menu_entry = next(iter(neighbours.menu(biased, table())))

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from operator import mul
 
 import numpy as np
 import pytest
@@ -55,6 +56,15 @@ def likeliest_candidates(problem):
     return some[order], np.maximum(likely[order], learned.UNLIKELIEST), inputs
 
 
+def shared(problem, m, n, cluster_m, cluster_n, split):
+    """What all SMs load and store together, in steps of blocks of 128 x 128 on each."""
+    down, across = -(-problem.m // m), -(-problem.n // n)
+    loads = (down / cluster_m * problem.n + across / cluster_n * problem.m) * problem.k
+    once = problem.m * problem.k + problem.n * problem.k + problem.m * problem.n
+    sums = split * problem.m * problem.n if split > 1 else 0
+    return [problem.batch * elements / (256 * 64 * 132) for elements in (loads, once, sums)]
+
+
 def judge_values(problem):
     """Return the judge's values of the candidates that the sieve leaves, one candidate and one number at a time."""
     group, net = group_of(problem), group_of(problem).net
@@ -65,19 +75,26 @@ def judge_values(problem):
         if group.nameless[candidate]:
             own = fitted(Recipe.of(group.recipes[candidate]), problem, H200.sms)
             shapes = shapes._replace(m=np.array([own.m], np.float32), n=np.array([own.n], np.float32))
-        rows.append((weighing.tile_features(np, keys, shapes)[0, 0], weighing.work(np, keys, shapes)[0, 0]))
+        rows.append((weighing.tile_features(np, keys, shapes)[0, 0], weighing.work(np, keys, shapes)[0, 0], shapes))
     times = []
-    for candidate, (_, work) in zip(some.tolist(), rows, strict=True):
-        cost = [math.exp(value) for value in net["cost"][group.kernel[candidate]].tolist()]
+    for candidate, (_, work, shapes) in zip(some.tolist(), rows, strict=True):
+        prices = np.exp(net["cost"][group.kernel[candidate]]).reshape(learned.COST_WAYS, weighing.PRICES).tolist()
         *repeats, steps = work.tolist()
-        once = [steps * cost[2 * way] + 4 * (way + 1) * cost[2 * way + 1] for way in range(learned.COST_WAYS)]
-        times.append([math.log(one) + math.log(repeat) for one in once for repeat in repeats])
+        also = shared(problem, *(float(values[0]) for values in shapes[:5]))
+        times.append(
+            [
+                math.log(repeat * (steps * step + 4 * start) + sum(map(mul, also, others)))
+                for step, start, *others in prices
+                for repeat in repeats
+            ]
+        )
     trunk = np.maximum(layer(net, "trunk1", np.maximum(layer(net, "trunk0", whole), 0)), 0)
     worths = []
-    for candidate, (features, _), time, prior in zip(some.tolist(), rows, times, likely.tolist(), strict=True):
+    for candidate, (features, *_), time, prior in zip(some.tolist(), rows, times, likely.tolist(), strict=True):
         inputs = ((features - net["tile_mean"]) / net["tile_width"]).tolist()
-        inputs += [min(features[i] - min(other[i] for other, _ in rows), learned.FARTHEST) for i in weighing.COSTS]
-        inputs += [min(value - min(o[i] for o in times), learned.FARTHEST) for i, value in enumerate(time)]
+        inputs += [min(features[i] - min(other[i] for other, *_ in rows), learned.FARTHEST) for i in weighing.COSTS]
+        above = [min(value - min(o[i] for o in times), learned.FARTHEST) for i, value in enumerate(time)]
+        inputs += [*above, *(math.sqrt(value + learned.NEAREST) for value in above)]
         inputs += [prior / learned.PRIOR_UNIT, (prior - max(likely)) / learned.PRIOR_UNIT]
         kernel = net["of_kernel"][group.kernel[candidate]]
         first = layer(net, "tile", inputs) * (1 + layer(net, "scale", kernel)) + layer(net, "shift", kernel)
@@ -92,13 +109,14 @@ def test_the_candidate_of_the_largest_worth_among_those_that_the_sieve_leaves_is
     some, worths = judge_values(problem)
     recipes = group_of(problem).recipes
     close = [i for i, value in zip(some.tolist(), worths, strict=True) if value > max(worths) - 0.01]
-    chosen = learned.choose(problem, nets(), H200.sms)
+    chosen, lead = learned.choose(problem, nets(), H200.sms)
+    assert lead == pytest.approx(np.diff(np.sort(worths)[-2:])[0], abs=0.01)
     assert chosen in [fitted(Recipe.of(recipes[i]), problem, H200.sms) for i in close]
 
 
 @pytest.mark.parametrize("problem", UNSEEN)
 def test_the_chosen_kernel_is_the_launched_one(problem):
-    chosen = learned.choose(problem, nets(), H200.sms)
+    chosen = learned.choose(problem, nets(), H200.sms).recipe
     assert chosen == fitted(chosen, problem, H200.sms)
 
 
@@ -108,26 +126,6 @@ def test_a_matrix_to_add_changes_no_kernel():
     assert learned.choose(UNSEEN[-1], nets(), H200.sms) == learned.choose(plain, nets(), H200.sms)
     batches = Problem(problems.BATCHES_AND_MATRIX, problems.TF32, 0, 0, 96, 77, 64, 76)
     assert batches.twin == UNSEEN[2]
-
-
-def test_near_entries_vote_by_their_distance_for_what_they_would_get_here():
-    problem, recipes = UNSEEN[1], group_of(UNSEEN[1]).recipes
-    near = learned.Near(recipes[[5, 5, 9]], np.array([0.0, 0.1, 0.4]))
-    weight = [0.1**-2, 0.2**-2, 0.5**-2]
-    share = learned.votes(np.array([problem.key]), near, recipes[[9, 5]])
-    assert share == pytest.approx([weight[2] / sum(weight), sum(weight[:2]) / sum(weight)])
-
-
-def test_votes_are_added_to_the_worth_of_a_candidate():
-    problem = UNSEEN[0]
-    some, worths = judge_values(problem)
-    second = int(some[np.argsort(worths)[-2]])
-    recipes = group_of(problem).recipes[[second]]
-    lead = np.sort(worths)[-1] - np.sort(worths)[-2]
-    chosen = learned.choose(problem, nets(), H200.sms, learned.Near(recipes, np.zeros(1)))
-    wins = lead < learned.VOTE * math.log((1 + learned.NO_VOTE) / learned.NO_VOTE)
-    assert (chosen == fitted(Recipe.of(recipes[0]), problem, H200.sms)) == wins
-    assert chosen != learned.choose(problem, nets(), H200.sms) or not wins
 
 
 def test_types_and_categories_without_nets_are_not_decided():
