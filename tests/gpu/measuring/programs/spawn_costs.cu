@@ -210,7 +210,7 @@ int main(int count, char** arguments) {
     CHECK(cudaDeviceSetLimit(cudaLimitStackSize, STACK_BYTES));
 #ifdef DECISIONS
     for (const auto& [rule, items] :
-         {std::pair(spawn::CONTROLLED, 32), std::pair(spawn::CONTROLLED, 64), std::pair(spawn::BY_WARP, 64)})
+         {std::pair(spawn::SPAWN, 32), std::pair(spawn::SPAWN, 64), std::pair(spawn::BY_WARP, 64)})
         for (const int warps : {64, 128, 256, 512, 1024, 2048, 4096}) decisions(rule, warps, items, repeats);
     for (const bool add : {false, true})
         for (const int warps : {1, 8, 132, 528, 1056, 2112, 4224}) reads(warps, add, std::min(repeats, 3));

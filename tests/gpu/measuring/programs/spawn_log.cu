@@ -17,7 +17,7 @@ constexpr int WINDOW_LOG2 = 16, LEAST = 32, UNTRIED = 1024;
 
 Control control_of(spawn::Rule rule, const Work& work, spawn::Costs costs) {
     Control control = {};
-    control.rule = rule, control.threshold = work.threshold, control.least = rule < spawn::CONTROLLED ? 1 : LEAST;
+    control.rule = rule, control.threshold = work.threshold, control.least = rule < spawn::SPAWN ? 1 : LEAST;
     control.costs = costs, control.window_log2 = WINDOW_LOG2, control.untried = UNTRIED;
     return control;
 }
@@ -58,7 +58,7 @@ int main(int count, char** arguments) {
     Buffer<spawn_log::Site> sites(MOST);
     for (const Work& work : works_of(std::atoi(arguments[2]))) {
         if (std::find(arguments + 5, arguments + count, work.name) == arguments + count) continue;
-        for (const auto& [name, rule] : {std::pair("spawn", spawn::CONTROLLED), std::pair("warp", spawn::BY_WARP)}) {
+        for (const auto& [name, rule] : {std::pair("spawn", spawn::SPAWN), std::pair("warp", spawn::BY_WARP)}) {
             std::vector<spawn_log::Site> all;
             Control outcome;
             const double us = logged_us(work, control_of(rule, work, costs), sites.at, all, outcome);

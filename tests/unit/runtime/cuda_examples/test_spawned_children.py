@@ -36,7 +36,7 @@ int worth(float first, float another, float ended, float lived, float over, int 
 }
 Control* fresh(int window_log2) {
     Control* control = new Control();
-    control->rule = CONTROLLED, control->window_log2 = window_log2, emulated::now = 0;
+    control->rule = SPAWN, control->window_log2 = window_log2, emulated::now = 0;
     return control;
 }
 void end_at(Control* control, unsigned long long begin, unsigned long long now) {

@@ -222,7 +222,7 @@ int main(int count, char** arguments) {
             {"flat", control_of(spawn::FLAT, 0, 1, costs, window_log2)},
             {"always", control_of(spawn::ALWAYS, 0, 1, costs, window_log2)},
             {"threshold", control_of(spawn::THRESHOLD, work.threshold, 1, costs, window_log2)},
-            {"spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried)},
+            {"spawn", control_of(spawn::SPAWN, 0, least, costs, window_log2, untried)},
             {"warp", control_of(spawn::BY_WARP, 0, least, costs, window_log2)},
         };
         std::string problems = repeats_of(work, trials, repeats, flat_once);

@@ -43,7 +43,7 @@ struct Unnoted {
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-enum Rule { FLAT, ALWAYS, THRESHOLD, CONTROLLED, BY_WARP };
+enum Rule { FLAT, ALWAYS, THRESHOLD, SPAWN, BY_WARP };
 
 constexpr int CHILD_THREADS = 32;
 constexpr int WINDOWS = 8;  // ring of windows; the last complete one is read
@@ -58,11 +58,11 @@ struct Costs {
 // In global memory. At first all members are zero but the first four.
 struct Control {
     Rule rule;
-    int threshold;  // least items with which THRESHOLD launches; CONTROLLED never launches fewer than `least`
+    int threshold;  // least items with which THRESHOLD launches; SPAWN never launches fewer than `least`
     int least;
     Costs costs;
     u32 window_log2;  // log2 of the nanoseconds of a window
-    int untried;  // most child blocks that CONTROLLED launches before one has ended
+    int untried;  // most child blocks that SPAWN launches before one has ended
     int waiting;  // child blocks that were launched and have not ended
     // number of sites: children, own work, and own work because too many launches were pending
     u32 launched, kept, refused;
