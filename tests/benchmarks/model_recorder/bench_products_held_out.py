@@ -26,7 +26,7 @@ from tileprof import devices
 from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import recipe_of, time_ns
 from tileprof.record.model.tile_model import Operand
-from tileprof.record.model.tiles.products import gemm_choice, library_heuristic
+from tileprof.record.model.tiles.products import gemm_kernel_choice, library_heuristic
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.problem import BF16, FP8, FP16, FP32, TF32, Problem
 
@@ -77,14 +77,14 @@ def judge(cases, device, *, rules, with_times):
     for problem, row, without in cases:
         shape, _, total = real(row)
         table = None if rules else tables.table("products", device)
-        choice = gemm_choice.measured(problem, table, device, exact=not without) if table is not None else None
+        choice = gemm_kernel_choice.measured(problem, table, device, exact=not without) if table is not None else None
         if choice is None:
             dtype, size = DTYPES[problem.dtype]
             rate = (
                 "tf32" if problem.dtype == TF32 else {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
             )
             facts = {"itemsize": size, "out_itemsize": size, "rate": rate, "device": device}
-            choice = gemm_choice.choose(None, (problem.m, problem.n, problem.k), problem.batch, **facts)
+            choice = gemm_kernel_choice.choose(None, (problem.m, problem.n, problem.k), problem.batch, **facts)
         error = None
         if with_times:
             ns = choice.main_ns + choice.rest_ns if choice.main_ns else by_recorder(problem, device)[1]

@@ -18,7 +18,7 @@ from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.overrides import dictated
 from tileprof.record.model.tiles.foundations.sketch import binding
-from tileprof.record.model.tiles.products.gemm_tile_choice import rate_of
+from tileprof.record.model.tiles.products.gemm_tile_rule import rate_of
 from tileprof.record.model.tiles.products.main_loop import CHUNKS
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
 from tileprof.trace.footprint import ATOMIC, READ, Boxes, Footprint

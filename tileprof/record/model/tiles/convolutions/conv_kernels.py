@@ -25,7 +25,7 @@ from tileprof.arrays.ragged import ragged
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import binding
-from tileprof.record.model.tiles.products import gemm_tile_choice
+from tileprof.record.model.tiles.products import gemm_tile_rule
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
 from tileprof.record.model.tiles.products.split_k import (
     memory_order,
@@ -95,9 +95,9 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
     per_group = window.channels
     if window.groups > 1 and per_group[0 if window.transposed else 1] == 1:
         return [direct_kernel(window, device, f"depthwise_{name}")]
-    rate = gemm_tile_choice.rate_of(window.source.dtype, device, tf32=True)
+    rate = gemm_tile_rule.rate_of(window.source.dtype, device, tf32=True)
     sizes = (int(np.prod(window.pixels)), per_group[0], per_group[1] * window.taps)
-    tile = gemm_tile_choice.choose(
+    tile = gemm_tile_rule.choose(
         "conv",
         sizes,
         window.groups,
@@ -117,7 +117,7 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
 
 def main_kernel(
     window: Window,
-    tile: gemm_tile_choice.Tile,
+    tile: gemm_tile_rule.Tile,
     name: str,
     rate: str,
     *,
@@ -247,7 +247,7 @@ def _gather(
     return parts[0] if len(parts) == 1 else regions.by_tile(Boxes.concat(parts))
 
 
-def _weight_reads(window: Window, tile: gemm_tile_choice.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
+def _weight_reads(window: Window, tile: gemm_tile_rule.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
     results, sources = window.channels
     channel_tiles = -(-results // tile.n)
     splits, chunks = loop.start.shape
@@ -277,7 +277,7 @@ def _results(
     operand: Operand,
     slot: int,
     mode: int,
-    tile: gemm_tile_choice.Tile,
+    tile: gemm_tile_rule.Tile,
     pixels: _Pixels,
     block: NDArray[np.int32],
     first: float,
@@ -352,7 +352,7 @@ def _direct(window: Window, device: Device, name: str, rectangles: tuple[I64, I6
     if window.bias is not None:
         parts.append(regions.boxes(window.bias, 3, READ, row, start[:, 1:2], stop[:, 1:2], first=0, last=1))
         slots.append(window.bias)
-    rate = gemm_tile_choice.rate_of(window.source.dtype, device)
+    rate = gemm_tile_rule.rate_of(window.source.dtype, device)
     return Kernel(
         name, Footprint(row_of_blocks(blocks), Boxes.concat(parts)), tuple(slots), (blocks, 1, 1),
         (DIRECT_THREADS, 1, 1),

@@ -17,7 +17,7 @@ from tileprof.arrays import I64
 from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import binding
-from tileprof.record.model.tiles.products import gemm_tile_choice
+from tileprof.record.model.tiles.products import gemm_tile_rule
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
 from tileprof.record.model.tiles.products.split_k import one_slice, partial_sums, reduce_kernel, workspace
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
@@ -59,9 +59,9 @@ def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
     if problem.weight.numel == 0:
         return []
     lines, line = problem.small.shape[0] * problem.small.shape[2], int(np.prod(problem.small.shape[3:]))
-    rate = gemm_tile_choice.rate_of(problem.small.dtype, device, tf32=True)
+    rate = gemm_tile_rule.rate_of(problem.small.dtype, device, tf32=True)
     sizes = (problem.rows, int(np.prod(problem.columns)), lines * line)
-    tile = gemm_tile_choice.choose(
+    tile = gemm_tile_rule.choose(
         "conv", sizes, problem.groups, itemsize=problem.small.itemsize, out_itemsize=problem.weight.itemsize,
         rate=rate, device=device,
     )  # fmt: skip
@@ -72,7 +72,7 @@ def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
     return [main] if tile.split == 1 else [main, reduce_kernel(problem.weight, tile.split)]
 
 
-def main_kernel(problem: WeightGradient, tile: gemm_tile_choice.Tile, name: str, rate: str, *, partial: bool) -> Kernel:
+def main_kernel(problem: WeightGradient, tile: gemm_tile_rule.Tile, name: str, rate: str, *, partial: bool) -> Kernel:
     """Model the product in tiles of the weight's rows by columns; ``partial``: its slices go to a workspace."""
     lines, line = problem.small.shape[0] * problem.small.shape[2], int(np.prod(problem.small.shape[3:]))
     columns = int(np.prod(problem.columns))
@@ -99,7 +99,7 @@ def main_kernel(problem: WeightGradient, tile: gemm_tile_choice.Tile, name: str,
     )  # fmt: skip
 
 
-def _small_reads(problem: WeightGradient, tile: gemm_tile_choice.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
+def _small_reads(problem: WeightGradient, tile: gemm_tile_rule.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
     """Return rows of the product: channels of ``small``, line by line."""
     row_tiles = -(-problem.rows // tile.m)
     depth = _runs_of_lines(problem, loop)
@@ -118,7 +118,7 @@ def _small_reads(problem: WeightGradient, tile: gemm_tile_choice.Tile, loop: Loo
     return regions.repeat(unique, block[:, 2].astype(np.int64) * row_tiles + block[:, 0], np.arange(len(block)))
 
 
-def _large_reads(problem: WeightGradient, tile: gemm_tile_choice.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
+def _large_reads(problem: WeightGradient, tile: gemm_tile_rule.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
     """Return columns of the product: channels of ``large``, at the positions that the columns' taps touch from the
     lines.
     """
@@ -185,7 +185,7 @@ def _touched_positions(axis: Axis, lo: I64, hi: I64, begin: I64, end: I64) -> It
 
 
 def _writes(
-    problem: WeightGradient, target: Operand, tile: gemm_tile_choice.Tile, block: NDArray[np.int32], first: float
+    problem: WeightGradient, target: Operand, tile: gemm_tile_rule.Tile, block: NDArray[np.int32], first: float
 ) -> Boxes:
     total = int(np.prod(problem.columns))
     lo = block[:, 1] * np.int64(tile.n)

@@ -33,7 +33,7 @@ from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layo
 from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns, work_s
 from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
-from tileprof.record.model.tiles.products import gemm_choice
+from tileprof.record.model.tiles.products import gemm_kernel_choice
 from tileprof.record.model.tiles.products import problem as products
 from tileprof.trace.sources import ShapeSource
 
@@ -146,7 +146,7 @@ def product_choice(key: tuple[int, ...], device: Device) -> learned.Product | No
     """Return what the table of products has for a call that is a product; None for other calls."""
     problem = as_product(key)
     table = tables.table("products", device) if problem is not None else None
-    choice = gemm_choice.measured(problem, table, device) if problem is not None and table is not None else None
+    choice = gemm_kernel_choice.measured(problem, table, device) if problem is not None and table is not None else None
     if choice is None:
         return None
     tile = choice.tile

@@ -42,7 +42,7 @@ from tileprof.record.model.tiles.convolutions.problem import (
 )
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
-from tileprof.record.model.tiles.products import gemm_tile_choice
+from tileprof.record.model.tiles.products import gemm_tile_rule
 from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.trace.sources import TimeSource
@@ -235,8 +235,8 @@ def _product(
     problem = call.problem
     placement = problem.placement(launch, kernel)
     split = placement.split if reductions else placement.segments
-    tile = gemm_tile_choice.Tile(placement.rows, placement.columns, kernel.tile[2], split, 1, 1, 32, 0)
-    rate = gemm_tile_choice.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
+    tile = gemm_tile_rule.Tile(placement.rows, placement.columns, kernel.tile[2], split, 1, 1, 32, 0)
+    rate = gemm_tile_rule.rate_of(problem.out.dtype, call.device, tf32=problem.tf32)
     if isinstance(problem.shape, Window):
         window = replace(problem.shape, out=target, source=call.inputs[0], weight=call.inputs[1], bias=None)
         tile = replace(tile, split=max(1, min(split, -(-window.channels[1] // tile.k))))
@@ -328,7 +328,7 @@ def _weight_elements(call: _Call, target: Operand) -> list[Kernel]:
     gradient = call.problem.shape
     assert isinstance(gradient, WeightGradient)
     gradient = replace(gradient, weight=target, small=call.inputs[0], large=call.inputs[1])
-    tile = gemm_tile_choice.Tile(1, 1, 1, 1, 1, 1, 32, 0)
+    tile = gemm_tile_rule.Tile(1, 1, 1, 1, 1, 1, 32, 0)
     main = conv_weight_kernels.main_kernel(gradient, tile, "weights", "fp32", partial=False)
     return [replace(main, grid=(main.footprint.tiles, 1, 1))]
 

@@ -8,7 +8,7 @@ One override is one word (``--tile`` takes several)::
     attention=128x64                               query rows x key rows
 
 ``split`` is split-k, ``stages`` the depth of the shared-memory pipeline, ``threads`` and ``registers`` (a thread) what
-occupancy follows from; what is not given follows the rule (`tileprof.record.model.tiles.products.gemm_tile_choice`).
+occupancy follows from; what is not given follows the rule (`tileprof.record.model.tiles.products.gemm_tile_rule`).
 The most specific override wins, then the last one. Overrides are constant while a program is recorded:
 the recorder models calls of equal layout once.
 """

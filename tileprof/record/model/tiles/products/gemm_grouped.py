@@ -19,7 +19,7 @@ from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.foundations import overrides, regions
 from tileprof.record.model.tiles.foundations.index_values import recorded_values
 from tileprof.record.model.tiles.foundations.sketch import Sketch, binding, scratch
-from tileprof.record.model.tiles.products import gemm_choice, gemm_tile_choice
+from tileprof.record.model.tiles.products import gemm_kernel_choice, gemm_tile_rule
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.record.model.tiles.products.main_loop import chunks_for, flops, raster
@@ -70,7 +70,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ranges = {"m": (0 * m, m), "n": (0 * n, n), "k": (0 * k, k)}
     grouped = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}[len(a.shape), len(b.shape)]
     ranges[grouped] = edges[:-1], edges[1:]
-    rate = gemm_tile_choice.rate_of(a.dtype, device)
+    rate = gemm_tile_rule.rate_of(a.dtype, device)
     mean = tuple(max(1, int(np.mean(high - low))) for low, high in ranges.values())
     tile = _tile(call, (mean[0], mean[1], mean[2]), len(sizes), rate, device)
     items = _items(ranges, tile)
@@ -102,7 +102,7 @@ def _with_times(launched: list[Kernel], a: Operand, b: Operand, groups: int, dev
     table = tables.table("products", device)
     first = replace(a, shape=(groups, *a.shape), strides=(0, *a.strides))
     problem = Problem.of(problems.GROUPED, first, b)
-    choice = gemm_choice.measured(problem, table, device) if problem and table and groups else None
+    choice = gemm_kernel_choice.measured(problem, table, device) if problem and table and groups else None
     if choice is None or not choice.main_ns:
         return launched
     total = choice.main_ns + choice.rest_ns
@@ -115,14 +115,14 @@ def _prepares(a: Operand, device: Device) -> bool:
     return a.dtype == "bfloat16" and device.architecture.startswith("sm_90")
 
 
-def _tile(call: Call, mean: tuple[int, int, int], groups: int, rate: str, device: Device) -> gemm_tile_choice.Tile:
+def _tile(call: Call, mean: tuple[int, int, int], groups: int, rate: str, device: Device) -> gemm_tile_rule.Tile:
     a, b, d = call["self"], call["mat2"], call.outputs[0]
     if _prepares(a, device) and overrides.dictated("gemm", mean) is None:
         rows = a.shape[-2] // (groups if (len(a.shape), len(b.shape)) == (2, 3) else 1)
         columns = b.shape[-1] // (groups if (len(a.shape), len(b.shape)) == (3, 2) else 1)
         shape = _SMALL if min(rows, columns) <= _SMALL_SIDE else _LARGE
-        return gemm_tile_choice.make_tile(*shape, itemsize=a.itemsize, rate=rate, device=device, threads=_THREADS)
-    return gemm_tile_choice.choose(
+        return gemm_tile_rule.make_tile(*shape, itemsize=a.itemsize, rate=rate, device=device, threads=_THREADS)
+    return gemm_tile_rule.choose(
         "gemm", mean, groups, itemsize=a.itemsize, out_itemsize=d.itemsize, rate=rate, device=device
     )
 
@@ -140,7 +140,7 @@ def _preparation(ends: Operand, prepared: Operand, groups: int) -> Kernel:
     return sketch.kernel("prepare_grouped_gemm_data", threads=groups)
 
 
-def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tile_choice.Tile) -> _Items:
+def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tile_rule.Tile) -> _Items:
     """Return the tiles of all groups; an empty group has none, except along k, where its results are zeros."""
     (m0, m1), (n0, n1), (k0, k1) = ranges["m"], ranges["n"], ranges["k"]
     grids = [raster(x, y, 1) for x, y in zip(-(-(m1 - m0) // tile.m), -(-(n1 - n0) // tile.n), strict=True)]
@@ -155,7 +155,7 @@ def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tile_choice.Tile) -> _
     )
 
 
-def _boxes(call: Call, items: _Items, tile: gemm_tile_choice.Tile, groups: Operand) -> Boxes:
+def _boxes(call: Call, items: _Items, tile: gemm_tile_rule.Tile, groups: Operand) -> Boxes:
     a, b, d = call["self"], call["mat2"], call.outputs[0]
     items_count = len(items.group)
     depth = items.k[1] - items.k[0]

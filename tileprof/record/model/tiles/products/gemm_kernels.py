@@ -21,7 +21,7 @@ from tileprof.record.model import tables
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import Sketch, scratch
-from tileprof.record.model.tiles.products import dispatch, gemm_choice, gemm_tile_choice
+from tileprof.record.model.tiles.products import dispatch, gemm_kernel_choice, gemm_tile_rule
 from tileprof.record.model.tiles.products.dispatch import Dispatch
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
 from tileprof.record.model.tiles.products.problem import Problem
@@ -84,14 +84,14 @@ def kernels(
     batch = product.d.shape[0]
     if 0 in (m, n, batch):
         return []
-    rate = gemm_tile_choice.rate_of(product.a.dtype, device, tf32=tf32)
+    rate = gemm_tile_rule.rate_of(product.a.dtype, device, tf32=tf32)
     problem = None if op is None or k == 0 else Problem.of(op, product.a, product.b, tf32=rate == "tf32")
-    choice = gemm_choice.choose(
+    choice = gemm_kernel_choice.choose(
         problem, (m, n, k), batch, itemsize=product.a.itemsize, out_itemsize=product.d.itemsize, rate=rate,
         device=device,
     )  # fmt: skip
     tile = replace(choice.tile, split=max(1, min(choice.tile.split, -(-k // choice.tile.k))))
-    post = choice.post or ("tiles" if rate in gemm_tile_choice.SIMT else "runs")
+    post = choice.post or ("tiles" if rate in gemm_tile_rule.SIMT else "runs")
     if tile.split == 1 and post != "epilogue":
         post = "none"
     if post == "epilogue":  # of a kernel whose name tells no tile, which has whole warps
@@ -137,7 +137,7 @@ def _with_counter(main: Kernel) -> list[Kernel]:
     return [clear.kernel("memset", threads=1), replace(main, footprint=footprint, operands=operands)]
 
 
-def _with_times(launched: list[Kernel], choice: gemm_choice.Choice) -> list[Kernel]:
+def _with_times(launched: list[Kernel], choice: gemm_kernel_choice.Choice) -> list[Kernel]:
     """Give the measured times to the launches: the main one its own, those beside it the rest in equal parts."""
     if choice.main_ns <= 0:
         return launched
@@ -202,7 +202,7 @@ def _by_turns(operand: Operand, dim: int, splits: int, piece: int) -> Operand:
 
 
 def squares(
-    operand: Operand, slot: int, mode: int, tile: gemm_tile_choice.Tile, block: NDArray[np.int32], *, first: float
+    operand: Operand, slot: int, mode: int, tile: gemm_tile_rule.Tile, block: NDArray[np.int32], *, first: float
 ) -> Boxes:
     """Return each tile's own rectangle of a ``[slices, batch, m, n]`` operand, at the end of its life."""
     slices, batches = np.divmod(block[:, 2], operand.shape[1])
@@ -211,7 +211,7 @@ def squares(
     return regions.boxes(operand, slot, mode, np.arange(len(block)), start, stop, first=first, last=1.0)
 
 
-def _dispatch(product: Product, tile: gemm_tile_choice.Tile, kind: str, device: Device) -> Dispatch:
+def _dispatch(product: Product, tile: gemm_tile_rule.Tile, kind: str, device: Device) -> Dispatch:
     """Return the blocks of the main kernel, as the library of this kind of kernels launches them."""
     m, n, _ = product.sizes
     tiles = (-(-m // tile.rows), -(-n // tile.columns), tile.split * product.d.shape[0])
@@ -221,7 +221,7 @@ def _dispatch(product: Product, tile: gemm_tile_choice.Tile, kind: str, device: 
 
 
 def _main_kernel(
-    product: Product, tile: gemm_tile_choice.Tile, name: str, rate: str, post: str, order: Dispatch
+    product: Product, tile: gemm_tile_rule.Tile, name: str, rate: str, post: str, order: Dispatch
 ) -> Kernel:
     m, n, k = product.sizes
     batch = product.d.shape[0]
@@ -282,7 +282,7 @@ def _by_results(
     grid = (-(-n // sizes[1]), -(-m // sizes[0]), batch)
     block = np.array(list(np.ndindex(*grid[::-1])), np.int32)[:, ::-1]
     cells = block[:, (1, 0, 2)]
-    own = gemm_tile_choice.Tile(*sizes, 1, 1, 1, THREADS, 32, 0)
+    own = gemm_tile_rule.Tile(*sizes, 1, 1, 1, THREADS, 32, 0)
     parts = [squares(one_slice(results), 0, mode, own, cells, first=0.0) for mode in modes]
     parts += [squares(one_slice(o), slot, READ, own, cells, first=0.0) for slot, o in enumerate(reads, start=1)]
     return Kernel(
@@ -290,7 +290,7 @@ def _by_results(
     )
 
 
-def _reduction_by_tiles(product: Product, tile: gemm_tile_choice.Tile) -> Kernel:
+def _reduction_by_tiles(product: Product, tile: gemm_tile_rule.Tile) -> Kernel:
     """Adds the slices square by square, in the main kernel's tiles: so cuBLAS's kernels without tensor cores do
     (recorded).
     """
@@ -313,7 +313,7 @@ def _epilogue_reads(product: Product) -> Sequence[Operand]:
     return (*((product.c,) if product.c else ()), *product.scales)
 
 
-def _label(product: Product, tile: gemm_tile_choice.Tile) -> str:
+def _label(product: Product, tile: gemm_tile_rule.Tile) -> str:
     """Return tile, pipeline and layouts, as in 128x256x64_4_nt: n where rows of a matrix lie contiguously."""
     layouts = "".join("n" if o.strides[2] == 1 or o.shape[2] == 1 else "t" for o in (product.a, product.b))
     cluster = "_cluster{}x{}".format(*tile.cluster) if tile.rows * tile.columns > tile.m * tile.n else ""

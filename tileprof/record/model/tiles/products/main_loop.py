@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tileprof.record.model.tiles.products.gemm_tile_choice import Tile
+    from tileprof.record.model.tiles.products.gemm_tile_rule import Tile
 
 CHUNKS = 8
 """The most steps of the main loop that are distinguished."""

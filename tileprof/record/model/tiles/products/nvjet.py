@@ -14,7 +14,7 @@ no more than fifteen clusters of eight run at once on 132 SMs (GPCs have 16 or 1
 the rule gives the blocks and clusters of all six products recorded on an H200 (driver 580, CUDA 13.0) and the area that
 a cluster of a seventh, which was probed before, was seen to write
 (`tests/unit/record/model/tiles/products/test_nvjet.py` lists them). Products that do not fit at once, and deep ones,
-for which split-k pays, are left to `gemm_tile_choice`: none was recorded.
+for which split-k pays, are left to `gemm_tile_rule`: none was recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from tileprof.record.model.tiles.products.gemm_tile_choice import Tile
+from tileprof.record.model.tiles.products.gemm_tile_rule import Tile
 
 if TYPE_CHECKING:
     from tileprof.devices import Device

@@ -22,7 +22,7 @@ from tileprof.devices import get, occupancy
 from tileprof.errors import UserError
 from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
-from tileprof.record.model.tiles.products import gemm_choice, gemm_tile_choice
+from tileprof.record.model.tiles.products import gemm_kernel_choice, gemm_tile_rule
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 from tileprof.trace.sources import ShapeSource
@@ -401,9 +401,9 @@ def test_products_with_columns_of_both_take_the_tiles_of_rows_and_columns():
 
 
 def test_a_product_with_an_epilogue_of_its_own_adds_to_zeros(monkeypatch):
-    tile = gemm_tile_choice.Tile(30, 31, 64, 4, 1, 256, 32, 0)
-    choice = gemm_choice.Choice(tile, ShapeSource.TABLE, cleared=True, post="epilogue", kind="other")
-    monkeypatch.setattr(gemm_choice, "choose", lambda *_, **__: choice)
+    tile = gemm_tile_rule.Tile(30, 31, 64, 4, 1, 256, 32, 0)
+    choice = gemm_kernel_choice.Choice(tile, ShapeSource.TABLE, cleared=True, post="epilogue", kind="other")
+    monkeypatch.setattr(gemm_kernel_choice, "choose", lambda *_, **__: choice)
     call = call_of("aten::addmm", torch.zeros(364), torch.zeros(150, 1024), torch.zeros(1024, 364))
     clear, zero, main, epilogue = run_model(call, H200)
     assert [clear.name, zero.name, epilogue.name] == ["memset", "gemm_zero", "gemm_epilogue"]

@@ -13,7 +13,7 @@ from tileprof.record.model import duration, tables
 from tileprof.record.model.tables.product_entries import recipe_of, time_code, time_ns
 from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.foundations import overrides
-from tileprof.record.model.tiles.products import gemm_choice, library_heuristic, neighbours
+from tileprof.record.model.tiles.products import gemm_kernel_choice, library_heuristic, neighbours
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
 from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
@@ -35,7 +35,7 @@ def _no_library(monkeypatch):
 @pytest.fixture
 def _unsure(monkeypatch):
     """No choice of the nets counts as known."""
-    monkeypatch.setattr(gemm_choice.learned, "SURE_OF_NVJET", 1e4)
+    monkeypatch.setattr(gemm_kernel_choice.learned, "SURE_OF_NVJET", 1e4)
     monkeypatch.setattr(table(), "derived", {})
 
 
@@ -65,7 +65,7 @@ def test_a_product_that_was_measured_gets_its_kernels_and_its_time():
     known_table = table()
     for row in entries(50, lambda keys: keys[:, 0] <= problems.BATCHES):
         problem, recipe = Problem(*known_table.keys[row].tolist()), recipe_of(known_table, row)
-        choice = gemm_choice.measured(problem, known_table, H200)
+        choice = gemm_kernel_choice.measured(problem, known_table, H200)
         assert (choice.source, choice.time_source) == (ShapeSource.TABLE, TimeSource.CALIBRATED)
         assert shape(choice) == (recipe.m, recipe.n, *recipe.cluster, recipe.split)
         assert choice.main_ns == time_ns(int(known_table.columns["main_time"][row])) > 0
@@ -76,7 +76,7 @@ def test_an_answer_of_the_library_gets_a_time_of_launches_near_it():
     answered = np.flatnonzero((known_table.keys[:, 0] == problems.PLAIN) & (known_table.columns["main_time"] == 0))
     for row in np.random.default_rng(0).choice(answered, 20, replace=False).tolist():
         problem = Problem(*known_table.keys[row].tolist())
-        choice = gemm_choice.measured(problem, known_table, H200)
+        choice = gemm_kernel_choice.measured(problem, known_table, H200)
         assert (choice.source, choice.time_source) == (ShapeSource.TABLE, TimeSource.INTERPOLATED)
         assert choice.main_ns + choice.rest_ns == pytest.approx(
             neighbours.times(problem, known_table, fitted(recipe_of(known_table, row), problem, H200.sms))
@@ -89,7 +89,7 @@ def test_most_omitted_entries_are_predicted_by_near_entries():
     right, errors = 0, []
     for row in rows:
         recipe = recipe_of(known_table, row)
-        choice = gemm_choice.measured(Problem(*known_table.keys[row].tolist()), known_table, H200, exact=False)
+        choice = gemm_kernel_choice.measured(Problem(*known_table.keys[row].tolist()), known_table, H200, exact=False)
         assert (choice.source, choice.time_source) == (ShapeSource.LEARNED, TimeSource.INTERPOLATED)
         right += shape(choice) == (recipe.m, recipe.n, *recipe.cluster, recipe.split)
         real = sum(time_ns(int(known_table.columns[name][row])) for name in ("main_time", "rest_time"))
@@ -150,8 +150,8 @@ def _measured_sizes():
 
 def test_without_trees_the_nearest_entry_counts(monkeypatch):
     products, near = table(), neighbours.nearest(NEW, table(), 1)[0]
-    monkeypatch.setattr(gemm_choice.tables, "table", lambda *_: None)
-    choice = gemm_choice.measured(NEW, products, H200)
+    monkeypatch.setattr(gemm_kernel_choice.tables, "table", lambda *_: None)
+    choice = gemm_kernel_choice.measured(NEW, products, H200)
     assert choice.source == ShapeSource.NEIGHBOUR
     nearest = recipe_of(products, int(near[0]))
     assert shape(choice)[:4] == (nearest.m, nearest.n, *nearest.cluster)
@@ -166,7 +166,7 @@ def test_the_library_proposes_what_no_entry_tells(monkeypatch):
     proposal = Proposal(128, 256, (2, 1), 1, 4, 64)
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [proposal])
     assert table().row(NEW.key) is None
-    choice = gemm_choice.measured(NEW, table(), H200)
+    choice = gemm_kernel_choice.measured(NEW, table(), H200)
     assert (choice.source, shape(choice)) == (ShapeSource.HEURISTIC, (128, 256, 2, 1, 1))
     assert choice.cleared, "85 clusters do not run at once on 132 SMs: a counter deals them out"
 
@@ -174,17 +174,17 @@ def test_the_library_proposes_what_no_entry_tells(monkeypatch):
 @pytest.mark.usefixtures("_unsure")
 def test_the_library_is_not_asked_where_the_nets_are_sure(monkeypatch):
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(8, 8, (1, 1), 1, 4, 64)])
-    assert gemm_choice.measured(NEW, table(), H200).source == ShapeSource.HEURISTIC
-    monkeypatch.setattr(gemm_choice.learned, "SURE_OF_NVJET", -1.0)
+    assert gemm_kernel_choice.measured(NEW, table(), H200).source == ShapeSource.HEURISTIC
+    monkeypatch.setattr(gemm_kernel_choice.learned, "SURE_OF_NVJET", -1.0)
     monkeypatch.setattr(table(), "derived", {})
-    choice = gemm_choice.measured(NEW, table(), H200)
+    choice = gemm_kernel_choice.measured(NEW, table(), H200)
     assert (choice.source, choice.kind) == (ShapeSource.LEARNED, "nvjet")
 
 
 @pytest.mark.usefixtures("_unsure")
 def test_slices_that_the_library_proposes_are_added_up(monkeypatch):
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(64, 64, (1, 2), 3, 8, 64)])
-    choice = gemm_choice.measured(NEW, table(), H200)
+    choice = gemm_kernel_choice.measured(NEW, table(), H200)
     assert (choice.tile.split, choice.post, choice.cleared) == (3, "reduce", False)
 
 
@@ -194,8 +194,8 @@ def test_products_with_a_bias_get_a_proposal_that_was_seen_with_one(monkeypatch)
     menu_entry = next(iter(neighbours.menu(biased, table())))
     unseen, known_table = Proposal(7, 7, (1, 1), 1, 4, 64), Proposal(*menu_entry[:2], tuple(menu_entry[2:]), 1, 4, 64)
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [unseen, known_table])
-    assert shape(gemm_choice.measured(biased, table(), H200)) == (*menu_entry, 1)
-    assert shape(gemm_choice.measured(NEW, table(), H200)) == (7, 7, 1, 1, 1)
+    assert shape(gemm_kernel_choice.measured(biased, table(), H200)) == (*menu_entry, 1)
+    assert shape(gemm_kernel_choice.measured(NEW, table(), H200)) == (7, 7, 1, 1, 1)
 
 
 def test_a_counter_is_cleared_before_a_kernel_that_deals_out_its_tiles():
@@ -253,7 +253,7 @@ def test_a_side_of_one_element_is_classified_by_its_strides_and_vectors_are_colu
 
 def test_blocks_of_matrix_vector_kernels_take_the_rows_of_entries_with_several_blocks():
     for m, k in ((512, 16), (640, 20)):
-        choice = gemm_choice.measured(Problem(problems.BATCHES, problems.FP32, 0, 1, 1, m, 1, k), table(), H200)
+        choice = gemm_kernel_choice.measured(Problem(problems.BATCHES, problems.FP32, 0, 1, 1, m, 1, k), table(), H200)
         assert (choice.kind, choice.tile.m, choice.tile.n) == ("gemv", 32, 1)
 
 

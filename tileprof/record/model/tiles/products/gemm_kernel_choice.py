@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import Recipe, recipe_of, time_ns
 from tileprof.record.model.tiles.foundations.overrides import dictated
-from tileprof.record.model.tiles.products import gemm_tile_choice, learned, library_heuristic, neighbours, nvjet
+from tileprof.record.model.tiles.products import gemm_tile_rule, learned, library_heuristic, neighbours, nvjet
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
-from tileprof.record.model.tiles.products.gemm_tile_choice import Tile
+from tileprof.record.model.tiles.products.gemm_tile_rule import Tile
 from tileprof.trace.sources import ShapeSource, TimeSource
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def choose(
     """
     options: dict[str, Any] = {"itemsize": itemsize, "out_itemsize": out_itemsize, "rate": rate, "device": device}
     if dictated("gemm", sizes) is not None:
-        return Choice(gemm_tile_choice.choose("gemm", sizes, batch, **options), ShapeSource.DICTATED)
+        return Choice(gemm_tile_rule.choose("gemm", sizes, batch, **options), ShapeSource.DICTATED)
     table = tables.table("products", device) if problem is not None else None
     if problem is not None and table is not None:
         choice = measured(problem, table, device) or _of_another_layout(problem, table, device)
@@ -77,7 +77,7 @@ def choose(
         proposed = _library_proposal(problem, None, device)
         if proposed is not None:
             return _of_recipe(proposed, problem, ShapeSource.HEURISTIC)
-    tile = nvjet.choose(sizes, batch, **options) or gemm_tile_choice.choose("gemm", sizes, batch, **options)
+    tile = nvjet.choose(sizes, batch, **options) or gemm_tile_rule.choose("gemm", sizes, batch, **options)
     return Choice(tile, ShapeSource.RULE)
 
 
