@@ -77,7 +77,7 @@ def test_the_faster_place_to_wait_is_taken_and_named():
     for wait_ns, time_ns, message in ((2, 26.0, "where bytes are needed"), (20, 30.0, "at entry")):
         outcome = Simulator(g).run(scheduler(f"cusync:post_ns=0,poll_ns=0,wait_ns={wait_ns}"))
         assert outcome.time_ns == time_ns
-        assert f"takes the fastest here: waits {message}." in outcome.notes[-1]
+        assert f"The fastest of its variants is shown: waits {message}." in outcome.notes[-1]
 
 
 def test_parents_that_are_needed_at_one_moment_are_one_wait():
