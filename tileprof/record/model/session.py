@@ -24,17 +24,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tileprof.errors import UserError
 from tileprof.record import capture
-from tileprof.record.model.calls import launch_plans
+from tileprof.record.model.calls import launch_plans, overload_facts
 from tileprof.record.model.calls.call_text import IN_PARTS, call_description, numbered
 from tileprof.record.model.calls.layouts import as_operands, flatten
-from tileprof.record.model.calls.overload_facts import (
-    HOST_READS,
-    Operator,
-    counts_steps,
-    describe,
-    higher_order,
-    reads_a_step,
-)
+from tileprof.record.model.calls.overload_facts import Operator
 from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
@@ -231,9 +224,11 @@ class Session:
         operator = self._operators.get(func)
         if operator is None:
             try:
-                operator = describe(func) if isinstance(func, OpOverload) else higher_order(func)
+                operator = (
+                    overload_facts.describe(func) if isinstance(func, OpOverload) else overload_facts.higher_order(func)
+                )
             except RuntimeError:  # not in the dispatcher's tables
-                operator = higher_order(func)
+                operator = overload_facts.higher_order(func)
             operator.metadata = func.namespace == "prim"
             self._operators[func] = operator
         return operator
@@ -303,11 +298,11 @@ class Session:
         strided = flatten(result, tensors, key) and strided
         places = buffers.places(tensors, len(tensors) if lifted else inputs)
         self._move(path)
-        if operator.name in HOST_READS:
-            if reads_a_step() or on_host(places):
+        if operator.name in overload_facts.HOST_READS:
+            if overload_facts.reads_a_step() or on_host(places):
                 return
             self._host_reads += not self.window.closed
-        elif operator.silent or counts_steps(operator.name):
+        elif operator.silent or overload_facts.counts_steps(operator.name):
             return
         if operator.name == _TO_COPY and on_host(places) and arguments[_DEVICE] is not None:
             self._copy_in(tensors[-1], path)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tileprof.devices import get
+from tileprof.harvest.products import product_lessons as lessons
 from tileprof.harvest.products import product_ranker as ranker
 from tileprof.harvest.products.product_cases import of_held_out_layers
 from tileprof.harvest.products.product_table import launched
@@ -33,17 +34,17 @@ def answers():
     keys = np.array([[0, BF16, 0, 1, 1, m, n, k] for m, n, k in product(sizes, sizes, (256, 1024, 8192))], np.int32)
     small = (keys[:, 5] * keys[:, 6] <= 65536) & (keys[:, 7] == 8192)
     place = np.where(small, 2, np.where(keys[:, 5] > keys[:, 6], 0, 1)).astype(np.int32)
-    return ranker.Problems(keys, place, recipes)
+    return lessons.Problems(keys, place, recipes)
 
 
 def trainer_of(answers):
     pytest.importorskip("torch")
-    menu, lesson = ranker.prepared(answers, 2)
+    menu, lesson = lessons.prepared(answers, 2)
     return menu, lesson, ranker.Trainer(menu, lesson, 2, "cpu")
 
 
 def test_candidates_are_kernels_with_slices_that_were_launched(answers):
-    menu, lesson = ranker.prepared(answers, 2)
+    menu, lesson = lessons.prepared(answers, 2)
     shapes = {tuple(row[i] for i in (1, 2, 7)) for row in menu.recipes.tolist()}
     assert shapes == {(256, 128, 1), (128, 256, 1), (64, 64, 3)}
     assert menu.eligible.all()
@@ -55,7 +56,7 @@ def test_candidates_are_kernels_with_slices_that_were_launched(answers):
 def test_kernels_without_a_tile_in_their_name_are_identified_by_threads_and_get_the_largest_tile():
     rows = np.array([recipe(8, 1, kind="gemmSN", threads=128), recipe(7, 1, kind="gemmSN", threads=128),
                      recipe(8, 1, kind="gemmSN", threads=256), recipe(64, 64), recipe(64, 32)], np.int32)  # fmt: skip
-    kernel, largest = ranker.kernels_of(rows)
+    kernel, largest = lessons.kernels_of(rows)
     assert kernel[0] == kernel[1]
     assert len(set(kernel.tolist())) == 4
     assert largest[:, 1].tolist() == [8, 8, 8, 64, 64]
@@ -121,7 +122,7 @@ def test_the_recorder_chooses_what_the_trained_nets_do(answers, tmp_path):
 def test_a_table_gives_its_problems_once_and_none_of_a_layer_held_out(answers, tmp_path):
     path = tmp_path / "products.npz"
     write(path, ABOUT, KEY, answers.keys.astype(np.int64), {"recipe": answers.recipe, "recipes": answers.recipes})
-    every, about = ranker.gathered([path, path], seeds=[])
+    every, about = lessons.gathered([path, path], seeds=[])
     assert about == ABOUT
     away = of_held_out_layers(answers.keys)
     assert 0 < away.sum() < 0.1 * len(away)
@@ -147,9 +148,9 @@ def test_a_table_is_left_without_captured_entries_that_the_nets_surely_tell(answ
     columns = {"recipe": recipe_of_entry.reshape(-1), "recipes": recipes, "main_time": times, "rest_time": times * 0}
     write(tmp_path / "all.npz", ABOUT, KEY, answers.keys.astype(np.int64), columns)
     entries = read(tmp_path / "all.npz")
-    told = ranker.told(trainer, answers, 2, entries.keys, 132)
+    sure = ranker.sure_choices(trainer, answers, 2, entries.keys, 132)
     every = np.full((len(own), len(RECIPE)), -1)
-    every[told.rows] = told.recipes
+    every[sure.rows] = sure.recipes
     summary = ranker.thin(entries, every, tmp_path / "thin.npz")
     remaining = read(tmp_path / "thin.npz")
     left = {tuple(key): row for row, key in enumerate(remaining.keys.tolist())}
@@ -174,7 +175,7 @@ def test_kernels_of_vectors_have_the_tile_that_they_were_made_for():
     rows.append(recipe(64, 64))
     keys = [[0, BF16, 0, 0, 1, 1, n, 64] for n in [*sizes, 64]]
     place = np.arange(7, dtype=np.int32)
-    every = ranker.of_whole_blocks(ranker.Problems(np.array(keys, np.int32), place, np.array(rows, np.int32)))
+    every = lessons.of_whole_blocks(lessons.Problems(np.array(keys, np.int32), place, np.array(rows, np.int32)))
     tiles = every.recipes[every.recipe][:, 1:3].tolist()
     # one block of 10 is one of 16, the tile seen most among those that are large enough
     assert tiles == [[1, 16], [1, 16], [1, 24], [1, 16], [1, 8], [1, 16], [64, 64]]

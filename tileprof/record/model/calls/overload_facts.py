@@ -13,6 +13,9 @@ from torch.utils._pytree import tree_leaves
 from tileprof.record.model.tile_model import Entry, find
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
     from torch._ops import OpOverload
 
 _NO_KERNEL = frozenset(
@@ -39,26 +42,25 @@ def reads_a_step() -> bool:
     """Return whether an optimizer of PyTorch is reading a step counter, which it keeps on the host even for parameters
     on a GPU (unless it is capturable, and then it does not read it).
     """
-    frame = sys._getframe(1)  # noqa: SLF001 - what `inspect.stack` reads, without the source
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code is optimizer._get_value.__code__:  # noqa: SLF001 - PyTorch has no public way
-            return True
-    return False
+    # PyTorch has no public way to ask.
+    return any(frame.f_code is optimizer._get_value.__code__ for frame in _callers())  # noqa: SLF001
 
 
 def counts_steps(name: str) -> bool:
     """Return whether an optimizer of PyTorch is counting its steps on the host: it adds a tensor to tensors nowhere
     else (``if device_state_steps[0].is_cpu``).
     """
-    if name != _COUNTS_STEPS:
-        return False
-    frame = sys._getframe(1)  # noqa: SLF001 - as above
+    return name == _COUNTS_STEPS and any(
+        frame.f_globals.get("__name__", "").startswith("torch.optim.") for frame in _callers()
+    )
+
+
+def _callers() -> Iterator[FrameType]:
+    """Yield the frames of all callers, the nearest first."""
+    frame = sys._getframe(1)  # noqa: SLF001 - what `inspect.stack` reads, without the source
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_globals.get("__name__", "").startswith("torch.optim."):
-            return True
-    return False
+        yield frame
 
 
 @dataclass(frozen=True, slots=True)
