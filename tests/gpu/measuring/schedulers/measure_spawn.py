@@ -94,8 +94,12 @@ def written(results: dict[str, Any]) -> str:
     return f"{text}\n"
 
 
-def measure(results: dict[str, Any], key: str, command: list[str | Path], limit_s: float, here: dict[str, str]):
-    """Run a process as the entry ``key`` of results; yield whenever a line is known, whether it is as it should be."""
+def measure(
+    results: dict[str, Any], key: str, command: list[str | Path], limit_s: float, here: dict[str, str], *, quiet: bool
+):
+    """Run a process as the entry ``key`` of results; yield whenever a line is known, whether it is as it should be.
+    ``quiet``: times are not printed.
+    """
     rows: list[dict[str, Any]] = []
     for row in lines_of(command, limit_s):
         if "cut" in row:
@@ -107,7 +111,8 @@ def measure(results: dict[str, Any], key: str, command: list[str | Path], limit_
             rows.append({**{name: here[name] for name in ("date", "driver", "cuda")}, **row})
         else:
             rows.append(row)
-            print(key, *(f"{name} {row[name]}" for name in row if name in {"name", "right"} or name.endswith("_us")))
+            shown = (name for name in row if name in {"name", "right"} or (name.endswith("_us") and not quiet))
+            print(key, *(f"{name} {row[name]}" for name in shown))
         yield row.get("right", "cut" not in row)
 
 
@@ -125,6 +130,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--search", action="store_true", help="search the best threshold, too, which takes longer")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="programs; default: all but colouring")
     parser.add_argument("--limit", type=float, default=60, help="seconds after which a process is ended (60)")
+    parser.add_argument("--quiet", action="store_true", help="print no times: of scales that are held out")
     parser.add_argument("--built", type=Path, help="folder for the compiled program, kept")
     options = parser.parse_args(words)
     names = options.names or [name for name in spawn_names() if name not in LONG]
@@ -141,7 +147,7 @@ def main(words: list[str] | None = None) -> int:
                 command += [] if options.search else ["--no-search"]
                 command += [*map(str, (options.repeats, scale, WINDOW_LOG2, LEAST, options.untried)), *names]
                 key = key_of(scale, next(processes), options.costs, options.untried)
-                for right in measure(results, key, command, options.limit, here):
+                for right in measure(results, key, command, options.limit, here, quiet=options.quiet):
                     all_right &= right
                     partial = options.output.with_suffix(".partial")
                     partial.write_text(written(results))
