@@ -243,7 +243,7 @@ def _of_attention() -> Iterator[Figure]:
     """Yield the figures of attention between its products under schedulers that hand tiles out."""
     us, stages = results("attention")["us"], results("attention")["stages"]
     pairs = (
-        (r"`persistent-dynamic` takes ([\d.]+) to ([\d.]+) times as long as they do", "persistent-dynamic", "persistent"),
+        (r"`persistent-dynamic` takes ([\d.]+) to ([\d.]+) times as long as they", "persistent-dynamic", "persistent"),
         (r"as they do and `ccks` ([\d.]+) to ([\d.]+) times", "ccks", "persistent"),
         (r"kernels, `persistent` takes ([\d.]+) to ([\d.]+) times as long", "persistent", "PyTorch"),
         (r"times as long, and `ccks` ([\d.]+) to ([\d.]+) times", "ccks", "PyTorch"),
