@@ -106,7 +106,7 @@ def _passes_as_for_gpu() -> Iterator[None]:
     batch becomes `mm`.
     """
     passes: Any = __import__("torch._inductor.fx_passes.joint_graph", fromlist=["get_gpu_type"])
-    with mock.patch.object(passes, "get_gpu_type", lambda: "cpu", create=True):
+    with mock.patch.object(passes, "get_gpu_type", create=True, return_value="cpu"):
         yield
 
 
