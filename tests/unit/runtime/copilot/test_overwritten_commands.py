@@ -56,7 +56,7 @@ def cache(monkeypatch, tmp_path_factory) -> None:
 def pilot_for(plan: Plan, choices: Choices, patch: Patch | None = None) -> Copilot:
     text = SOURCE.read_text()
     library: Path = compiled(plan, choices, patch("pilot.cpp", text) if patch else text)
-    return Copilot(link_words(plan), library, pinned=False, flies=False)
+    return Copilot(link_words(plan), library, pinned=False, threaded=False)
 
 
 def wrong_runs(plan: Plan, pilot: Copilot, seeds: range) -> Iterator[str]:

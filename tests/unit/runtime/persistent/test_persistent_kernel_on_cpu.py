@@ -205,7 +205,15 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     ),
     "sums keep their old peak": (
         "attention, high",
-        replaced("attention.cuh", ("sums[square][2 * down] *= shrink, ", "")),
+        replaced("attention.cuh", ("sums[box][i] *= shrink, sums[box][i + 1] *= shrink;", ";")),
+    ),
+    "values of other keys": (
+        "attention, high, of 128 columns",
+        replaced("attention.cuh", ("step * (16 * 128 / 16)", "step * (32 * 128 / 16) % 512")),
+    ),
+    "weights in each other's columns": (
+        "attention of 128 columns",
+        replaced("attention.cuh", ("rounded[i / 4][i % 4]", "rounded[i / 4][i % 4 ^ 1]")),
     ),
     "attention does not wait for those who await": (
         "attention",

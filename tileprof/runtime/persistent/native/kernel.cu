@@ -25,11 +25,6 @@
 #include "handover.cuh"
 #include "loads.cuh"
 
-// K-major, 128-byte swizzle: eight rows of 128 bytes are an atom, and atoms are consecutive.
-__device__ __forceinline__ u64 descriptor(u32 address) {
-    return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
-
 // The position of a warpgroup in the rings: blocks of k, several of which may share a slot of weights and, in groups
 // of neighbouring taps, a slot of activations.
 struct Reader {

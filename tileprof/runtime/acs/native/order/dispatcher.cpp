@@ -59,8 +59,8 @@ CUresult Dispatcher::barrier(Group* group, uint64_t id) {
 
 CUresult Dispatcher::flush() {
     for (const auto& group : groups_)
-        if (group->crew() != nullptr)
-            if (CUresult failure = group->crew()->join()) return failure;
+        if (group->worker_pool() != nullptr)
+            if (CUresult failure = group->worker_pool()->join()) return failure;
     if (segment_.empty()) return kSuccess;
     std::vector<SegmentLaunch> segment = std::move(segment_);
     segment_.clear();
@@ -134,10 +134,10 @@ bool Dispatcher::is_slow() {
     return spent > kSlow * pace_->every();
 }
 
-CUresult Dispatcher::give(Crew* crew, Crew::Make make, Access&& access) {
+CUresult Dispatcher::give(WorkerPool* pool, WorkerPool::Make make, Access&& access) {
     ++counts_->placed;
     ++counts_->spread;
-    return crew->add(std::move(make), std::move(access));
+    return pool->add(std::move(make), std::move(access));
 }
 
 CUresult Dispatcher::move(const Move& move) {
@@ -159,9 +159,9 @@ CUresult Dispatcher::move(const Move& move) {
     dirty_ = true;
     Access access;
     move.access(&access);
-    if (group->crew() != nullptr && !capturing) {
+    if (group->worker_pool() != nullptr && !capturing) {
         auto make = [move](CUstream stream) { return work_of(move).make(&move, stream); };
-        return give(group->crew(), make, std::move(access));
+        return give(group->worker_pool(), make, std::move(access));
     }
     return group->place(work, std::move(access), id, capturing);
 }
@@ -198,10 +198,10 @@ CUresult Dispatcher::launch(const Launch& launch, const Function& function) {
     dirty_ = true;
     Access access;
     entry->access(parameters_.words.data(), &access);
-    if (group->crew() != nullptr && !capturing) {
+    if (group->worker_pool() != nullptr && !capturing) {
         auto copied_launch = std::make_shared<SegmentLaunch>(launch, function, *entry, parameters_, Access{});
         auto make = [copied_launch](CUstream stream) { return copied_launch->run(stream); };
-        return give(group->crew(), make, std::move(access));
+        return give(group->worker_pool(), make, std::move(access));
     }
     if (capturing || options_.mode == Mode::kStreams)
         return group->place(work_of(launch), std::move(access), entry->id, capturing);

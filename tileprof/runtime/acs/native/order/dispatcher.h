@@ -37,7 +37,7 @@ class Dispatcher {
     CUresult enter(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);
     CUresult pace(CUstream stream, bool* rests);
-    CUresult give(Crew* crew, Crew::Make make, Access&& access);
+    CUresult give(WorkerPool* pool, WorkerPool::Make make, Access&& access);
     bool is_slow();
     void report_foreign_table();
 
