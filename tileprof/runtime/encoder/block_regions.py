@@ -119,12 +119,12 @@ def _nodes_without_shared_constants(stack: Stack) -> set[fx.Node]:
 
 
 def _runner_of(program: Program, shapes: tuple[tuple[int, ...], ...], device: torch.device) -> Runner:
-    from tileprof.runtime.encoder.launch import Runner as Launched  # noqa: PLC0415 - talks to the driver
+    from tileprof.runtime.encoder.encoder_launch import Runner as Launched  # noqa: PLC0415 - talks to the driver
 
     return Launched(program, shapes, device)
 
 
 def _timeline_of(program: Program, device: torch.device, inputs: Sequence[Any]) -> Timeline:
-    from tileprof.runtime.encoder.launch import timed_run  # noqa: PLC0415 - talks to the driver
+    from tileprof.runtime.encoder.encoder_launch import timed_run  # noqa: PLC0415 - talks to the driver
 
     return timed_run(program, device, inputs)

@@ -32,14 +32,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.copilot.build import compiled as compiled_pilot
 from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.copilot.copilot_build import compiled as compiled_pilot
 from tileprof.runtime.measuring import stage_times, timing
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import run
-from tileprof.runtime.persistent.build import RESIDENT, compiled
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.dealing import Dealer
+from tileprof.runtime.persistent.persistent_build import RESIDENT, compiled
 from tileprof.runtime.persistent.source import Options
 from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 from tileprof.runtime.persistent.tile_choice import tiled

@@ -176,9 +176,9 @@ def compile_chains(names: list[str] | None) -> None:
     from measure_dealers import SMS
     from replays import DELAY_NS
 
-    from tileprof.runtime.persistent.build import compiled
     from tileprof.runtime.persistent.cost import clusters_on
     from tileprof.runtime.persistent.dealing import Dealer
+    from tileprof.runtime.persistent.persistent_build import compiled
     from tileprof.runtime.persistent.source import Options
     from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 

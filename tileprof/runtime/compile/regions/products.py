@@ -19,8 +19,8 @@ from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.regions.chain_matcher import ChainMatch, chains
 from tileprof.runtime.compile.regions.gates import Pairs, joined
 from tileprof.runtime.compile.regions.region import Finder, Region, Runner
-from tileprof.runtime.persistent.build import nvcc
 from tileprof.runtime.persistent.cost import clusters_on
+from tileprof.runtime.persistent.persistent_build import nvcc
 from tileprof.runtime.persistent.supported import stage_plans
 from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.pipeline import Pipeline
