@@ -139,6 +139,7 @@ def chains_of_many_tiles() -> dict[str, Chain]:
     return {
         "3,072 tiles of 64x64, k 256 and 512": stacked(4096, 256, 512, 4),
         "3,072 tiles of 64x64, k 512 and 1024": stacked(2048, 512, 1024, 4),
+        "3,072 tiles of 128x128, k 1024 and 2048": gelu_mlp(16384, (128, 128), (128, 128), 1024, 2048),
         "3,072 tiles of 128x128, k 2048 and 4096": gelu_mlp(8192, (128, 128), (128, 128), 2048, 4096),
     }
 
