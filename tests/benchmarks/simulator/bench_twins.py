@@ -24,7 +24,8 @@ there are clusters. Two programs: ends, from the first end of a tile on, as the 
 each stage alone; pairs of `HELD_OUT` were drawn before they were measured, and their times stay in a file that is read
 only with ``--held-out``, once the model is final.
 
-Launches from kernels are not simulated here, which takes minutes: `bench_spawn.py --write` leaves their times.
+Launches from kernels and attention are not simulated here: `bench_spawn.py --write` leaves times of the first, which
+take minutes, and `bench_attention_twins.py --write` errors of the second.
 
 Other rows of the table of docs/simulator-accuracy.md: chains of `tests/gpu/results/runtime.json`, predicted from the
 time of each stage alone when they were measured; steps of PyTorch programs from what a launch takes the host and the
@@ -82,6 +83,16 @@ TWO_PROGRAMS = {
 LATENCIES_US = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5, 5.0, 7.0, 10.0, 20.0)
 """Of the link, one way, in the notebook's curves."""
 CURVES, TWINS = (ROOT / f"notebooks/data/{name}.csv" for name in ("ccks_twins", "twins"))
+ATTENTION = ROOT / "tests/benchmarks/results/attention_twins.json"
+"""Errors of chains with attention by scheduler, which `bench_attention_twins.py --write` leaves."""
+SCHEDULERS = {
+    "persistent": "`persistent`, static lists",
+    "persistent-dynamic": "`persistent-dynamic`, a queue on the GPU",
+    "ccks": "`ccks`, tiles sent ahead",
+    "ccks-ready": "`ccks`, tiles that are ready",
+    "ccks, rings": "`ccks:depth=2`, tiles sent ahead",
+    "ccks-ready, rings": "`ccks:depth=2`, tiles that are ready",
+}
 TWIN_COLUMNS = "scheduler", "workloads", "within 15%", "or in the GPU's range", "median error", "worst"
 
 
@@ -109,8 +120,7 @@ def main():
         if arguments.write:
             put(ROOT / f"docs/{page}.md", name, lines)
     if arguments.write:
-        rows_of_twins = (",".join(f'"{cell.replace("`", "")}"' for cell in row) for row in (TWIN_COLUMNS, *twins))
-        TWINS.write_text("\n".join(rows_of_twins) + "\n")
+        TWINS.write_text("\n".join(map(csv_line, (TWIN_COLUMNS, *twins))) + "\n")
         CURVES.write_text("chain,scheduler,latency_us,simulated_us,measured_us\n" + "".join(curves))
 
 
@@ -172,12 +182,7 @@ def chain_compared(name, chain, us):
 
 def all_twins(off, once):
     """Rows of the table of all schedulers."""
-    names = {
-        "persistent": "`persistent`, static lists",
-        "persistent-dynamic": "`persistent-dynamic`, a queue on the GPU",
-    }
-    names |= {"ccks": "`ccks`, tiles sent ahead", "ccks-ready": "`ccks`, tiles that are ready"}
-    names |= {f"{way}, rings": f"`ccks:depth=2`, {names[way].partition(', ')[2]}" for way in DEALT}
+    names = SCHEDULERS.copy()
     workloads = dict.fromkeys(off, "chains of `measure_dealers.py`")
     for row in off.keys() - names.keys():
         kind, _, held_out = row.partition(", ")
@@ -191,6 +196,8 @@ def all_twins(off, once):
     yield twin("`persistent`, as `export` predicts it", "chains", errors)
     for way, errors in off.items():
         yield twin(names[way], workloads[way], errors)
+        if way == [*SCHEDULERS][-1]:
+            yield from attention_twins()
     steps = once("steps", step_errors)
     for way in ("stream", "graph"):
         errors = steps[way]
@@ -232,6 +239,12 @@ def bloom_errors():
     return {mode: bench_bloom.errors(blooms, mode) for mode in ("exact", "filters")}
 
 
+def attention_twins():
+    """Rows of chains with attention."""
+    for way, errors in json.loads(ATTENTION.read_text()).items():
+        yield twin(SCHEDULERS[way], "chains of `measure_attention.py`", errors)
+
+
 def twin(name, workloads, errors, in_range=None):
     """A row; ``in_range``: how many are within 15% or within what the GPU took, if that is known."""
     within = sum(abs(e) <= WITHIN for e in errors)
@@ -244,6 +257,11 @@ def twin(name, workloads, errors, in_range=None):
         f"{np.median(np.abs(errors)):.1%}",
         f"{worst:+.0%}",
     )
+
+
+def csv_line(row):
+    """A row of the notebook's table."""
+    return ",".join(f'"{cell.replace("`", "")}"' for cell in row)
 
 
 def markdown(columns, rows):
