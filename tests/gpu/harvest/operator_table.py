@@ -1,10 +1,10 @@
 """The table of operators' durations from slices of the harvest of operators.
 
-``python tests/gpu/harvest/operator_table.py DIR [-o FILE] [--only NAME ...]``: each harvested call runs here, on the CPU, under the model
-recorder. The kernels that it models are paired with the launches of the GPU in order: as many as have the same kind and
-the same number of tiles. Pairs are entries; of a call with another number of kernels only those with as many tiles, and
-none where the recorder models kernels that were not launched. With ``--only`` the entries of these operators join those
-of the table that is there.
+``python tests/gpu/harvest/operator_table.py DIR [-o FILE] [--only NAME ...]``: each harvested call runs here, on the
+CPU, under the model recorder. The kernels that it models are paired with the launches of the GPU in order: as many as
+have the same kind and the same number of tiles. Pairs are entries; of a call with another number of kernels only those
+with as many tiles, and none where the recorder models kernels that were not launched. With ``--only`` the entries of
+these operators join those of the table that is there.
 """
 
 import argparse
