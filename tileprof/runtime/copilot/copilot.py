@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from tileprof.runtime.copilot.build import compiled_pilot_thread
+from tileprof.runtime.copilot.copilot_build import compiled_pilot_thread
 
 _MEMORIES: Final[list[Any]] = []
 """Memory of all co-pilots of the process: a captured graph may be replayed when its pipeline is gone, and finds the
@@ -42,7 +42,7 @@ class Copilot:
     share, over page-locked memory.
 
     Kernels that wait for a co-pilot that has ended see its last word, and end. ``words``: of the memory, as
-    `persistent.dealing.link_words` says for a plan. ``library``: as `build.compiled` makes it.
+    `persistent.dealing.link_words` says for a plan. ``library``: as `copilot_build.compiled` makes it.
     ``threaded``: stepped by that thread; tests let it `step`.
     """
 

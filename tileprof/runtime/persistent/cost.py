@@ -88,7 +88,9 @@ ATTENTION_FLOP_PER_US: Final = 2_400_000.0
 ATTENTION_MEET_US: Final = 1.0
 ATTENTION_SHARED_FLOP_PER_US: Final = 2_000_000.0
 """A tile of attention without its keys, and the rate of its two products with a softmax between; and where two
-warpgroups share queries: what they take to add up their sums, and their rate.
+warpgroups share queries: what they take to add up their sums, and their rate. Of twelve times on an H200 (2026-11-28,
+128 to 2,048 tokens), ten are within 17% and all within 27%; tiles of the height that is chosen take at most 5% longer
+than those of the other.
 """
 
 RING_BYTES: Final = 100 * 1024

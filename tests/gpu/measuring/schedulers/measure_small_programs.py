@@ -6,8 +6,9 @@ SUBJECT:
 
     link_ways    `measuring/programs/link_ways.cu`: ways from a CPU thread to a running block
     spawn_costs  `measuring/programs/spawn_costs.cu`: launches from kernels, decisions, reads of the controller's words
-    launches     `measuring/programs/divergent_launches.cu`, and what it costs that threads of a warp launch one at a
-                 time (`times_us`); other entries of the file stay
+    launches     `measuring/programs/divergent_launches.cu`; what it costs that threads of a warp launch one at a time
+                 (`times_us`); and programs whose children launch, with delays in which threads do not sleep (`awake`);
+                 other entries of the file stay
     halo         `cusync/halo_race.cu` and `halo_alone.cu` with a late block; cuSync itself with CUSYNC_PATH
 
 Each needs nvcc and the GPU alone, `launches` three minutes, the others less than one. With ``--output-of PROGRAM FILE``
@@ -28,7 +29,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from measure_delayed import SOURCES
+from measure_delayed import COSTS, DELAYS, SCALE, SOURCES, STEPS
 from measure_spawn import LEAST, LONG, UNTRIED, WINDOW_LOG2, machine, spawn_names, written
 
 from tileprof.runtime.include_path import INCLUDE
@@ -42,6 +43,7 @@ REPEATS = 8
 RULES = ("always", "threshold", "spawn", "warp")
 WAYS = ("apart", "apart", "apart", "together", "alone", "awake")
 """Runs of `divergent_launches.cu`: a hang is looked for in three processes."""
+NESTED = ("amr-nested", "mandelbrot-nested")
 
 
 class Runner:
@@ -141,7 +143,25 @@ def launches(output: Runner, before: dict[str, Any]) -> dict[str, Any]:
     what = "programs of tileprof/examples/cuda/spawn at scale 16 without delays, medians of 10 runs in two processes "
     what += "that took turns; one at a time: SPAWN_THREADS_SLEEP=1"
     kept = {key: before[key] for key in ("options", "experiments") if key in before}
-    return {**kept, "ways": ways, "times_us": {"what": what, "programs": programs}}
+    return {**kept, "ways": ways, "times_us": {"what": what, "programs": programs}, "awake": awake(output)}
+
+
+def awake(output: Runner) -> dict[str, Any]:
+    """Return how many of 1,000 delayed runs differ under each rule, and their launches."""
+    flags = ["-DDELAYS_AWAKE", f"-DSPAWN_MOST_STEPS={STEPS}", "-include", DELAYS, *DEVICE_LAUNCHES]
+    words = [f"--costs={COSTS[0]},{COSTS[1]}", "--no-search", "--flat-once", "1000", str(SCALE)]
+    words += [*map(str, (WINDOW_LOG2, LEAST, UNTRIED)), *NESTED]
+    text = output("spawn_awake", [*flags, SOURCES / "spawn/program.cu"], *words, limit_s=120)
+    programs = {}
+    for row in (json.loads(line) for line in text.splitlines() if '"name"' in line):
+        counts = {rule: row["all"][f"{rule}_launched"][1:] for rule in RULES}  # the first round is not counted
+        programs[row["name"]] = {
+            rule: {"runs": len(some), "wrong": row["differing"][rule], "launched": sum(some)}
+            for rule, some in counts.items()
+        }
+    what = f"programs whose children launch, at scale {SCALE}, delays of up to 20 us in which threads poll the clock "
+    what += "(tests/gpu/measuring/schedulers/delays.cuh with DELAYS_AWAKE), without SPAWN_THREADS_SLEEP"
+    return {"what": what, "programs": programs}
 
 
 HALO_RUNS = (

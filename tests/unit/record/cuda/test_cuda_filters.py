@@ -20,7 +20,7 @@ from tileprof.cli.verbs import record
 from tileprof.errors import TraceError, UserError
 from tileprof.record.cuda.decode import Decoder
 from tileprof.record.cuda.filters import Inserted
-from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.installation import locate, recorder_build
 from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.records.tiles import Geometry, Times
 from tileprof.record.cuda.settings import Settings
@@ -40,19 +40,19 @@ needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, 
 
 def compiled(folder: Path, replaced: tuple[str, str, str] | None = None) -> Path:
     """Build the patches' accesses for the CPU, perhaps with a replaced line of a file."""
-    native = build.SOURCES
+    native = recorder_build.SOURCES
     if replaced is not None:
         file, old, new = replaced
         native = folder / "cuda" / "native"
-        shutil.copytree(build.SOURCES.parents[1] / "source" / "native", folder / "source" / "native")
-        shutil.copytree(build.SOURCES, native)
+        shutil.copytree(recorder_build.SOURCES.parents[1] / "source" / "native", folder / "source" / "native")
+        shutil.copytree(recorder_build.SOURCES, native)
         text = (folder / file).read_text()
         assert text.count(old) == 1
         (folder / file).write_text(text.replace(old, new))
     program = folder / "patched"
     flags = ["-std=c++17", "-O1", "-Wall", "-Werror", "-Wno-unused-function", "-fno-strict-aliasing"]
     flags += ["-fsanitize=undefined", "-fno-sanitize-recover"]
-    shared = folder if replaced is not None else build.SHARED
+    shared = folder if replaced is not None else recorder_build.SHARED
     includes = [f"-I{place}" for place in (EMULATED, native, shared)]
     source = Path(__file__).with_name("patched_accesses.cpp")
     subprocess.run([str(locate.host_compiler()), *flags, *includes, source, "-o", program], check=True)

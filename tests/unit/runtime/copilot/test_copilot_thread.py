@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.runtime.kernel_on_cpu import compiler_missing
 from tileprof.errors import UserError
-from tileprof.runtime.copilot.build import compiled
 from tileprof.runtime.copilot.choices import Choices, places, programs
 from tileprof.runtime.copilot.copilot import Copilot, PilotThread
+from tileprof.runtime.copilot.copilot_build import compiled
 from tileprof.runtime.measuring.cases import gelu_mlp
 from tileprof.runtime.persistent.dealing import COMMANDS, LINK_HEAD, link_words
 from tileprof.runtime.persistent.task_lists import plan_of

@@ -16,7 +16,7 @@ from tests.support.runtime.planted import Patch
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.experts import layer
-from tileprof.runtime.experts.build import KERNEL, PILOT, compiled_pilot
+from tileprof.runtime.experts.experts_build import KERNEL, PILOT, compiled_pilot
 from tileprof.runtime.experts.shape import Dealing, ExpertsShape
 
 

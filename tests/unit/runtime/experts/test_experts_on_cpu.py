@@ -17,7 +17,7 @@ from tests.support.runtime.planted import Patch, gate_third, replaced, without_e
 from tests.unit.runtime.experts.experts_on_cpu import HostExperts, compiled
 from tileprof.errors import UserError
 from tileprof.runtime.copilot.choices import Choices
-from tileprof.runtime.experts.build import KERNEL, PILOT
+from tileprof.runtime.experts.experts_build import KERNEL, PILOT
 from tileprof.runtime.experts.layer import SCHEDULES
 from tileprof.runtime.experts.shape import ExpertsShape
 

@@ -83,13 +83,18 @@ def test_times_of_launches_keep_experiments_of_earlier_programs(results):
     before = shipped("launches")
     row = {"name": "bfs", "all": {f"{rule}_us": [1.0, 3.0, 2.0] for rule in measure_small_programs.RULES}}
     other = {"name": "bfs", "all": {f"{rule}_us": [5.0, 4.0, 6.0] for rule in measure_small_programs.RULES}}
-    texts = {"spawn_lock_0": json.dumps(row), "spawn_lock_1": json.dumps(other)}
+    rules = measure_small_programs.RULES
+    nested = {"name": "amr-nested", "all": {f"{rule}_launched": [7, 2, 3] for rule in rules}}
+    nested["differing"] = dict.fromkeys(("flat", *rules), 0) | {"warp": 1}
+    texts = {"spawn_lock_0": json.dumps(row), "spawn_lock_1": json.dumps(other), "spawn_awake": json.dumps(nested)}
     file = results("launches", before, divergent_launches="4000 runs ended\n", **texts)
     assert file["experiments"] == before["experiments"]
     assert [way["way"] for way in file["ways"]] == [way["way"] for way in before["ways"]]
     assert file["times_us"]["programs"] == {
         "bfs": {rule: {"together": 2.0, "one at a time": 5.0} for rule in measure_small_programs.RULES}
     }
+    row = {"runs": 2, "wrong": 0, "launched": 5}
+    assert file["awake"]["programs"] == {"amr-nested": dict.fromkeys(rules, row) | {"warp": row | {"wrong": 1}}}
 
 
 def test_wrong_rounds_are_read_as_the_programs_print_them(results):

@@ -18,12 +18,12 @@ from tests.support.runtime.planted import Patch, gate_third, replaced, without_e
 from tests.unit.runtime.persistent.kernel_cases import CASES, own_rows_alone, plan_for, wrong_runs
 from tileprof.policy.format import Policy
 from tileprof.policy.format.expression import parse
-from tileprof.runtime.copilot import build as pilot_build
+from tileprof.runtime.copilot import copilot_build as pilot_build
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import source
-from tileprof.runtime.persistent.build import KERNEL
 from tileprof.runtime.persistent.dealing import Dealer, link_words
+from tileprof.runtime.persistent.persistent_build import KERNEL
 from tileprof.runtime.persistent.plan import Plan
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles kernel and co-pilot for the CPU")

@@ -29,7 +29,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format.expression import parse
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent import source
-from tileprof.runtime.persistent.build import KERNEL
+from tileprof.runtime.persistent.persistent_build import KERNEL
 from tileprof.runtime.persistent.plan import Plan
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")

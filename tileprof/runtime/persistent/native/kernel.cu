@@ -16,8 +16,8 @@
 //                                                       +--> wgmma --> registers --> buffers of owners --> out
 //     activations -TMA-> [ slot | slot | ... ] ---------+
 //
-// "stages.h" is made by build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for every width
-// of wgmma.
+// "stages.h" is made by persistent_build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for
+// every width of wgmma.
 #include "attention.cuh"
 #include "common.cuh"
 #include "dealing.cuh"
