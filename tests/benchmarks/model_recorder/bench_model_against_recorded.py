@@ -72,6 +72,8 @@ class Agreement:
 def kind(op, kernel):
     """Return what launches are matched by: their operator, whichever library stands behind it, and what they are."""
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
+    if kernel in ("scan_init", "compact_init") or re.search(r"Device(Scan|Compact)InitKernel", kernel):
+        what = "start of a scan"
     if kernel.startswith("triton_") and "_fused_" in kernel:
         shape = "pointwise" if kernel.startswith("triton_poi") else "template" if "_tem_" in kernel else "reduction"
         return f"fused {shape}", what  # numbers and operators in names differ between versions of Inductor

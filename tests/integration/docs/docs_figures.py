@@ -50,6 +50,7 @@ def figures() -> list[Figure]:
         *_of_programs(),
         *_of_acs(),
         *_of_dealing(),
+        *_of_attention(),
         *_of_five_programs(),
         *_of_cusync(),
         *_of_llama(),
@@ -236,6 +237,22 @@ def _of_dealing() -> Iterator[Figure]:
     words = dict(enumerate(("five", "six", "seven", "eight"), 5))
     cells = words[len(dynamic)], words[len(layers)]
     yield Figure(r"queue on the GPU is the fastest in (\w+) of (\w+) layers", cells)
+
+
+def _of_attention() -> Iterator[Figure]:
+    """Yield the figures of attention between its products under schedulers that hand tiles out."""
+    us, stages = results("attention")["us"], results("attention")["stages"]
+    pairs = (
+        (r"`persistent-dynamic` takes ([\d.]+) to ([\d.]+) times as long as they", "persistent-dynamic", "persistent"),
+        (r"as they do and `ccks` ([\d.]+) to ([\d.]+) times", "ccks", "persistent"),
+        (r"kernels, `persistent` takes ([\d.]+) to ([\d.]+) times as long", "persistent", "PyTorch"),
+        (r"times as long, and `ccks` ([\d.]+) to ([\d.]+) times", "ccks", "PyTorch"),
+    )
+    for sentence, way, other in pairs:
+        yield Figure(sentence, ends(row[way] / row[other] for row in us.values()))
+    *shorter, longest = (stages[name]["attention"] / row["PyTorch, attention"] for name, row in us.items())
+    sentence = r"Alone, attention takes ([\d.]+) to ([\d.]+) times as long as PyTorch's kernels, and ([\d.]+) times in"
+    yield Figure(sentence, (*ends(shorter), f"{longest:.2f}"))
 
 
 def _of_five_programs() -> Iterator[Figure]:

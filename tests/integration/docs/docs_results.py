@@ -193,6 +193,7 @@ def bloom() -> list[str]:
 DELAYED = {
     "synchronised": "Triton's kernels",
     "persistent": "the persistent kernel",
+    "attention": "attention between products",
     "bloom": "blocks that declare ranges",
     "spawn": "launches from kernels",
 }
@@ -206,6 +207,10 @@ def delayed() -> list[str]:
             total = totals.setdefault((part["device"].split()[1], row["kind"], row["scheduler"]), [0, 0, 0])
             for at, number in enumerate((1, row["runs"], row["wrong"])):
                 total[at] += number
+    for case, row in results("attention")["right"].items():
+        total = totals.setdefault(("H200", "attention", case.rsplit(", ", 1)[1]), [0, 0, 0])
+        for at, number in enumerate((1, row["runs"], row["wrong"])):
+            total[at] += number
     rows = [
         [DELAYED[kind], f"`{scheduler}`", device, cases, f"{runs:,}", wrong]
         for (device, kind, scheduler), (cases, runs, wrong) in totals.items()

@@ -32,7 +32,7 @@ from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
 from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers, on_host, only_aliases
-from tileprof.record.model.observation import attention_choice, fake, host_data, unfused
+from tileprof.record.model.observation import attention_choice, autocast, fake, host_data, unfused
 from tileprof.record.model.observation.dispatch import Mode, each_thread
 from tileprof.record.model.observation.launch_selection import Window
 from tileprof.record.model.observation.modules import Modules, Names
@@ -108,6 +108,7 @@ class Session:
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
         self._stack.enter_context(attention_choice.as_on_gpu(capability(self.device)))
+        self._stack.enter_context(autocast.as_on_gpu())
         ignore_host_data = self._stack.enter_context(host_data.watch(self))
         self._stack.enter_context(compiler(self, ignore_host_data))
         self._stack.enter_context(overrides.override(*self.options.tile))

@@ -22,7 +22,7 @@ from tileprof.cli.verbs import record
 from tileprof.errors import TraceError, UserError
 from tileprof.record.cuda.decode import Decoder
 from tileprof.record.cuda.filters import Inserted
-from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.installation import locate, recorder_build
 from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.records.tiles import Geometry, Times
 from tileprof.record.cuda.settings import Settings
@@ -42,11 +42,11 @@ needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, 
 
 def compiled(folder: Path, *, with_faults: bool = False) -> Path:
     """Build the patches' accesses for the CPU, perhaps with all `FAULTS`, of which a run may activate one."""
-    native, shared, more = build.SOURCES, build.SHARED, []
+    native, shared, more = recorder_build.SOURCES, recorder_build.SHARED, []
     if with_faults:
         native, shared, more = folder / "cuda" / "native", folder, ["-include", str(folder / "planted.h")]
-        shutil.copytree(build.SOURCES.parents[1] / "source" / "native", folder / "source" / "native")
-        shutil.copytree(build.SOURCES, native)
+        shutil.copytree(recorder_build.SOURCES.parents[1] / "source" / "native", folder / "source" / "native")
+        shutil.copytree(recorder_build.SOURCES, native)
         (folder / "planted.h").write_text(PLANTED)
         for number, (file, old, new) in enumerate((*FAULTS_OF_ENTRIES, *FAULTS)):
             text = (folder / file).read_text()

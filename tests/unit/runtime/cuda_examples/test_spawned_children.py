@@ -99,8 +99,8 @@ SHOWN_BY = {"children and parent": ("amr",), "children without children": ("amr-
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
-    """Run the program, perhaps with a fault of its headers. Return its lines, up to the first wrong one."""
+def built(tmp_path_factory) -> Path:
+    """Return the program, with faults in its headers of which a variable of the environment chooses one."""
     folder = tmp_path_factory.mktemp("spawn")
     for path in SOURCES.iterdir():
         text = path.read_text()
@@ -109,15 +109,22 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
                 text = changed(text, old, new.replace("planted", f'emulated::planted("{fault}")'))
         (folder / path.name).write_text(text)
     subprocess.run(["g++", "-Og", *FLAGS, "program.cu", "-o", "program"], cwd=folder, check=True)
+    return folder / "program"
+
+
+@pytest.fixture(scope="module")
+def program(built) -> Callable[..., list[dict[str, object]]]:
+    """Run the program, perhaps with a fault of its headers. Return its lines, up to the first wrong one."""
 
     @cache
     def run(
-        fault: str = "", *names: str, seed: int = 1, refuse: int = 0, search: bool = True
+        fault: str = "", *names: str, seed: int = 1, refuse: int = 0, graph: str = "", search: bool = True
     ) -> list[dict[str, object]]:
         assert fault in {"", *FAULTS}
         environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(refuse), "SPAWN_FAULT": fault}
         defaults = ("16", "32", "1024") if names else ()  # the words between the scale and the names
-        command = [folder / "program", *([] if search else ["--no-search"]), "1", "5", *defaults, *names]
+        options = [*([f"--graph={graph}"] if graph else []), *([] if search else ["--no-search"])]
+        command = [built, *options, "1", "5", *defaults, *names]
         lines = []
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             for text in process.stdout:
@@ -151,6 +158,33 @@ def test_the_programs_that_show_faults_are_right_without_one(program) -> None:
     _, *lines = program("", *SMALL, refuse=3)
     assert [line["name"] for line in lines] == list(SMALL)
     assert all(line["right"] for line in lines), [line["said"] for line in lines]
+
+
+def test_a_graph_of_a_file_is_searched_and_coloured_under_every_rule(program, tmp_path) -> None:
+    wheel = [f"7 {1000 + rim}\n{1000 + rim}\t{1000 + (rim + 1) % 40}" for rim in range(40)]
+    (tmp_path / "wheel.txt").write_text("\n".join(["# a hub and its rim", *wheel, "% the end", ""]))
+    names = ("bfs-file", "sssp-file", "colouring-file")
+    _, *lines = program("", *names, graph=str(tmp_path / "wheel.txt"))
+    assert [line["name"] for line in lines] == list(names)
+    assert all(line["right"] and line["always_launched"] for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 2\n3\n", "edges.txt, line 2: expected an edge, which is two numbers"),
+        ("# nothing\n", "edges.txt has no edge"),
+        (None, "cannot read "),
+    ],
+)
+def test_a_file_that_holds_no_graph_is_refused_in_a_sentence(built, tmp_path, text, message) -> None:
+    if text is not None:
+        (tmp_path / "edges.txt").write_text(text)
+    result = subprocess.run(
+        [built, f"--graph={tmp_path / 'edges.txt'}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missin
 from tests.support.runtime.planted import Patch, gate_third, replaced, together, without_effect
 from tests.unit.runtime.encoder.encoder_on_cpu import HostLauncher, aligned, compiled
 from tileprof.runtime.encoder import reference
-from tileprof.runtime.encoder.build import KERNEL
+from tileprof.runtime.encoder.encoder_build import KERNEL
 from tileprof.runtime.encoder.memory import Memory, memory_of
 from tileprof.runtime.encoder.plan import Box, Plan, faults, plan_of, touches, without_task
 from tileprof.runtime.encoder.program import Program

@@ -172,11 +172,11 @@ def _fused_attention(
         )[0]
         return out if out.shape[3] == width else out[..., :width]
     numbers = _numbers(mask, query)
-    bias = None if numbers is None else numbers.expand(*query.shape[:3], key.shape[2])
-    if choice is Backend.CUDNN:
+    if choice is Backend.CUDNN:  # its kernel broadcasts the mask
         return operators._scaled_dot_product_cudnn_attention(  # noqa: SLF001 - as above
-            query, key, value, bias, learns, dropout, causal, False, scale=scale
+            query, key, value, numbers, learns, dropout, causal, False, scale=scale
         )[0]
+    bias = None if numbers is None else numbers.expand(*query.shape[:3], key.shape[2])
     return operators._scaled_dot_product_efficient_attention(  # noqa: SLF001 - as above
         query, key, value, bias, learns, dropout, causal, scale=scale
     )[0]
