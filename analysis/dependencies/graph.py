@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.dependencies.access import Accesses
 from tileprof.analysis.dependencies.blocks import EdgeBlock, Joins, merge_blocks
-from tileprof.analysis.dependencies.occupants import Inheritance, inheritances
+from tileprof.analysis.dependencies.memory_reuse import Inheritance, inheritances
 from tileprof.analysis.dependencies.pairs import pair_frame
 from tileprof.analysis.dependencies.shadow import EMPTY, Relation, Shadow, Step, inherit, step
 from tileprof.errors import UserError

@@ -19,11 +19,11 @@ from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.regions.aten import ATEN
 from tileprof.runtime.compile.regions.region import Region, Runner
 from tileprof.runtime.encoder.block import Refused, Stack, add_block, with_last_norm
+from tileprof.runtime.encoder.math_attention import attended
 from tileprof.runtime.encoder.patches import patches
 from tileprof.runtime.encoder.plan import plan_without_tasks
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import PARAMETERS, Options, header
-from tileprof.runtime.encoder.written_out import attended
 
 if TYPE_CHECKING:
     from tileprof.runtime.programs.timeline import Timeline

@@ -27,8 +27,9 @@ Dispatcher::Dispatcher(const Options& options, const Table& table, Counts* count
       table_(table),
       counts_(counts),
       graphs_(options, counts),
-      pace_(options.mode == Mode::kStreams || options.mode == Mode::kGraph ? std::make_unique<Pace>(options.rest)
-                                                                           : nullptr) {}
+      spread_decision_(options.mode == Mode::kStreams || options.mode == Mode::kGraph
+                           ? std::make_unique<SpreadDecision>(options.rest)
+                           : nullptr) {}
 
 // Returns the group of a stream, which becomes the active one; nullptr if its launches stay in place.
 Group* Dispatcher::group_of(CUstream stream) {
@@ -111,14 +112,14 @@ CUresult Dispatcher::enter(CUstream stream, Group** group, bool* capturing) {
 // and no stream is queried, which would end the capture; its beginning and end also order everything.
 CUresult Dispatcher::pace(CUstream stream, bool* rests) {
     *rests = false;
-    if (pace_ == nullptr || capturing_ > 0) return kSuccess;
-    const bool rested = pace_->resting();
-    if (pace_->due()) {
+    if (spread_decision_ == nullptr || capturing_ > 0) return kSuccess;
+    const bool rested = spread_decision_->resting();
+    if (spread_decision_->due()) {
         const bool spread = active_ != nullptr && stream == active_->stream();
         const bool idle = rested ? Driver::get().cuStreamQuery(stream) == kSuccess : spread && active_->idle();
-        pace_->sampled(is_slow() && idle);
+        spread_decision_->sampled(is_slow() && idle);
     }
-    *rests = pace_->resting();
+    *rests = spread_decision_->resting();
     if (*rests == rested) return kSuccess;
     dirty_ = true;  // so that all groups join
     return barrier(nullptr, 5);
@@ -131,7 +132,7 @@ bool Dispatcher::is_slow() {
     if (options_.mode != Mode::kGraph) return true;
     const auto now = std::chrono::steady_clock::now();
     const auto spent = now - std::exchange(looked_at_, now);
-    return spent > kSlow * pace_->every();
+    return spent > kSlow * spread_decision_->every();
 }
 
 CUresult Dispatcher::give(WorkerPool* pool, WorkerPool::Make make, Access&& access) {

@@ -10,7 +10,7 @@
 #include "order/group.h"
 #include "driver/launch.h"
 #include "options.h"
-#include "order/pace.h"
+#include "order/spread_decision.h"
 #include "order/segment.h"
 #include "order/table.h"
 
@@ -52,7 +52,7 @@ class Dispatcher {
     std::vector<SegmentLaunch> segment_;
     Parameters parameters_;
     Graphs graphs_;
-    std::unique_ptr<Pace> pace_;
+    std::unique_ptr<SpreadDecision> spread_decision_;
     std::chrono::steady_clock::time_point looked_at_;
 };
 

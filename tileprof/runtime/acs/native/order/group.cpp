@@ -8,7 +8,7 @@ Group::Group(CUcontext context, CUstream stream, const Options& options, Counts*
       window_(static_cast<size_t>(options.window), options.lanes),
       events_(static_cast<size_t>(options.lanes)),
       most_events_(static_cast<size_t>(options.window) + 8),
-      late_(options.delay_us),
+      random_delay_(options.delay_us),
       counts_(counts) {
     if (options.workers > 0) worker_pool_ = std::make_unique<WorkerPool>(context, stream, options);
     Relaxed relaxed;
@@ -75,7 +75,7 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
         return failure_;
     for (int other = 0; other < window_.lanes(); ++other)
         if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
-    if (CUresult failure = late_.delay(streams_[lane])) return failure;
+    if (CUresult failure = random_delay_.delay(streams_[lane])) return failure;
     if (CUresult failure = work.make(work.what, streams_[lane])) return failure;
     window_.add(std::move(access), lane, key(id));
     ++counts_->placed;

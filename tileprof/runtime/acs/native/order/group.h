@@ -10,7 +10,7 @@
 #include "driver/launch.h"
 #include "options.h"
 #include "order/worker_pool.h"
-#include "order/late.h"
+#include "order/random_delay.h"
 #include "order/window.h"
 
 namespace tileprof::acs {
@@ -54,7 +54,7 @@ class Group {
     std::unordered_set<uint64_t> awaited_keys_;
     uint64_t last_id_ = 0, last_but_one_ = 0;
     size_t most_events_;
-    Late late_;
+    RandomDelay random_delay_;
     CUresult failure_ = kSuccess;
     Counts* counts_;
     bool usable_ = true;

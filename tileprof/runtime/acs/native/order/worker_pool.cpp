@@ -116,7 +116,7 @@ void WorkerPool::work(CUstream stream) {
     const Driver& driver = Driver::get();
     driver.cuCtxSetCurrent(context_);
     Relaxed relaxed;  // the program may capture a graph meanwhile
-    Late late(delay_us_);
+    RandomDelay random_delay(delay_us_);
     uint64_t fences = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
@@ -129,7 +129,7 @@ void WorkerPool::work(CUstream stream) {
         CUresult result = kSuccess;
         if (fences != now) result = driver.cuStreamWaitEvent(stream, fence_, 0);
         fences = now;
-        if (result == kSuccess) result = late.delay(stream);
+        if (result == kSuccess) result = random_delay.delay(stream);
         if (result == kSuccess) result = item->make(stream);
         if (result == kSuccess) result = driver.cuStreamSynchronize(stream);
         lock.lock();

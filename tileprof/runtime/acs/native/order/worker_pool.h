@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "options.h"
-#include "order/late.h"
+#include "order/random_delay.h"
 #include "order/window.h"
 
 namespace tileprof::acs {
