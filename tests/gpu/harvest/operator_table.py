@@ -1,9 +1,10 @@
 """The table of operators' durations from slices of the harvest of operators.
 
-``python tests/gpu/harvest/operator_table.py DIR [-o FILE]``: each harvested call runs here, on the CPU, under the model
-recorder. The kernels that it models are paired with the launches of the GPU in order: as many as have the same kind and
-the same number of tiles. Pairs are entries; of a call with another number of kernels only those with as many tiles, and
-none where the recorder models kernels that were not launched.
+``python tests/gpu/harvest/operator_table.py DIR [-o FILE] [--only NAME ...]``: each harvested call runs here, on the
+CPU, under the model recorder. The kernels that it models are paired with the launches of the GPU in order: as many as
+have the same kind and the same number of tiles. Pairs are entries; of a call with another number of kernels only those
+with as many tiles, and none where the recorder models kernels that were not launched. With ``--only`` the entries of
+these operators join those of the table that is there.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from tileprof.harvest.slices import slices
 from tileprof.record import Options
 from tileprof.record.model import duration, operator_times
 from tileprof.record.model.session import Session
-from tileprof.record.model.tables import write
+from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.places import FOLDER
 from tileprof.record.model.tiles import load_all
 
@@ -75,8 +76,8 @@ def paired(kernels, launches):
     return [(kernels[i], launches[j]) for i, j in matched_in_order(worth)]
 
 
-def entries(folder, log):
-    """Return rows ``(kernel, *features, ns)`` of all cases."""
+def entries(folder, log, only=()):
+    """Return rows ``(kernel, *features, ns)`` of all cases, or of those of some operators."""
     load_all()
     registry.DEVICE = "cpu"
     device = devices.get("H200")
@@ -89,6 +90,8 @@ def entries(folder, log):
         for case_number, (case, launches) in enumerate(sorted(harvested(folder))):
             number, dtype, *sizes = case
             name, build, *_ = operators.OPERATORS[number]
+            if only and name not in only:
+                continue
             session.active = False
             torch.manual_seed(0)
             try:
@@ -143,11 +146,18 @@ def build(rows, about, path):
     return len(keys)
 
 
-def main():
+def known(path):
+    """Return the rows of a table that is there."""
+    table = read(path)
+    names, times = table.columns["name"].tolist(), np.exp(table.columns["time"] / operator_times.TIME_SCALE)
+    return [(names[kernel], *more, ns) for (kernel, *more), ns in zip(table.keys.tolist(), times.tolist(), strict=True)]
 
+
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "h200" / "operators-torch-2.11.npz")
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="operators whose entries are added")
     options = parser.parse_args()
 
     def log(text):
@@ -155,7 +165,9 @@ def main():
         sys.stderr.flush()
 
     about = json.loads((options.folder / "operators.json").read_text())
-    rows = entries(options.folder, log)
+    rows = entries(options.folder, log, options.only)
+    if options.only:
+        rows += known(options.output)
     count = build(rows, about, options.output)
     print(f"{len(rows):,} launches, {count:,} entries; {options.output.stat().st_size:,} bytes")
 
