@@ -85,9 +85,9 @@ def test_step_counters_of_optimisers_stay_on_the_host(trace_of):
         weight.grad = torch.ones(4)
         torch.optim.AdamW([weight]).step()
 
-    found = launches(trace_of(program))
-    assert not {IN, OUT} & set(found)
-    operators = [op for op, _ in found]
+    recorded = launches(trace_of(program))
+    assert not {IN, OUT} & set(recorded)
+    operators = [op for op, _ in recorded]
     assert "aten::_foreach_addcdiv_.ScalarList" in operators
     assert "aten::_foreach_add_.Tensor" not in operators
 
