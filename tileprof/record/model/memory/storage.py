@@ -70,6 +70,8 @@ class Buffer:
     """Storages that stand for this memory: more than one for `from_numpy` of one array, twice."""
     on_host: bool = False
     """True for Python's data that, as far as is known, would not be on the GPU yet."""
+    made_of_a_number: bool = False
+    """PyTorch made it of a number of Python's, and nothing has copied it to the GPU."""
 
 
 @dataclass(slots=True, eq=False)
@@ -203,6 +205,11 @@ class Buffers:
         storage = tensor.untyped_storage()
         entry = self._live.get(storage._cdata)  # noqa: SLF001
         return entry is not None and entry.bytes == storage.nbytes()
+
+    def is_number(self, tensor: torch.Tensor) -> bool:
+        """Return whether PyTorch made the tensor of a number of Python's, which is still on the host."""
+        buffer = self.of(tensor, is_result=False)
+        return buffer is not None and buffer.made_of_a_number
 
     def of(self, tensor: torch.Tensor, *, is_result: bool) -> Buffer | None:
         """Return the buffer ``tensor`` lies in, None for memory of no size; ``is_result``: an operator just returned
