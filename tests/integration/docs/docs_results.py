@@ -314,10 +314,10 @@ def attention_table() -> list[str]:
 
 def attention_alone() -> list[str]:
     """Return the times of attention as a stage of its own."""
-    found = results("attention")
+    document = results("attention")
     rows = []
-    for name, stages in found["stages"].items():
-        torch, own = found["us"][name]["PyTorch, attention"], stages["attention"]
+    for name, stages in document["stages"].items():
+        torch, own = document["us"][name]["PyTorch, attention"], stages["attention"]
         rows.append([name, f"{torch:.1f}", f"{own:.1f}", f"{own / torch:.2f}"])
     return markdown(["attention alone", "PyTorch", "the persistent kernel", "ratio"], rows)
 

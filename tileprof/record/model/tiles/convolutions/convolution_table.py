@@ -194,13 +194,13 @@ def engine_of(table: Table, key: tuple[int, ...]) -> int | None:
 def _with(
     key: tuple[int, ...],
     table: Table,
-    wanted: NDArray[np.bool_],
+    required: NDArray[np.bool_],
     near: NDArray[np.int64],
     apart: NDArray[np.float64],
     without: NDArray[np.bool_] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return near entries, and the nearest ones of those that are wanted besides."""
-    others = ~wanted if without is None else ~wanted | without
+    """Return near entries, and the nearest ones of those that are required besides."""
+    others = ~required if without is None else ~required | without
     same, so_far = nearest(key, table, learned.COMPARED, without=others)
     more = ~np.isin(same, near)
     near, apart = np.concatenate([near, same[more]]), np.concatenate([apart, so_far[more]])
@@ -341,12 +341,12 @@ class _Columns:
     begin: NDArray[np.int64]
 
 
-_KNOWN: dict[int, tuple[Table, _Columns]] = {}
+_COLUMNS_OF: dict[int, tuple[Table, _Columns]] = {}
 """Columns by identity of the table, which is kept alive here."""
 
 
 def _columns(table: Table) -> _Columns:
-    if id(table) not in _KNOWN:
+    if id(table) not in _COLUMNS_OF:
         sizes, same, group = _features(table.keys)
         order = np.lexsort(group.T)
         ends = np.flatnonzero(np.r_[(group[order][1:] != group[order][:-1]).any(axis=1), True]) + 1
@@ -356,8 +356,8 @@ def _columns(table: Table) -> _Columns:
         }
         first = table.columns["first"].astype(np.int64)
         launches = np.diff(first)[table.columns["sequence"]]
-        _KNOWN[id(table)] = table, _Columns(sizes, same, groups, np.r_[0, np.cumsum(launches)])
-    return _KNOWN[id(table)][1]
+        _COLUMNS_OF[id(table)] = table, _Columns(sizes, same, groups, np.r_[0, np.cumsum(launches)])
+    return _COLUMNS_OF[id(table)][1]
 
 
 def launches_of(table: Table, row: int) -> tuple[MeasuredLaunch, ...]:
