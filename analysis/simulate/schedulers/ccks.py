@@ -49,8 +49,9 @@ class Ccks(Options):
     has, ``up=500ns,down=500ns`` is assumed, and so are ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns``; a
     block that relays costs nothing here. ``local_ns`` is two L2 round trips. Workers are those of ``persistent``.
 
-    ``depth`` ties tiles to workers as the runtime's co-pilot does: each is sent up to so many, and ``overwrite=1``
-    overwrites commands that are not taken where a more urgent tile becomes ready (`tileprof.analysis.simulate.rings`).
+    ``depth`` ties tiles to workers as the runtime's co-pilot does: each worker is sent up to ``depth`` tiles.
+    ``overwrite=1`` overwrites commands that are not taken where a more urgent tile becomes ready
+    (`tileprof.analysis.simulate.rings`).
     A worker takes its next command ``lead_ns`` before its tile has ended; the runtime's loaders do when the tile's last
     blocks of k are in their rings.
     Tiles with the longest chain behind them go first, before them the program of launch ``urgent``: all launches that
