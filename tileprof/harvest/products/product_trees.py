@@ -3,7 +3,7 @@ r"""Grows the trees that choose kernels for products of float32: ``python -m til
 They are grown from what PyTorch would launch for millions of products (`tileprof.harvest.products.product_captures`),
 as `tileprof.record.model.tiles.products.kernel_trees` walks them::
 
-    python -m tileprof.harvest.products.product_captures -o CAPTURES --seconds 105 --wide --float32
+    python -m tileprof.harvest.products.product_captures -o CAPTURES --seconds 105 --wide --single-precision
     python -m tileprof.harvest.products.product_trees CAPTURES products-cublas-13.1.npz -o product-trees-cublas-13.1.npz
 
 `scikit-learn` is needed to grow, a GPU is not. Every 25th layer is left out, and the trees are judged by these layers.
