@@ -92,7 +92,7 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
             settle_ns = o.settle_ns if c[COMPLETED] > 0 else 0.0
             c[CURRENT], c[COMPLETED] = c[CURRENT] + 1, 0
             if c[CURRENT] + 1 < len(round_at):
-                schedule(z, now + settle_ns + o.gap_ns, o.slots + 2 * n)
+                schedule(z, now + settle_ns + w.gap_ns[c[CURRENT]], o.slots + 2 * n)
             else:
                 now += settle_ns
                 break

@@ -118,6 +118,7 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
         int(policy),
         int(threshold),
         float(work.together),
+        np.full(len(work.round_at) - 1, float(o.gap_ns)) if work.gap_ns is None else work.gap_ns,
     )
     time_ns = run_events(work.round_at, program, costs, z)
     return Ran(time_ns, z.took, z.estimate, float(z.ns[LIVED] / z.c[ENDED]) if z.c[ENDED] else np.nan)

@@ -177,6 +177,7 @@ class Work(NamedTuple):
     policy: int
     threshold: int
     together: float
+    gap_ns: NDArray[np.float64]
 
 
 class Costs(NamedTuple):
@@ -193,7 +194,6 @@ class Costs(NamedTuple):
     window_ns: float
     ended: int
     queues: int
-    gap_ns: float
     prior: int
     untried: int
     children: int

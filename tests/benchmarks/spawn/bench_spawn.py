@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tileprof import devices
 from tileprof.analysis.simulate.spawning import Spawning, spawn
 from tileprof.analysis.workloads.nested import BASE_NS, CHILD_NS, ITEM_NS, spawns
 from tileprof.arrays.ragged import ragged
@@ -87,6 +88,8 @@ H200 = Spawning(
     think_ns=1000, lane_ns=0.57, far_ns=66, near=24,
 )  # fmt: skip
 """What `spawn_costs.cu` measured, and choices of `spawn.cuh` (module docstring)."""
+QUEUED_NS = devices.get("H200").launch_gap_ns
+"""Between kernels that the host launches without waiting for the first (`launch_gaps.cu`)."""
 LATEST_NS = 5000
 """Above which threads come apart to their sites by the work before, which is simulated."""
 ENSEMBLE = 7
@@ -140,6 +143,7 @@ def sites(scale, names):
         if below:
             below.append(np.zeros(int(below[-1].sum()), np.int64))
         work = spawns(line["name"], rounds, 1.0, below=below)
+        work = work._replace(gap_ns=np.where(line["waited"], np.nan, QUEUED_NS))
         own, mean_item, longest = (np.array(line[key], float) for key in ("own", "mean", "longest"))
         if line["name"].startswith("sssp"):  # whose items were children's, which are not counted
             mean_item[:], longest[:] = 100.0, 100.0
@@ -203,6 +207,11 @@ class Times(NamedTuple):
     child_ns: float
     together: float = 0.0
     beside_ns: float = 0.0
+
+
+def with_gaps(work, gap_ns):
+    """The workload with this time before rounds that the host waits for."""
+    return work._replace(gap_ns=np.where(np.isnan(work.gap_ns), gap_ns, work.gap_ns))
 
 
 def with_times(work, counted, times):
@@ -385,10 +394,11 @@ def comparison(results, scales, names=None):
     for scale in (14, *scales):
         costs, rows, measured = joined(runs_at(results, scale))
         rows = {name: row for name, row in rows.items() if name not in LEFT_OUT and name in (names or rows)}
-        options = replace(
-            H200, told_ns=costs["taken_first_ns"], told_another_ns=each_ns, gap_ns=1e3 * costs["round_us"]
-        )
-        works = sites(scale, rows)
+        options = replace(H200, told_ns=costs["taken_first_ns"], told_another_ns=each_ns)
+        works = {
+            name: (with_gaps(work, 1e3 * costs["round_us"]), work_counts)
+            for name, (work, work_counts) in sites(scale, rows).items()
+        }
         if scale == 14:
             for name, some in works.items():
                 times[name] = calibrated(*some, rows[name], options)
@@ -406,7 +416,8 @@ def comparison(results, scales, names=None):
             if scale not in {14, 16}:
                 continue
             item_ns = ITEM_NS * times[name].item_ns / times["bfs"].item_ns
-            k20c = times_us(with_times(work, work_counts, Times(item_ns, BASE_NS, CHILD_NS)), Spawning())
+            older = with_times(work, work_counts, Times(item_ns, BASE_NS, CHILD_NS))
+            k20c = times_us(older._replace(gap_ns=None), Spawning())
             medians = {rule: row.us for rule, row in real.items()}
             rows_shown.append((name, *(gains(some) for some in (k20c, simulated, medians))))
         if rows_shown:

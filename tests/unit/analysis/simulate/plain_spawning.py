@@ -82,7 +82,8 @@ class Plain:
     def run(self) -> Ran:
         o = self.options
         for number, (begin, end) in enumerate(pairwise(self.work.round_at.tolist())):
-            self.now += o.gap_ns if number else 0.0
+            gap_ns = o.gap_ns if self.work.gap_ns is None else self.work.gap_ns[number]
+            self.now += gap_ns if number else 0.0
             parents = deque(range(begin, end, o.parent))
             while True:
                 while len(self.active) < o.queues and self.waiting:

@@ -93,6 +93,7 @@ def test_the_compiled_simulation_equals_the_plain_one(
     work = work._replace(together=together, beside_ns=beside_ns)
     if uneven:
         work = work._replace(own_ns=random.choice([2.0, 5.0, 9.0], count), longest_ns=item_ns + random.choice(3, count))
+        work = work._replace(gap_ns=random.choice([0.0, 3.0], len(levels)))
     fast, plain = run(work, options, policy, threshold), Plain(work, options, policy, threshold).run()
     assert fast.time_ns == plain.time_ns
     for a, b in ((fast.child_ns, plain.child_ns), (fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
