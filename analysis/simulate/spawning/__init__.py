@@ -29,7 +29,8 @@ that keep theirs have done so, and threads that do items with sites count them o
 ``read_ns``: rules read as many of the controller's words as spawn.cuh, one after the other. All lie at one place that
 serves one read in ``word_ns``, one update in ``update_ns`` and ``lane_ns`` for each thread that launches, in the order
 in which they come, but for reads of ``near`` SMs. Threads of a warp decide by one reading; what they launch can be read
-when it has come there. ``think_ns``: of the rule ``warp``, after its last read. Without ``read_ns`` rules know all.
+when it has come there. ``think_ns``: of the rule ``warp``, before its first read, for each
+site. Without ``read_ns`` rules know all.
 
 ``ended=1`` reads windows as spawn.cuh does: throughput and time of a child tile are those of the last whole window in
 which any ended, of six, else of all of time since the first began. `Spawns.together`: threads of a warp that do their

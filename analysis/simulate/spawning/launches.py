@@ -85,8 +85,8 @@ def ends(w: Work, o: Costs, z: State, grid: int, now: float) -> None:
             return
         took = o.complete_ns + (o.first_ns if z.c[COMPLETED] < FIRST else 0.0)
         z.c[COMPLETED] += 1
+        z.ns[DONE] = max(z.ns[DONE], now) + took
         if took > 0:
-            z.ns[DONE] = max(z.ns[DONE], now) + took
             later(w, o, z, COMPLETES, grid, z.ns[DONE])
             return
         z.c[PENDING] -= 1

@@ -94,6 +94,10 @@ class Spawning:
         },
     )
     think_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "for the rule warp, before it reads, for each site of a warp, with read", "least": 0},
+    )
+    weigh_ns: float = field(
         default=0.0, metadata={"meaning": "for the rule warp to decide when it has read, with read", "least": 0}
     )
     word_ns: float = field(

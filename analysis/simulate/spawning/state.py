@@ -199,6 +199,7 @@ class Costs(NamedTuple):
     children: int
     read_ns: float
     think_ns: float
+    weigh_ns: float
     word_ns: float
     update_ns: float
     lane_ns: float

@@ -85,7 +85,7 @@ H200 = Spawning(
     slots=132 * 32, resident=132 * 2048, queues=128, prior=0, untried=1024, guess_ns=500, window_ns=65536, ended=1,
     issue_ns=0.018, stagger_ns=6, launch_ns=7000, another_ns=280, crowd_ns=450, crowded_ns=4000, submit_ns=37,
     serve_ns=235, complete_ns=385, first_ns=2600, settle_ns=37000, read_ns=150, word_ns=0.29, update_ns=1.4,
-    think_ns=1000, lane_ns=0.57, far_ns=66, near=24,
+    think_ns=32, weigh_ns=700, lane_ns=0.57, far_ns=66, near=24,
 )  # fmt: skip
 """What `spawn_costs.cu` measured, and choices of `spawn.cuh` (module docstring)."""
 QUEUED_NS = devices.get("H200").launch_gap_ns
@@ -199,7 +199,8 @@ def joined(runs):
 
 class Times(NamedTuple):
     """Times of a program: for all items, of a parent thread besides, of a child besides its item; the share of its
-    time that each busy thread of a warp adds to another's; and what each child tile adds to the time of others.
+    time that each busy thread of a warp adds to another's; what each child tile adds to the time of others; and what
+    children live less where a controller launches fewer of them.
     """
 
     item_ns: float
@@ -207,6 +208,7 @@ class Times(NamedTuple):
     child_ns: float
     together: float = 0.0
     beside_ns: float = 0.0
+    less_ns: float = 0.0
 
 
 def with_gaps(work, gap_ns):
@@ -283,11 +285,16 @@ def calibrated(work, counted, row, options):
 
 
 def crowded(work, counted, row, options, times):
-    """Times with which child tiles live as long as measured under SPAWN's rule, too, where they live longer than when
-    all are launched: the controller launches large grids, whose tiles slow each other.
+    """Times with which child tiles live as long as measured under SPAWN's rule, too. Where they live longer than when
+    all are launched, the controller launches large grids, whose tiles slow each other; where they live shorter than
+    simulated, less is launched at a time, so that children wait less for memory.
     """
-    if work.first_child is not None or row["spawn_child_ns"] <= row["always_child_ns"]:
+    if work.first_child is not None:
         return times
+    if row["spawn_child_ns"] <= row["always_child_ns"]:
+        work = with_times(work, counted, times)
+        lived_ns = median(spawn(work, replace(options, seed=seed), "spawn").child_ns for seed in range(ENSEMBLE))
+        return times._replace(less_ns=min(max(0.0, lived_ns - row["spawn_child_ns"]), times.child_ns))
 
     def adjusted(beside_ns):
         """The same time of children when all are launched."""
@@ -302,16 +309,14 @@ def crowded(work, counted, row, options, times):
     return adjusted(reached(row["spawn_child_ns"] / 1e3, lives_ns, most=MOST_BESIDE_NS))
 
 
-def times_us(work, options):
-    """Microseconds by rule: of the controllers the median of an ensemble."""
+def times_us(work, options, less_ns=0.0):
+    """Microseconds by rule: of the controllers the median of an ensemble, with children that live ``less_ns`` less."""
     seeds = range(ENSEMBLE if options.jitter_ns else 1)
-    return {
-        rule: median(
-            spawn(work, replace(options, seed=seed), rule).time_ns / 1e3
-            for seed in (seeds if rule in {"spawn", "warp"} else range(1))
-        )
-        for rule in ("flat", *RULES)
-    }
+    controlled = work._replace(child_ns=work.child_ns - less_ns)
+    times = {rule: spawn(work, options, rule).time_ns / 1e3 for rule in ("flat", "always", "program")}
+    for rule in ("spawn", "warp"):
+        times[rule] = median(spawn(controlled, replace(options, seed=seed), rule).time_ns / 1e3 for seed in seeds)
+    return times
 
 
 def late_ns(results):
@@ -406,7 +411,9 @@ def comparison(results, scales, names=None):
         rows_shown = []
         for name, (work, work_counts) in works.items():
             real = {rule: measured[name, rule] for rule in MEASURED}
-            simulated = times_us(with_times(work, work_counts, times[name]), replace(options, jitter_ns=late[name]))
+            simulated = times_us(
+                with_times(work, work_counts, times[name]), replace(options, jitter_ns=late[name]), times[name].less_ns
+            )
             for rule, us in simulated.items():
                 tests = scale in scales and not (scale == 16 and (name, rule) in FITTED)
                 if scale not in HELD_OUT and (tests or rule not in CALIBRATED):
