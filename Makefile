@@ -55,6 +55,7 @@ browser:
 
 lint: $(INSTALLED) typing-links scripts ## style, format and types
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --isolated --select E501,W505 --line-length 120 notebooks/*.py
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	$(BIN)/mypy

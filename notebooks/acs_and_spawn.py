@@ -170,8 +170,10 @@ same = sum(bool(c.same_direction) for c in directed)
 inside, near_simulated = sum(c.inside for c in comparisons), sum(c.near for c in comparisons)
 intervals(
     table, log_x=True, one="no gain", x_title="times as fast",
-    title=f"{same} of {len(directed)} published gains have the same direction here; of {len(comparisons)} published values<br>"
-    f"{inside} lie in the simulated range, and {near_simulated} in it or within a factor of {published.NEAR:g} of its nearest end",
+    title=f"{same} of {len(directed)} published gains have the same direction here; of {len(comparisons)} published "
+    f"values<br>"
+    f"{inside} lie in the simulated range, and {near_simulated} in it or within a factor of {published.NEAR:g} of its "
+    f"nearest end",
 )  # fmt: skip
 
 # %%
@@ -203,10 +205,13 @@ Markdown(
     f"""
 **Answer.** There are three counts, since the same direction says less than the same size:
 
-- **Direction**: {same} of {len(directed)} published gains or losses have the same direction under all assumptions. A mean that is published as 1
+- **Direction**: {same} of {len(directed)} published gains or losses have the same direction under all assumptions. A
+mean that is published as 1
   has no direction and is not counted: {named([c for c in comparisons if c.same_direction is None])}.
-- **In the simulated range**: {inside} of {len(comparisons)} published values. Outside: {named([c for c in comparisons if not c.inside])}.
-- **Within a factor of {published.NEAR:g}** of the nearest end of the simulated range, or in it: {near_simulated} of {len(comparisons)}. Farther: {named([c for c in comparisons if not c.near])}.
+- **In the simulated range**: {inside} of {len(comparisons)} published values. Outside:
+{named([c for c in comparisons if not c.inside])}.
+- **Within a factor of {published.NEAR:g}** of the nearest end of the simulated range, or in it: {near_simulated} of
+{len(comparisons)}. Farther: {named([c for c in comparisons if not c.near])}.
 
 Windows on the GPU that reach 95% of the best gain: {wide}. SPAWN's rule over the best static threshold: {of_best}.
 """

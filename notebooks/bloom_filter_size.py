@@ -73,7 +73,8 @@ pd.DataFrame(ends, index=["launches", "tiles", "barriers, us", "exact dataflow, 
 # %%
 @dataclass(frozen=True)
 class Counted(DataflowBloom):
-    """The scheduler, and beside its schedule how many pairs of tiles it took for dependent, and how many of them wrongly.
+    """The scheduler, and beside its schedule how many pairs of tiles it took for dependent, and how many of them
+    wrongly.
 
     Filters cost no time here, so that only their size counts; docs/bloom.md has what they cost on an H200.
     """
@@ -176,8 +177,10 @@ heat(
     value="kept",
     percent=True,
     unit="gain kept",
-    title=f"{program}: from a flush every {FLUSHES[1]} launches to one every {FLUSHES[-1]}, filters of {flushes['bits'].max():,} bits<br>"
-    f"gain {100 * (large[FLUSHES[-1]] - large[FLUSHES[1]]):.0f} points, those of {flushes['bits'].min():,} bits {100 * (small[FLUSHES[-1]] - small[FLUSHES[1]]):.0f}",
+    title=f"{program}: from a flush every {FLUSHES[1]} launches to one every {FLUSHES[-1]}, filters of "
+    f"{flushes['bits'].max():,} bits<br>"
+    f"gain {100 * (large[FLUSHES[-1]] - large[FLUSHES[1]]):.0f} points, those of {flushes['bits'].min():,} bits "
+    f"{100 * (small[FLUSHES[-1]] - small[FLUSHES[1]]):.0f}",
     x_title="launches between two flushes",
     y_title="bits of a filter, 4 hashes",
 )
@@ -252,12 +255,13 @@ def each(values: pd.Series, form: str) -> str:
 
 Markdown(
     f"""
-**Answer.** {each(need["bits"], ",.0f")} bits per filter with {max(HASHES)} hashes keep nine tenths of the gain of the largest size; that is
-{each(need["MiB of filters"], ".1f")} MiB of filters for the tiles between two flushes. With 4,096 bits and 2 hashes
-{each(default["false edges"], ".1f")} false dependencies come with each true one, and {each(default["kept"], ".0%")} of the gain of exact
-dataflow remains. Hashes matter as much as bits: with a single one the {worse.split(",")[0]} keeps {single[worse]:.0%} at {max(BITS):,} bits instead of
-{several[worse]:.0%}. So does the granule: at 4,096 bits, 4 hashes and {peak["granule"]} bytes the {program.split(",")[0]} keeps {peak["kept"]:.0%}. The flush is
-a separate limit: with a flush every 4 launches, no filter keeps more than {each(need["kept at most"], ".0%")}. All times are modelled,
-over recorded addresses of the tile model.
+**Answer.** {each(need["bits"], ",.0f")} bits per filter with {max(HASHES)} hashes keep nine tenths of the gain of the
+largest size; that is {each(need["MiB of filters"], ".1f")} MiB of filters for the tiles between two flushes. With 4,096
+bits and 2 hashes {each(default["false edges"], ".1f")} false dependencies come with each true one, and
+{each(default["kept"], ".0%")} of the gain of exact dataflow remains. Hashes matter as much as bits: with a single one
+the {worse.split(",")[0]} keeps {single[worse]:.0%} at {max(BITS):,} bits instead of {several[worse]:.0%}. So does the
+granule: at 4,096 bits, 4 hashes and {peak["granule"]} bytes the {program.split(",")[0]} keeps {peak["kept"]:.0%}. The
+flush is a separate limit: with a flush every 4 launches, no filter keeps more than {each(need["kept at most"], ".0%")}.
+All times are modelled, over recorded addresses of the tile model.
 """
 )

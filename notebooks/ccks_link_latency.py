@@ -136,7 +136,9 @@ LONGEST_US = 100.0
 
 
 def break_even_us(name: str, variant: str) -> float:
-    """Latency, one way, up to which the variant beats the CUDA graph; 0: never, infinite: still at the longest tried."""
+    """Latency, one way, up to which the variant beats the CUDA graph; 0: never, infinite: still at the longest
+    tried.
+    """
     low, high, bar = 0.0, LONGEST_US, baselines[name]["CUDA graph"]
     if gain(name, at(variant, high)) >= bar:
         return np.inf
@@ -165,7 +167,8 @@ def text(latency_us: float) -> str:
 small, large = list(PROGRAMS)[:2], list(PROGRAMS)[2:]
 speculative, plain = even["all of it"], even["no speculation"]
 title = (
-    f"CPU scheduling with speculation beats a CUDA graph {text(speculative[small].min())} one way where kernels are small;<br>"
+    f"CPU scheduling with speculation beats a CUDA graph {text(speculative[small].min())} one way where kernels are "
+    f"small;<br>"
     f"without speculation {text(plain[small].max())}, and for the MLPs {text(speculative[large].max())}"
 )
 axis_ranges = {
@@ -223,7 +226,8 @@ curves(
     ranges={"": (-0.6, 0.6)},
     log_x=True,
     percent=True,
-    title=f"{crowded}: to beat a CUDA graph, {thread_counts['batches of 32']} decide in batches, {thread_counts['no batches']} one by one",
+    title=f"{crowded}: to beat a CUDA graph, {thread_counts['batches of 32']} decide in batches, "
+    f"{thread_counts['no batches']} one by one",
     x_title="CPU threads that decide",
     y_title="gain over stream order",
 )
@@ -232,9 +236,10 @@ curves(
 # ## Measured points
 #
 # The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that assigns tiles to a persistent
-# kernel over PCIe. Its link was measured separately and is part of the device description (`link_trip_ns`). Ten
-# chains were measured on an H200. The curves are simulated with the same tiles and use only the measured time of the
-# stages one by one (`tests/benchmarks/simulator/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of their
+# kernel over PCIe. Its link was measured separately and is part of the device description (`link_trip_ns`).
+# Eighteen chains were measured on an H200. The curves are simulated with the same tiles and use only the measured time of the
+# stages one by one (`tests/benchmarks/simulator/bench_twins.py`, which writes the data). *ccks* sends tiles ahead of
+# their
 # inputs, *ccks-ready* does not.
 
 # %%
@@ -258,7 +263,8 @@ figure = curves(
     panel="chain",
     guides={"measured": PCIE_US},
     log_x=True,
-    title=f"Curves simulated, diamonds measured on an H200: of {len(off)} points {int((off <= 0.15).sum())} are within 15%",
+    title=f"Curves simulated, diamonds measured on an H200: of {len(off)} points {int((off <= 0.15).sum())} are within "
+    f"15%",
     x_title="latency of the link, one way, us",
     y_title="us",
 )
@@ -294,7 +300,8 @@ nvlink, pcie = (
     for us in (NVLINK_US, PCIE_US)
 )
 rows = [
-    f"| {name} | {baselines[name]['CUDA graph']:.1%} | {nvlink[name]:.1%} | {pcie[name]:.1%} | {text(speculative[name])} | {text(plain[name])} |"
+    f"| {name} | {baselines[name]['CUDA graph']:.1%} | {nvlink[name]:.1%} | {pcie[name]:.1%} | "
+    f"{text(speculative[name])} | {text(plain[name])} |"
     for name in PROGRAMS
 ]
 lost_gain = 100 * (nvlink - pcie)[small]
@@ -305,14 +312,16 @@ bypass = 100 * (near["no speculation"] - near["no speculation, no bypass"]).max(
 idle = [100 * (gain(name, at("ccks:fetch=0ns", NVLINK_US)) - baselines[name]["CUDA graph"]) for name in large]
 Markdown(
     f"""
-**Answer.** With speculation, a link about as fast as PCIe is enough: from {NVLINK_US} to {PCIE_US} us one way the programs of small kernels lose
-at most {lost_gain.max():.1f} points of gain, and they beat a CUDA graph {text(speculative[small].min())}. Without it every chain of tiles pays the
-round trip, and they beat the graph only {text(plain[small].max())}. Bypassing the CPU is worth at most {bypass:.1f} points up
-to {PCIE_US} us; the CPU's throughput matters more ({crowded.split(",")[0]} needs {thread_counts["batches of 32"]} with batches, {thread_counts["no batches"]} without).
-The MLPs have few and large kernels and beat the graph {text(speculative[large].max())}; even if the workers' 100 ns per tile were free,
-they would be {min(idle):+.1f} to {max(idle):+.1f} points from it. All figures are modelled.
+**Answer.** With speculation, a link about as fast as PCIe is enough: from {NVLINK_US} to {PCIE_US} us one way the
+programs of small kernels lose at most {lost_gain.max():.1f} points of gain, and they beat a CUDA graph
+{text(speculative[small].min())}. Without it every chain of tiles pays the round trip, and they beat the graph only
+{text(plain[small].max())}. Bypassing the CPU is worth at most {bypass:.1f} points up to {PCIE_US} us; the CPU's
+throughput matters more ({crowded.split(",")[0]} needs {thread_counts["batches of 32"]} with batches,
+{thread_counts["no batches"]} without). The MLPs have few and large kernels and beat the graph
+{text(speculative[large].max())}; even if the workers' 100 ns per tile were free, they would be {min(idle):+.1f} to
+{max(idle):+.1f} points from it. All figures are modelled.
 
-| program | gain of a CUDA graph | CCKS at {NVLINK_US} us | CCKS at {PCIE_US} us | beats the graph | without speculation |
+| program | CUDA graph | CCKS at {NVLINK_US} us | CCKS at {PCIE_US} us | beats the graph | without speculation |
 |---|---|---|---|---|---|
 """
     + "\n".join(rows)

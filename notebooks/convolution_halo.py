@@ -130,7 +130,8 @@ areas(
     ["other blocks", "read and awaited", "read, but nothing waits for it", "rest of the blocks that nothing waits for"],
     ["#f4f4f4", "#0072B2", "#D55E00", "#F6D5B8"],
     origin=(int(top), 0),
-    title=f"A block reads {int(read.sum())} pixels; cuSync's Conv2DTileSync waits for {int((read & awaited_pixels).sum())} of them",
+    title=f"A block reads {int(read.sum())} pixels; cuSync's Conv2DTileSync waits for "
+    f"{int((read & awaited_pixels).sum())} of them",
     x_title="column of the image, pixels",
     y_title="row of the image, pixels",
     square=True,
@@ -198,7 +199,8 @@ bars(
     y="missing share",
     by="images",
     percent=True,
-    title=f"Conv2DTileSync misses {unsound['missing share'].min():.0%} to {unsound['missing share'].max():.0%} of the dependencies in {len(unsound)} of {len(table)} pairs",
+    title=f"Conv2DTileSync misses {unsound['missing share'].min():.0%} to {unsound['missing share'].max():.0%} of the "
+    f"dependencies in {len(unsound)} of {len(table)} pairs",
     x_title="first two convolutions of a stage",
     y_title="dependencies that nothing waits for",
 )
@@ -210,11 +212,13 @@ best = table.loc[gain.idxmax()]
 same = (table["missing: Conv2DTileSync"] == table["missing: RowSync"]).all()
 Markdown(
     f"""
-**Answer.** A block needs the ring of pixels around its own, and {"neither shipped policy waits" if same else "the shipped policies do not all wait"} for it:
-Conv2DTileSync leaves out {unsound["missing share"].min():.0%} to {unsound["missing share"].max():.0%} of the dependencies in {len(unsound)} of
-{len(table)} pairs, RowSync {"the same ones" if same else "others"}; where nothing is missing, one row of blocks holds the whole image. A policy that waits for the
-halo too is sound in all {len(table)} and costs at most {cost.max():.2f} us more in the model, because neighbours finish together: the
-largest gain, {gain.max():.0%} ({best["network"]} {best["stage"]}, {best["images"]} images, {best["stream order, us"]:.1f} us in stream order), is kept. Dependencies come from recorded
-accesses of the tile model, times are modelled; nothing here ran on a GPU.
+**Answer.** A block needs the ring of pixels around its own, and
+{"neither shipped policy waits" if same else "the shipped policies do not all wait"} for it: Conv2DTileSync leaves out
+{unsound["missing share"].min():.0%} to {unsound["missing share"].max():.0%} of the dependencies in {len(unsound)} of
+{len(table)} pairs, RowSync {"the same ones" if same else "others"}; where nothing is missing, one row of blocks holds
+the whole image. A policy that waits for the halo too is sound in all {len(table)} and costs at most {cost.max():.2f} us
+more in the model, because neighbours finish together: the largest gain, {gain.max():.0%} ({best["network"]}
+{best["stage"]}, {best["images"]} images, {best["stream order, us"]:.1f} us in stream order), is kept. Dependencies come
+from recorded accesses of the tile model, times are modelled; nothing here ran on a GPU.
 """
 )

@@ -110,7 +110,8 @@ agreements.round(2)
 v100_gains = agreements[agreements["arch"] == "v100"]
 beside(
     table,
-    title=f"Gains on the V100 are predicted (correlation {v100_gains['correlation'].min():.2f} or better), the A100's are not",
+    title=f"Gains on the V100 are predicted (correlation {v100_gains['correlation'].min():.2f} or better), the A100's "
+    f"are not",
     by="policy",
     panel="what",
     name="name",
@@ -135,7 +136,8 @@ curves(
     x="m",
     y="pace",
     by="program",
-    title=f"Both policies have the same pace to {apart.drop(apart.idxmax()).max():.0%}, but for {apart.idxmax()} tokens;<br>"
+    title=f"Both policies have the same pace to {apart.drop(apart.idxmax()).max():.0%}, but for {apart.idxmax()} "
+    f"tokens;<br>"
     f"stream order has the fast one at {wide['stream order'].idxmin()} tokens",
     x_title="tokens",
     y_title="time of a tile, relative",
@@ -186,7 +188,8 @@ apart_table["name"] = apart_table["m"].astype(str) + " tokens"
 apart_found = agreement(apart_table).set_index(["arch", "policy"])["correlation"]
 beside(
     apart_table,
-    title=f"Held out: the V100's gains follow (correlation {apart_found['v100'].min():.2f} or better), the A100's do not",
+    title=f"Held out: the V100's gains follow (correlation {apart_found['v100'].min():.2f} or better), the A100's do "
+    f"not",
     by="policy",
     panel="what",
     name="name",
@@ -224,22 +227,28 @@ crossed = agreement(a100, "from_other").set_index("policy")["correlation"]
 peak = table[(table["kind"] == "mlp") & (table["arch"] == "v100")].groupby("m")["peak_share"].first()
 Markdown(
     f"""
-**Answer.** {sum(f == 2 for f in followed)} of the {len(waves)} rows of the paper's table of waves follow from its grids or from the repository's tiles in both columns.
+**Answer.** {sum(f == 2 for f in followed)} of the {len(waves)} rows of the paper's table of waves follow from its grids
+or from the repository's tiles in both columns.
 
-On the V100, gains are predicted from stream-order times, with a correlation of {mean["mlp", "v100", rowsync]:.2f} for RowSync and {mean["mlp", "v100", tilesync]:.2f} for TileSync on
-the MLP, {mean["conv", "v100", rowsync]:.2f} and {mean["conv", "v100", tilesync]:.2f} on the convolutions. TileSync loses to RowSync by its waits in the main loop,
+On the V100, gains are predicted from stream-order times, with a correlation of {mean["mlp", "v100", rowsync]:.2f} for
+RowSync and {mean["mlp", "v100", tilesync]:.2f} for TileSync on the MLP, {mean["conv", "v100", rowsync]:.2f} and
+{mean["conv", "v100", tilesync]:.2f} on the convolutions. TileSync loses to RowSync by its waits in the main loop,
 {calibration.poll_us["v100"]:.2f} us each on a V100 and {calibration.poll_us["a100"]:.2f} us on an A100.
 
-On the A100 they are not ({mean["mlp", "a100", rowsync]:.2f} and {mean["mlp", "a100", tilesync]:.2f}): {len(above)} of {len(a100)} published gains are above what any schedule of constant tile times allows. What
-changed is the pace of the GPU between programs: with the pace of the other policy at the same token count, which is a published time of a policy, correlations are
-{crossed[rowsync]:.2f} and {crossed[tilesync]:.2f}; why the pace changed is not published.
+On the A100 they are not ({mean["mlp", "a100", rowsync]:.2f} and {mean["mlp", "a100", tilesync]:.2f}): {len(above)} of
+{len(a100)} published gains are above what any schedule of constant tile times allows. What changed is the pace of the
+GPU between programs: with the pace of the other policy at the same token count, which is a published time of a policy,
+correlations are {crossed[rowsync]:.2f} and {crossed[tilesync]:.2f}; why the pace changed is not published.
 
-The better policy is predicted at {right.sum()} of {len(right)} points, the best of both and stream order at {right_with_stream.sum()} of {len(right_with_stream)}.
+The better policy is predicted at {right.sum()} of {len(right)} points, the best of both and stream order at
+{right_with_stream.sum()} of {len(right_with_stream)}.
 
-LLaMA's MLP was held out: correlation {apart_found["v100", rowsync]:.2f} and {apart_found["v100", tilesync]:.2f} on the V100, nothing on the A100 ({apart_found["a100", rowsync]:.2f} and
-{apart_found["a100", tilesync]:.2f}); the better policy at {apart_right.sum()} of {len(apart_right)} points.
+LLaMA's MLP was held out: correlation {apart_found["v100", rowsync]:.2f} and {apart_found["v100", tilesync]:.2f} on the
+V100, nothing on the A100 ({apart_found["a100", rowsync]:.2f} and {apart_found["a100", tilesync]:.2f}); the better
+policy at {apart_right.sum()} of {len(apart_right)} points.
 
-Caution: the V100's stream order does up to {peak.max():.2f} times the arithmetic that its peak allows ({(peak > 1).sum()} of {len(peak)} token counts), so those kernels cannot have computed
-all of their products; results were not checked in these runs.
+Caution: the V100's stream order does up to {peak.max():.2f} times the arithmetic that its peak allows
+({(peak > 1).sum()} of {len(peak)} token counts), so those kernels cannot have computed all of their products; results
+were not checked in these runs.
 """
 )

@@ -71,7 +71,8 @@ for producer, consumer, block in inside[["producer", "consumer", "block"]].itert
 tile_graph(
     graph,
     STEPS,
-    title=f"A step of a GRU and the products of the next: {tile_count} blocks, {len(dependent_tiles):,} dependent pairs of blocks; "
+    title=f"A step of a GRU and the products of the next: {tile_count} blocks, {len(dependent_tiles):,} dependent "
+    f"pairs of blocks; "
     f"{int((~bound).sum())} blocks (orange) could start at once",
 )
 
@@ -115,9 +116,10 @@ barrier, exact = (simulator.run(scheduler(text)).time_ns / 1000 for text in ("st
 first = int((back == 0).sum())
 Markdown(
     f"""
-**Answer.** Each block depends on few launches, and {free:.0%} of the {len(back)} blocks do not depend on the launch just before theirs: {first} need
-nothing that is computed here, since the input products of a step need nothing from the step before. A barrier between
-kernels delays these blocks without need: with free launches, blocks that start when their own parents are done take {exact:.1f} us instead of
-{barrier:.1f} us ({1 - exact / barrier:.0%} less, modelled on an H200).
+**Answer.** Each block depends on few launches, and {free:.0%} of the {len(back)} blocks do not depend on the launch
+just before theirs: {first} need nothing that is computed here, since the input products of a step need nothing from the
+step before. A barrier between kernels delays these blocks without need: with free launches, blocks that start when
+their own parents are done take {exact:.1f} us instead of {barrier:.1f} us ({1 - exact / barrier:.0%} less, modelled on
+an H200).
 """
 )

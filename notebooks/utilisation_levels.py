@@ -92,7 +92,9 @@ assert not any(process.returncode for process in running), outputs
 
 # %%
 def kernels(trace: tileprof.Trace, source: str) -> pd.DataFrame:
-    """One row per launch: waves, share of the slots filled, share of the SMs that get a block, resident blocks per SM, and time."""
+    """One row per launch: waves, share of the slots filled, share of the SMs that get a block, resident blocks per SM,
+    and time.
+    """
     launches = trace.launches
     waves = launches["tiles"] / Machine(trace.device).slots(launches)
     blocks = launches[["grid_x", "grid_y", "grid_z"]].prod(axis=1)
@@ -185,7 +187,8 @@ units = of_h200.assign(arithmetic=shape.map(counters).to_numpy())
 full, busy = (float(units[column].median()) for column in ("share", "arithmetic"))
 share_points(
     units,
-    title=f"Half of the layers fill more than {full:.0%} of the slots (modelled) and reach more than {busy:.0%} of the arithmetic (measured)",
+    title=f"Half of the layers fill more than {full:.0%} of the slots (modelled) and reach more than {busy:.0%} of the "
+    f"arithmetic (measured)",
 )
 
 # %% [markdown]
@@ -195,13 +198,17 @@ share_points(
 
 # %%
 def line(name: str, rows: pd.DataFrame) -> str:
-    """A row of the answer: kernels below half of their slots, their share of the time, the mean share of SMs without a block, resident blocks per SM."""
+    """A row of the answer: kernels below half of their slots, their share of the time, the mean share of SMs without a
+    block, resident blocks per SM.
+    """
     time = rows.loc[rows["share"] < 0.5, "time_ns"].sum() / rows["time_ns"].sum()
-    return f"| {name} | {len(rows)} | {below(rows):.0%} | {time:.0%} | {(1 - rows['sms']).mean():.0%} | {rows['resident'].median():.0f} |"
+    empty, resident = (1 - rows["sms"]).mean(), rows["resident"].median()
+    return f"| {name} | {len(rows)} | {below(rows):.0%} | {time:.0%} | {empty:.0%} | {resident:.0f} |"
 
 
 lines = [
-    "| kernels | number | below half of their slots | their share of the time | SMs without a block, mean | resident blocks per SM, median |",
+    "| kernels | number | below half of their slots | their share of the time | SMs without a block, mean | resident "
+    "blocks per SM, median |",
     "|---|---|---|---|---|---|",
     *(
         line(f"{family}, {device} (modelled)", rows)
@@ -212,17 +219,20 @@ lines = [
 time = recorded.loc[recorded["share"] < 0.5, "time_ns"].sum() / recorded["time_ns"].sum()
 fits = modelled.groupby(["family", "device"])["resident"].median()
 sentences = [
-    f"on the {device} {half['RNN product', device]:.0%} of the recurrent products ({fits['RNN product', device]:.0f} blocks per SM) and "
+    f"on the {device} {half['RNN product', device]:.0%} of the recurrent products (resident blocks per SM: "
+    f"{fits['RNN product', device]:.0f}) and "
     f"{half['convolution', device]:.0%} of the convolutions ({fits['convolution', device]:.0f})"
     for device in devices
 ]
 Markdown(
     f"""
-**Answer.** Of the {len(recorded)} kernels recorded on an H200, {below(recorded):.0%} fill less than half of their slots, and they take {time:.0%} of the
-time. Of DeepBench's layers, modelled, it is {"; ".join(sentences)}: how full a product is depends on how many of its blocks fit on an SM, which the
-library's tiles decide. {(modelled["waves"] < 1).mean():.0%} of the modelled kernels and {(recorded["waves"] < 1).mean():.0%}
-of the recorded ones have less than one wave of blocks. Measured, half of DeepBench's layers reach less than {busy:.0%} of an H200's
-peak arithmetic. Empty slots are room for blocks of later kernels, if these do not have to wait for all blocks of the one before.
+**Answer.** Of the {len(recorded)} kernels recorded on an H200, {below(recorded):.0%} fill less than half of their
+slots, and they take {time:.0%} of the time. Of DeepBench's layers, modelled, these fill less than half of their slots:
+{"; ".join(sentences)}. How full a product is depends on how many of its blocks fit on an SM, which the library's tiles
+decide. {(modelled["waves"] < 1).mean():.0%} of the modelled kernels and {(recorded["waves"] < 1).mean():.0%} of the
+recorded ones have less than one wave of blocks. Measured, half of DeepBench's layers reach less than {busy:.0%} of an
+H200's peak arithmetic. Empty slots are room for blocks of later kernels, if these do not have to wait for all blocks of
+the one before.
 
 """
     + "\n".join(lines)

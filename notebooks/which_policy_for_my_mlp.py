@@ -97,7 +97,8 @@ tiles = [int(matrix.launches["tiles"].iloc[i]) for i in pairs[512]]
 tile_matrix(
     matrix,
     *pairs[512],
-    title=f"512 tokens: a tile of the second product needs {needs / tiles[1]:.0f} of the {tiles[0]} tiles of the first: those of its row",
+    title=f"512 tokens: a tile of the second product needs {needs / tiles[1]:.0f} of the {tiles[0]} tiles of the "
+    f"first: those of its row",
 )
 
 
@@ -166,7 +167,8 @@ bars(
     y="gain",
     by="source",
     percent=True,
-    title=f"The order of tiles decides: with cuSync's policies up to {best_of['row by row'].max():.0%} row by row, {others:.1%} otherwise",
+    title=f"The order of tiles decides: with cuSync's policies up to {best_of['row by row'].max():.0%} row by row, "
+    f"{others:.1%} otherwise",
     x_title="tokens",
     y_title="gain over stream order",
 )
@@ -184,11 +186,13 @@ lines = [
 ]
 Markdown(
     f"""
-**Answer.** From {useful.index.min()} tokens on, use the derived policies of the table, each with the order of tiles chosen for it: they are predicted to gain
-{useful["gain"].min():.0%} to {useful["gain"].max():.0%} with {useful["semaphores"].min()} to {useful["semaphores"].max()} semaphores. The order decides, not
-the kind: with tiles column by column, or as the recorded kernel takes them, cuSync's policies gain at most {others:.1%}, because every
-row ends with the last wave; row by row, RowSync and TileSync are at most {100 * apart:.1f} points apart. Prediction and published
-measurement differ by more than 5 points at {", ".join(off) or "no size"} tokens: a prediction says what to try, not what a GPU will do.
+**Answer.** From {useful.index.min()} tokens on, use the derived policies of the table, each with the order of tiles
+chosen for it: they are predicted to gain {useful["gain"].min():.0%} to {useful["gain"].max():.0%} with
+{useful["semaphores"].min()} to {useful["semaphores"].max()} semaphores. The order decides, not the kind: with tiles
+column by column, or as the recorded kernel takes them, cuSync's policies gain at most {others:.1%}, because every row
+ends with the last wave; row by row, RowSync and TileSync are at most {100 * apart:.1f} points apart. Prediction and
+published measurement differ by more than 5 points at {", ".join(off) or "no size"} tokens: a prediction says what to
+try, not what a GPU will do.
 
 | tokens | derived policy | semaphores | predicted gain (modelled) | cuSync's best, published (measured) |
 |---|---|---|---|---|

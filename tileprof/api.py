@@ -48,17 +48,17 @@ class Summary:
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        """Return verdict, actions and ladder, for notebooks."""
+        """Return verdict, actions and schedules, for notebooks."""
         from tileprof.analysis.times_and_counts import duration, signed_percent  # noqa: PLC0415 - heavy
 
         actions = [
             (a.title, f"{a.saving} ({signed_percent(a.saves_share)})", a.basis, a.effort, a.command)
             for a in self.guidance.actions
         ]
-        ladder = [(r.label, duration(r.time_ns), signed_percent(-r.saves_share)) for r in self.guidance.ladder]
+        schedules = [(r.label, duration(r.time_ns), signed_percent(-r.saves_share)) for r in self.guidance.schedules]
         verdict = html.escape(self.guidance.verdict.sentence)
         head = ("action", "saves", "basis", "effort", "command")
-        return f"<p><b>{verdict}</b></p>{html_table([head, *actions])}{html_table(ladder)}"
+        return f"<p><b>{verdict}</b></p>{html_table([head, *actions])}{html_table(schedules)}"
 
 
 class LoadedTrace(Trace):

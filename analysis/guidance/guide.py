@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.analysis.guidance.chains import Chain, chains
-from tileprof.analysis.guidance.ladder import APART, SPREAD, in_a_graph, ladder, meaningful, simulated_times
 from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
+from tileprof.analysis.guidance.whole_schedules import (
+    APART,
+    SPREAD,
+    in_a_graph,
+    meaningful,
+    simulated_times,
+    whole_schedules,
+)
 from tileprof.analysis.reporting.gains import direct_and_known
 from tileprof.analysis.reporting.independence import independence
 from tileprof.analysis.reporting.opportunities import pair_opportunity
@@ -48,7 +55,7 @@ tile).
 
 
 def guide(report: Report, simulator: Simulator, times: dict[str, float] | None = None) -> Guidance:
-    """Return verdict, ladder and actions of the program that ``report`` speaks of; ``simulator`` is of the same graph
+    """Return verdict, schedules and actions of the program of ``report``; ``simulator`` is of the same graph
     and machine, and ``times`` what `simulated_times` says of it, where it has been asked before.
     """
     times = meaningful(simulated_times(simulator) if times is None else times, report)
@@ -59,7 +66,7 @@ def guide(report: Report, simulator: Simulator, times: dict[str, float] | None =
     launches = simulator.graph.launches
     return Guidance(
         verdict=_verdict(report, simulator.narrow, actions),
-        ladder=ladder(report, times),
+        schedules=whole_schedules(report, times),
         actions=actions,
         operators=by_operator(report, launches) if len(launches) else (),
         modules=by_module(report, launches) if len(launches) else (),

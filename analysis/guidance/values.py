@@ -3,7 +3,7 @@
 `Guidance.to_json`, which ``tileprof report --json`` holds under ``guidance``; times are nanoseconds, shares 0 to 1. ::
 
     verdict    kind, sentence, saves_ns, saves_share     of the first action; 0 where there is none
-    ladder     [name, label, time_ns, saves_share]        from what is recorded down to the bound
+    schedules  [name, label, time_ns, saves_share]        from what is recorded down to the bound
     actions    [kind, title, saves_ns, saves_share, basis, effort, reason, command, launches, beyond]
     operators  [name, launches, tiles, time_ns, share, filled]
     modules    the same, by module
@@ -21,7 +21,7 @@ Effort = Literal["minutes", "hours", "days"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class ScheduleTime:
     """One schedule of the whole program; ``saves_share`` is against the recorded time, negative where it is slower."""
 
     name: str
@@ -90,7 +90,7 @@ class Guidance:
     """The answer to "what should I do first?"; ``actions`` are sorted, the most useful first."""
 
     verdict: Verdict
-    ladder: tuple[Rung, ...]
+    schedules: tuple[ScheduleTime, ...]
     actions: tuple[Action, ...]
     operators: tuple[Share, ...]
     modules: tuple[Share, ...]

@@ -11,7 +11,7 @@ from tileprof.analysis.simulate import SCHEDULERS, Schedule, Simulator, schedule
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
 from tileprof.analysis.times_and_counts import counted, duration
 
-LADDER = ("pdl", "cusync")
+PAIR_SCHEDULERS = ("pdl", "cusync")
 """Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first. The first is
 for neighbours alone.
 """
@@ -20,7 +20,7 @@ APART = "graph:dependencies=1"
 """A graph whose edges are dependencies: independent launches run side by side."""
 
 ENOUGH = 0.9
-"""The first scheduler on the ladder that saves this share of what the best one saves is recommended."""
+"""The first of `PAIR_SCHEDULERS` that saves this share of what the best one saves is recommended."""
 
 MOST_PAIRS = 24
 """Kinds of pairs that are simulated: the largest gain bounds; the rest is smaller."""
@@ -101,7 +101,7 @@ def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
 
 
 def pair_opportunity(row: dict[Any, Any], simulator: Simulator) -> Opportunity | None:
-    """Return advice on one row of `fold`: the cheapest scheduler on the ladder that is worth it; None where none saves
+    """Return advice on one row of `fold`: the first of `PAIR_SCHEDULERS` that is worth it; None where none saves
     anything.
     """
     middle = len(row["producers"]) // 2
@@ -111,7 +111,7 @@ def pair_opportunity(row: dict[Any, Any], simulator: Simulator) -> Opportunity |
     prologue = Pdl().prologue_of(simulator.program, pair[1])
     waits = {"pdl": Pdl(prologue=prologue), "cusync": SCHEDULERS["cusync"]}
     schedules = {
-        name: simulator.run(waits[name], launches=pair) for name in LADDER if name != "pdl" or not row["apart"]
+        name: simulator.run(waits[name], launches=pair) for name in PAIR_SCHEDULERS if name != "pdl" or not row["apart"]
     }
     saved = {name: graph.time_ns - s.time_ns for name, s in schedules.items()}
     best = max(saved.values())

@@ -4,8 +4,9 @@ Each step is a process of its own with a limit; none ends the run. Steps that me
 (``--jobs``). DIR gets ``summary.json`` (steps, seconds, results), what
 the steps measured (``cuda.json``, ``source.json``, ``runtime.json``), ``golden.tar.gz`` (new golden traces) and
 ``logs.tar.gz``. A later call continues with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR
-are kept and joined. On an H200 with 16 cores all but the last step take about 15 minutes; the last one measures for as
-long as is left of its budget.
+are kept and joined; ``--results tests/gpu/results/tests.json`` joins the steps with those of earlier days, too. On an
+H200 with 16 cores all but the last step take about 15 minutes; the last one measures for as long as is left of its
+budget.
 
 Nothing needs to be installed: tileprof is put on the path from this checkout, and wheels from ``--wheels`` (default:
 .whl) beside it, unpacked. What a machine with PyTorch, Triton, pytest and nvcc lacks can be fetched elsewhere with::
@@ -43,7 +44,7 @@ WHEELS = (
     "nvidia-cuda-sanitizer-api==13.4.92", "cupti-python==13.0.1", "cuda-core==1.2.2", "jsonschema==4.26.0",
     "jsonschema-specifications==2025.9.1", "referencing==0.37.0", "rpds-py==2026.9.1", "attrs==26.1.0",
 )  # fmt: skip
-WANTED = (
+PACKAGES = (
     "torch",
     "triton",
     "transformers",
@@ -254,6 +255,7 @@ def run(step, out, environment, limit_s):
         "seconds": round(time.monotonic() - began, 1),
         "code": code,
         "timed_out": timed_out,
+        "ended": dt.datetime.now(dt.UTC).date().isoformat(),
         "said": summary_line.strip("= ") or (lines[-1][:200] if lines else ""),
         "failed": [text[:200] for text in lines if text.startswith(("FAILED", "ERROR"))],
     }
@@ -262,7 +264,7 @@ def run(step, out, environment, limit_s):
 def machine():
     """Return the machine's hardware and versions; "" for a missing package."""
     matches = {}
-    for name in WANTED:
+    for name in PACKAGES:
         try:
             matches[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -273,6 +275,22 @@ def machine():
     except (OSError, subprocess.TimeoutExpired) as error:
         gpu = str(error)
     return {"gpu": gpu, "python": sys.version.split()[0], "packages": matches}
+
+
+def joined(before, summary):
+    """Return a results file with the steps of a summary, each with its day; other steps of the file stay."""
+    day = summary["date"][:10]
+    rows = {row["step"]: row for row in before.get("steps", [])}
+    for row in summary["steps"]:
+        passed = row["code"] == 0 and not row["timed_out"]
+        rows[row["step"]] = {
+            "step": row["step"], "ended": row.get("ended", day), "seconds": row["seconds"], "passed": passed,
+            "said": row["said"],
+        }  # fmt: skip
+    what = "the last run of each step of tests/gpu/run.py on a GPU, with its day; several at once, so seconds are of a "
+    what += "busy machine"
+    about = {key: value for key, value in summary.items() if key not in {"steps", "date"}}
+    return {"what": what, "date": day, **about, "steps": list(rows.values())}
 
 
 def selection(arguments):
@@ -330,6 +348,7 @@ def main():
         metavar="DIR",
         help="wheels that this machine lacks (default: .whl)",
     )
+    parser.add_argument("--results", type=Path, metavar="FILE", help="join the steps' results with those of this file")
     options = parser.parse_args()
     ends = time.monotonic() + options.budget
     out = options.out.resolve()
@@ -367,6 +386,9 @@ def main():
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(one, several))
     sys.stdout.write("\n")
+    if options.results:
+        before = json.loads(options.results.read_text()) if options.results.exists() else {}
+        options.results.write_text(json.dumps(joined(before, summary), indent=1) + "\n")
     if not_begun:
         sys.stdout.write(f"no time was left: go on with --only {','.join(not_begun)}\n")
     report(summary)

@@ -16,7 +16,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.policy.format.symbolic import load_symbolic
 from tileprof.runtime.errors import WaitTimeoutError, gave_up
-from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
+from tileprof.runtime.kernels.triton_launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline, room_for
 from tileprof.runtime.result_check import first_wrong_stage, varies
 from tileprof.runtime.schedulers import FALLBACKS, Scheduler, lanes, scheduler
@@ -116,7 +116,7 @@ class GpuPipeline:
             return None
 
     def _scheduler_choice(self) -> tuple[str, str]:
-        from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
+        from tileprof.runtime.persistent.persistent_launch import max_clusters  # noqa: PLC0415 - talks to the driver
         from tileprof.runtime.scheduler_choice import choose  # noqa: PLC0415 - only where it is asked for
 
         with torch.cuda.device(self.device):

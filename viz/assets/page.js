@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 59911e707db96d967e5b7025e63509bc8cbc40eb33a35d5a8241c335a0013b57
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 8fe85d18013e169227f497d3810007e74eb12bf918d96d07b9bb582476887eab
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -4578,7 +4578,7 @@ function showAdvice() {
   box.replaceChildren(
     make("h2", [make("span", `${sentence[0].toUpperCase() + sentence.slice(1)}.`), fold]),
     make("ol", guidance.actions.slice(0, MOST_ADVICE).map(adviceRow)),
-    ladderTable(guidance.ladder)
+    schedulesTable(guidance.schedules)
   );
   foldAdvice(kept("advice") === "folded" || kept("advice") === null && innerHeight < 700);
 }
@@ -4630,24 +4630,24 @@ function adviceRow(action) {
   ]);
   return make("li", [make("details", [summary, make("p", `${how}${action.effort} of work: ${action.reason}.`)])]);
 }
-function ladderTable(ladder) {
-  const longest2 = Math.max(...ladder.map((rung) => rung.time_ns));
+function schedulesTable(schedules) {
+  const longest2 = Math.max(...schedules.map((row2) => row2.time_ns));
   return make("table", [
     make(
       "tbody",
-      ladder.map((rung) => {
+      schedules.map((row2) => {
         const svg = svgOf("svg", { viewBox: "0 0 90 9", "aria-hidden": "true" });
-        svg.append(svgOf("rect", { width: Math.max(90 * rung.time_ns / longest2, 1), height: 9 }));
-        const saves = rung.name === "recorded" ? "" : `${rung.saves_share < 0 ? "+" : "−"}${Math.abs(100 * rung.saves_share).toFixed(1)}%`;
+        svg.append(svgOf("rect", { width: Math.max(90 * row2.time_ns / longest2, 1), height: 9 }));
+        const saves = row2.name === "recorded" ? "" : `${row2.saves_share < 0 ? "+" : "−"}${Math.abs(100 * row2.saves_share).toFixed(1)}%`;
         return make(
           "tr",
           [
-            make("th", rung.label, { scope: "row", title: rung.label }),
-            make("td", duration(rung.time_ns)),
+            make("th", row2.label, { scope: "row", title: row2.label }),
+            make("td", duration(row2.time_ns)),
             make("td", saves),
             make("td", [svg])
           ],
-          { class: rung.name }
+          { class: row2.name }
         );
       })
     )

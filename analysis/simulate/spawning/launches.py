@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileprof.analysis.bounds.compiled import internal
+from tileprof.analysis.bounds.compiled import apart
 from tileprof.analysis.heaps import push
 from tileprof.analysis.simulate.spawning.rules import pace, tiles_of
 from tileprof.analysis.simulate.spawning.state import (
@@ -24,7 +24,7 @@ from tileprof.analysis.simulate.spawning.state import (
 )
 
 
-@internal
+@apart
 def beside(w: Work, z: State, count: int) -> float:
     """Return when the first ``count`` threads of a warp have done what they keep without sites, ``z.kept`` by itself:
     threads slow each other while they are busy.
@@ -40,7 +40,7 @@ def beside(w: Work, z: State, count: int) -> float:
     return float(longest)
 
 
-@internal
+@apart
 def launch(w: Work, o: Costs, z: State, first: int, t: int, launches: int, now: float) -> int:
     """Count a launch of thread t of the warp of thread ``first``, its number ``launches``; return its tiles."""
     tiles = tiles_of(o, w.items[t])
@@ -56,7 +56,7 @@ def launch(w: Work, o: Costs, z: State, first: int, t: int, launches: int, now: 
     return int(tiles)
 
 
-@internal
+@apart
 def stands(w: Work, o: Costs, z: State, first: int, launches: int, now: float) -> float:
     """Return when a warp goes on that launches: each launch takes longer beside other warps that launch."""
     if launches == 0:
@@ -69,14 +69,14 @@ def stands(w: Work, o: Costs, z: State, first: int, launches: int, now: float) -
     return float(until)
 
 
-@internal
+@apart
 def arrive(w: Work, o: Costs, z: State, t: int, when: float) -> None:
     """Let a launch be served, after those before it."""
     z.ns[SERVED] = max(when, z.ns[SERVED] + o.serve_ns)
     schedule(z, z.ns[SERVED] if o.serve_ns > 0 else when, o.slots + len(w.items) + t)
 
 
-@internal
+@apart
 def ends(w: Work, o: Costs, z: State, grid: int, now: float) -> None:
     """Something that keeps a grid from being complete has ended. Grids become complete one after the other."""
     while grid >= 0:
@@ -93,27 +93,27 @@ def ends(w: Work, o: Costs, z: State, grid: int, now: float) -> None:
         grid = z.over[grid]
 
 
-@internal
+@apart
 def completes(w: Work, o: Costs, z: State, grid: int, now: float) -> None:
     """A grid is complete, and maybe that which has launched it."""
     z.c[PENDING] -= 1
     ends(w, o, z, z.over[grid], now)
 
 
-@internal
+@apart
 def later(w: Work, o: Costs, z: State, kind: int, t: int, when: float) -> None:
     """Let an event of a thread happen, which comes after those of `loop.run_events` that have no kind."""
     schedule(z, when, o.slots + (2 + kind) * len(w.items) + 1 + t)
 
 
-@internal
+@apart
 def schedule(z: State, when: float, item: int) -> None:
     """Let an event happen."""
     push(z.keys, z.events, z.c[SIZE], when, item)
     z.c[SIZE] += 1
 
 
-@internal
+@apart
 def random_share(seed: int, t: int) -> float:
     """Return a number from 0 to 1 for a thread, by splitmix64."""
     word = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(t) * np.uint64(0xD1B54A32D192ED03)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import compiled, internal
+from tileprof.analysis.bounds.compiled import apart, without_allocation
 from tileprof.analysis.heaps import pop
 from tileprof.analysis.simulate.spawning.launches import completes, ends, later, random_share, schedule
 from tileprof.analysis.simulate.spawning.rules import count_end, tick, tiles_of
@@ -60,7 +60,7 @@ from tileprof.analysis.simulate.spawning.walks import comes_to_end, comes_to_sit
 from tileprof.analysis.simulate.spawning.words import looks, reads, samples, shows, updates
 
 
-@compiled
+@without_allocation
 def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> float:
     """Run event by event. Of n threads, in the order in which events of one instant happen: the tile of slot s ends
     (s); the threads of the warp that begins with thread t have done the items without sites that they keep (slots + t);
@@ -109,7 +109,7 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
     return now
 
 
-@internal
+@apart
 def _happens(z: State, o: Costs, w: Work, now: float) -> None:
     item, n = z.events[0], len(w.items)
     pop(z.keys, z.events, z.c[SIZE])
@@ -129,7 +129,7 @@ def _happens(z: State, o: Costs, w: Work, now: float) -> None:
         _happens_to(z, o, w, now, (item - 2 * n - 1) // n, (item - 2 * n - 1) % n)
 
 
-@internal
+@apart
 def _happens_to(z: State, o: Costs, w: Work, now: float, kind: int, t: int) -> None:
     if kind == DECIDES:
         if looks(w, o, z, now, t):
@@ -156,7 +156,7 @@ def _happens_to(z: State, o: Costs, w: Work, now: float, kind: int, t: int) -> N
         completes(w, o, z, t, now)
 
 
-@internal
+@apart
 def _part_ends(z: State, o: Costs, w: Work, first: int, now: float) -> None:
     z.parts[first] -= 1
     if z.parts[first] == 0:
@@ -166,7 +166,7 @@ def _part_ends(z: State, o: Costs, w: Work, first: int, now: float) -> None:
             _tile_ends(z, o, w, slot, now)
 
 
-@internal
+@apart
 def _tile_ends(z: State, o: Costs, w: Work, slot: int, now: float) -> None:
     z.free[z.c[HELD]] = slot
     z.c[HELD] += 1
@@ -194,7 +194,7 @@ def _tile_ends(z: State, o: Costs, w: Work, slot: int, now: float) -> None:
         ends(w, o, z, grid, now)
 
 
-@internal
+@apart
 def _start(z: State, what: int, threads: int, now: float) -> int:
     """Give a tile a slot. Return the slot."""
     z.c[HELD] -= 1
@@ -205,7 +205,7 @@ def _start(z: State, what: int, threads: int, now: float) -> int:
     return slot
 
 
-@internal
+@apart
 def _group(number: int, tiles: int) -> int:
     """Return the GPC that a parent tile of a round goes to, as on an H200: the first eight tiles to the first, the
     others to all, one GPC after the other, in waves of a tile per SM.
@@ -214,7 +214,7 @@ def _group(number: int, tiles: int) -> int:
     return 0 if number < GROUPS else (number - GROUPS) * GROUPS // (wave - GROUPS)
 
 
-@internal
+@apart
 def _begin_warps(w: Work, z: State, o: Costs, slot: int, first: int, last: int, begin: float) -> None:
     """Let the warps of a tile's threads decide when the last thread of each that has a site has come to it."""
     z.warps[slot] = (last - first + o.warp - 1) // o.warp
@@ -230,7 +230,7 @@ def _begin_warps(w: Work, z: State, o: Costs, slot: int, first: int, last: int, 
         later(w, o, z, DECIDES, t, begin + (to_site if to_site > 0 else longest) + late)
 
 
-@internal
+@apart
 def _start_child(z: State, o: Costs, w: Work, now: float) -> None:
     grid = z.arrived[z.c[FRONT]]
     tile = tiles_of(o, w.items[grid]) - z.to_start[grid]

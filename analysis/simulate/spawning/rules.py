@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileprof.analysis.bounds.compiled import internal
+from tileprof.analysis.bounds.compiled import apart
 from tileprof.analysis.simulate.spawning.state import (
     ALWAYS,
     AREA,
@@ -30,7 +30,7 @@ from tileprof.analysis.simulate.spawning.state import (
 )
 
 
-@internal
+@apart
 def launches_by_rule(w: Work, o: Costs, z: State, t: int, before: int, now: float) -> bool:
     """Return whether a thread launches, by a rule for each thread of its own; ``before``: threads of its warp before it
     that are asked with it, of which it cannot know whether they launch.
@@ -48,13 +48,13 @@ def launches_by_rule(w: Work, o: Costs, z: State, t: int, before: int, now: floa
     return not expected >= w.items[t] * warp_ns
 
 
-@internal
+@apart
 def queued(z: State, o: Costs) -> int:
     """Child tiles launched and not ended, as a rule sees them."""
     return int(z.c[SEEN] if o.read_ns > 0 else z.c[QUEUED])
 
 
-@internal
+@apart
 def decide(w: Work, o: Costs, z: State, count: int, now: float) -> None:
     """Let the first ``count`` of ``z.lanes``, threads of a warp that are asked together, decide whether they launch."""
     z.chosen[:] = False
@@ -68,7 +68,7 @@ def decide(w: Work, o: Costs, z: State, count: int, now: float) -> None:
         before += w.items[t] >= w.threshold
 
 
-@internal
+@apart
 def _choose(w: Work, o: Costs, z: State, count: int, now: float) -> None:
     """Choose the sites of a warp to launch: the largest, as many as make the later of warp and children end first, of
     these the ones with enough items.
@@ -98,7 +98,7 @@ def _choose(w: Work, o: Costs, z: State, count: int, now: float) -> None:
             z.chosen[z.picked[launch]] = False
 
 
-@internal
+@apart
 def _item_ns(w: Work, o: Costs, z: State, t: int) -> float:
     """Return the time of an item of thread t as the rule for warps knows it."""
     if o.guess_ns <= 0:
@@ -106,7 +106,7 @@ def _item_ns(w: Work, o: Costs, z: State, t: int) -> float:
     return float(z.ns[OWN_NS] / z.ns[OWN_ITEMS]) if z.ns[OWN_ITEMS] > 0 else o.guess_ns
 
 
-@internal
+@apart
 def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]:
     """Return one over the throughput of child tiles, and the time of a child warp; not a number while nothing
     is known.
@@ -127,7 +127,7 @@ def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]
     return each, warp_ns
 
 
-@internal
+@apart
 def _pace_of_window(o: Costs, z: State, now: float) -> tuple[float, float]:
     """Return `pace` as spawn.cuh has it: of the last whole window in which child tiles ended, else of all since the
     first of them started.
@@ -141,7 +141,7 @@ def _pace_of_window(o: Costs, z: State, now: float) -> tuple[float, float]:
     return (now - z.ns[BEGUN]) / z.c[ENDED], z.ns[LIVED] / z.c[ENDED]
 
 
-@internal
+@apart
 def count_end(z: State, o: Costs, now: float, life: float) -> None:
     """Count the end of a child tile in its window, which takes the place of the one that is `WINDOWS` older."""
     number = int(now // o.window_ns)
@@ -152,7 +152,7 @@ def count_end(z: State, o: Costs, now: float, life: float) -> None:
     z.window_lived[slot] += life
 
 
-@internal
+@apart
 def tick(z: State, o: Costs, now: float) -> None:
     """Count child tiles over the window, before the number of those that run changes or is asked for."""
     if o.window_ns <= 0:
@@ -169,6 +169,6 @@ def tick(z: State, o: Costs, now: float) -> None:
     z.ns[TICKED] = now
 
 
-@internal
+@apart
 def tiles_of(o: Costs, items: int) -> int:
     return (items + o.child - 1) // o.child

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tileprof.analysis.bounds.compiled import internal
+from tileprof.analysis.bounds.compiled import apart
 from tileprof.analysis.heaps import pop, push
 from tileprof.analysis.simulate.spawning.launches import arrive, beside, later, launch, schedule, stands
 from tileprof.analysis.simulate.spawning.rules import decide
@@ -22,7 +22,7 @@ from tileprof.analysis.simulate.spawning.walks import append, begin_group, go_on
 from tileprof.analysis.simulate.spawning.words import will_update
 
 
-@internal
+@apart
 def warp_decides(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     """The threads of a warp decide, launch together, and begin with what they keep."""
     count = z.stop[first] - first
@@ -64,7 +64,7 @@ def warp_decides(w: Work, o: Costs, z: State, now: float, first: int) -> None:
         schedule(z, max(begin + longest, z.others_end[first]), o.slots + first)
 
 
-@internal
+@apart
 def _kept_items(w: Work, z: State, first: int, last: int) -> int:
     items = 0
     for t in range(first, last):
@@ -73,7 +73,7 @@ def _kept_items(w: Work, z: State, first: int, last: int) -> int:
     return items
 
 
-@internal
+@apart
 def begins_keeping(z: State, o: Costs, now: float, first: int) -> None:
     """A warp begins with the items without sites that it keeps. All such warps come forward alike: as fast as alone
     while the GPU can do as many items as they would, else slower by what it lacks.
@@ -86,13 +86,13 @@ def begins_keeping(z: State, o: Costs, now: float, first: int) -> None:
     z.own_ns[first] = now
 
 
-@internal
+@apart
 def next_end(z: State, o: Costs) -> float:
     """Return when the first such warp ends."""
     return float(z.ns[UNTIL] + (z.progress[0] - z.ns[PROGRESS]) * _slowness(z, o))
 
 
-@internal
+@apart
 def ends_keeping(z: State, o: Costs, now: float) -> None:
     """The first such warp ends, with the end of its threads without sites."""
     first = z.keeping[0]
@@ -104,6 +104,6 @@ def ends_keeping(z: State, o: Costs, now: float) -> None:
     schedule(z, max(now, z.others_end[first]), o.slots + first)
 
 
-@internal
+@apart
 def _slowness(z: State, o: Costs) -> float:
     return max(1.0, float(z.ns[DEMAND] * o.issue_ns))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from tileprof.analysis.bounds.compiled import internal
+from tileprof.analysis.bounds.compiled import apart
 from tileprof.analysis.simulate.spawning.launches import arrive, beside, later, launch, stands
 from tileprof.analysis.simulate.spawning.rules import decide
 from tileprof.analysis.simulate.spawning.state import COMES, OWN_ITEMS, OWN_NS, UNTIMED, Costs, State, Work
 from tileprof.analysis.simulate.spawning.words import will_update
 
 
-@internal
+@apart
 def begin_group(z: State, first: int, head: int, up: int, when: float) -> None:
     """Let the warp of thread ``first`` begin with the items of the owners from ``head`` on, inside those of ``up``."""
     z.up[head], z.next[head], z.since[head] = up, 0, when
     z.at[first] = head
 
 
-@internal
+@apart
 def go_on(w: Work, o: Costs, z: State, first: int, when: float) -> None:
     """Let a warp do items from a time on until some have sites: of each owner of a group one at a time, each as long as
     the longest of them.
@@ -51,7 +51,7 @@ def go_on(w: Work, o: Costs, z: State, first: int, when: float) -> None:
     later(w, o, z, COMES, first, when)
 
 
-@internal
+@apart
 def in_step(w: Work, t: int, threads: int) -> float:
     """Return how long an item of thread t takes where ``threads`` threads of a warp do theirs at a time: as long as the
     longest.
@@ -63,7 +63,7 @@ def in_step(w: Work, t: int, threads: int) -> float:
     return float(w.longest_ns[t] * (1 - (1 - w.item_ns[t] / w.longest_ns[t]) ** threads))
 
 
-@internal
+@apart
 def append(z: State, first: int, last: int, u: int) -> int:
     """Put a thread behind the sites that its warp has come to; return it."""
     z.peer[u] = -1
@@ -74,7 +74,7 @@ def append(z: State, first: int, last: int, u: int) -> int:
     return u
 
 
-@internal
+@apart
 def comes_to_end(z: State, first: int) -> None:
     """Count what a warp has done inline since it came to a site."""
     z.ns[OWN_ITEMS] += z.due_items[first]
@@ -82,7 +82,7 @@ def comes_to_end(z: State, first: int) -> None:
     z.due_items[first], z.due_ns[first] = 0, 0.0
 
 
-@internal
+@apart
 def comes_to_sites(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     """The threads of a warp that have come to sites decide, launch together, and begin with what they keep."""
     comes_to_end(z, first)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tileprof.analysis.bounds.compiled import internal
+from tileprof.analysis.bounds.compiled import apart
 from tileprof.analysis.simulate.spawning.launches import later, random_share
 from tileprof.analysis.simulate.spawning.state import (
     BY_WARP,
@@ -26,7 +26,7 @@ from tileprof.analysis.simulate.spawning.state import (
 )
 
 
-@internal
+@apart
 def looks(w: Work, o: Costs, z: State, now: float, first: int) -> bool:
     """Return whether the warp of thread ``first`` has read the controller's words and may decide; else let it read."""
     if z.words[first] < 0:
@@ -44,7 +44,7 @@ def looks(w: Work, o: Costs, z: State, now: float, first: int) -> bool:
     return False
 
 
-@internal
+@apart
 def _asked(w: Work, z: State, first: int) -> tuple[int, int]:
     """Return how many sites threads of a warp have come to, and how many of these a rule for threads asks about."""
     sites = worth_asking = 0
@@ -61,7 +61,7 @@ def _asked(w: Work, z: State, first: int) -> tuple[int, int]:
     return sites, worth_asking
 
 
-@internal
+@apart
 def _way_ns(o: Costs, z: State, first: int) -> float:
     """Return how long a read of a warp is on its way to the controller's words, or back: these lie in one of the two
     halves of the L2, drawn with the seed. Which GPCs of an H200 are near to the same half was measured.
@@ -71,7 +71,7 @@ def _way_ns(o: Costs, z: State, first: int) -> float:
     return (o.read_ns + (o.far_ns if side == int(random_share(o.seed, 0) * 2) else 0.0)) / 2
 
 
-@internal
+@apart
 def _words(w: Work, o: Costs, z: State, now: float) -> int:
     """Return how many words a rule reads one after the other, as spawn.cuh does: the windows from the last one on until
     one has ended children, what it holds, or all of time's, and how many children wait; before, of the rule for warps,
@@ -86,7 +86,7 @@ def _words(w: Work, o: Costs, z: State, now: float) -> int:
     return words + 2 + (0 if w.policy == SPAWN else 1 if z.ns[OWN_ITEMS] == 0 else 2)
 
 
-@internal
+@apart
 def reads(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     """A warp's read comes to the controller's words, which serve one at a time, those of near SMs first."""
     wait = max(0.0, z.ns[LINE] - now)
@@ -100,7 +100,7 @@ def reads(w: Work, o: Costs, z: State, now: float, first: int) -> None:
         later(w, o, z, SAMPLES, first, now + wait + o.word_ns)
 
 
-@internal
+@apart
 def samples(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     """A warp has read how many children wait, and will decide."""
     z.looked[first], z.words[first] = z.c[VISIBLE], -1
@@ -108,7 +108,7 @@ def samples(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     later(w, o, z, DECIDES if z.parts[first] == 0 else COMES, first, now + _way_ns(o, z, first) + weigh_ns)
 
 
-@internal
+@apart
 def will_update(w: Work, o: Costs, z: State, now: float, first: int, launches: int, tiles: int) -> None:
     """Let others read what a warp has launched, when that has come to the controller's words."""
     if o.read_ns <= 0 or w.policy < SPAWN:
@@ -122,14 +122,14 @@ def will_update(w: Work, o: Costs, z: State, now: float, first: int, launches: i
         z.ns[LINE] = max(z.ns[LINE], now + o.read_ns / 2) + o.update_ns
 
 
-@internal
+@apart
 def updates(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     """What a warp has launched comes to the controller's words, which serve it after what came before."""
     z.ns[LINE] = max(z.ns[LINE], now) + o.update_ns + z.lanes_of[first] * o.lane_ns
     later(w, o, z, SHOWS, first, z.ns[LINE])
 
 
-@internal
+@apart
 def shows(z: State, first: int) -> None:
     """What a warp has launched can be read from now on."""
     z.c[VISIBLE] += z.adds[first]

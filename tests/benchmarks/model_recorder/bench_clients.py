@@ -31,12 +31,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 from measuring import header, table
 
 RECORDED = GOLDEN / "clients"
-LISTS = {"first": "held_out.json", "second": "held_out_second.json", "third": "held_out_third.json"}
+LISTS = {
+    "first": "held_out.json",
+    "second": "held_out_second.json",
+    "third": "held_out_third.json",
+    "fourth": "held_out_fourth.json",
+}
 SETS = {
     "clients": "programs of users",
     "held_out": "of a first draw",
     "held_out_second": "of a second draw",
-    "held_out_third": "of a third draw, held out",
+    "held_out_third": "of a third draw",
+    "held_out_fourth": "of a fourth draw, held out",
 }
 """Results files, and what the page calls their programs."""
 LIMIT_S = 900

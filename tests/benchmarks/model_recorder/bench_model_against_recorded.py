@@ -72,6 +72,8 @@ class Agreement:
 def kind(op, kernel):
     """Return what launches are matched by: their operator, whichever library stands behind it, and what they are."""
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
+    if kernel in ("scan_init", "compact_init") or re.search(r"Device(Scan|Compact)InitKernel", kernel):
+        what = "start of a scan"
     if kernel.startswith("triton_") and "_fused_" in kernel:
         shape = "pointwise" if kernel.startswith("triton_poi") else "template" if "_tem_" in kernel else "reduction"
         return f"fused {shape}", what  # numbers and operators in names differ between versions of Inductor
@@ -104,8 +106,8 @@ def side(trace, granule=1):
 
 
 def counterparts(modelled, recordings):
-    """Launches of the recording by launches of the model, and both lists of keys: as many as can be matched in order,
-    and of the ways to match so many one with the most equal numbers of tiles.
+    """Launches of the recording by launches of the model, and both lists of keys: as many as can be matched in order.
+    If several matchings are that long, the one with the most equal numbers of tiles.
     """
     keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in (modelled, recordings)]
     numbers = {key: n for n, key in enumerate(dict.fromkeys(keys[0] + keys[1]))}

@@ -1,6 +1,7 @@
 """Attention between its products under the runtime's schedulers, and under their twins in the simulator.
 
-python tests/benchmarks/simulator/bench_attention_twins.py [--write]    no GPU; the table of docs/ccks.md
+python tests/benchmarks/simulator/bench_attention_twins.py [--write]    no GPU; the table of docs/ccks.md,
+    and rows of docs/simulator-accuracy.md and of notebooks/data/twins.csv
 
 As `bench_twins.py`, over `tests/gpu/results/attention.json`: one factor per chain on modelled lives, from the time of
 the stages one by one. Tiles of attention have a life of their own by row, as later ones see more keys.
@@ -12,7 +13,22 @@ from dataclasses import replace
 
 import bench_twins
 import numpy as np
-from bench_twins import DEALT, H200, ROOT, SMS, WITHIN, in_rings, lives_us, tile_graph, ways
+from bench_twins import (
+    ATTENTION,
+    DEALT,
+    H200,
+    ROOT,
+    SMS,
+    TWINS,
+    WITHIN,
+    attention_twins,
+    csv_line,
+    in_rings,
+    lives_us,
+    markdown,
+    tile_graph,
+    ways,
+)
 from measure_attention import measured_chains
 from measuring import header, put
 
@@ -24,7 +40,7 @@ from tileprof.runtime.persistent.cost import LAUNCH_US, clusters_on, task_us
 from tileprof.runtime.persistent.task_lists import plan_of
 from tileprof.runtime.stages.attention import Attention
 
-RESULTS = ROOT / "tests/gpu/results/attention.json"
+RESULTS, ACCURACY = ROOT / "tests/gpu/results/attention.json", ROOT / "docs/simulator-accuracy.md"
 
 
 def main():
@@ -36,10 +52,26 @@ def main():
     rows.append(
         ["within 15%", *(f"{sum(abs(e) <= WITHIN for e in errors)} of {len(errors)}" for errors in off.values())]
     )
-    lines = [*bench_twins.markdown(["chain", *off], rows)]
+    lines = [*markdown(["chain", *off], rows)]
     print("\n".join(lines))
     if arguments.write:
         put(ROOT / "docs/ccks.md", "attention twins", lines)
+        ATTENTION.write_text(json.dumps({way: [round(e, 4) for e in errors] for way, errors in off.items()}) + "\n")
+        twins = [*attention_twins()]
+        for path, texts in ((ACCURACY, map(line_of, twins)), (TWINS, map(csv_line, twins))):
+            path.write_text(with_rows(path.read_text(), [*texts]))
+
+
+def line_of(row):
+    """A row as a line of Markdown."""
+    return [*markdown((), [row])][-1]
+
+
+def with_rows(text, rows):
+    """A page or table with rows of attention behind those of `measure_dealers.py`, instead of those that it had."""
+    lines = [line for line in text.splitlines() if " chains of measure_attention.py" not in line.replace("`", "")]
+    last = max(n for n, line in enumerate(lines) if " chains of measure_dealers.py" in line.replace("`", ""))
+    return "\n".join([*lines[: last + 1], *rows, *lines[last + 1 :]]) + "\n"
 
 
 def compared(results):

@@ -3,6 +3,9 @@
 python tests/benchmarks/simulator/bench_twins.py          no GPU; prints tables of docs/ccks.md, simulator-accuracy.md
 python tests/benchmarks/simulator/bench_twins.py --write          puts them there, and in notebooks/data
 python tests/benchmarks/simulator/bench_twins.py --held-out FILE  with what `measure_deadlines.py --held-out` wrote
+python tests/benchmarks/simulator/bench_twins.py --progress FILE   keeps each simulated part in FILE, and takes what an
+                                                  earlier call with it has simulated; delete it after a change of the
+                                                  simulator or of measured times. `--seconds` ends the call early.
 
 Measured: `tests/gpu/results/dealers.json`, made by `tests/gpu/measuring/schedulers/measure_dealers.py` on an H200. The
 tile graph of each chain is read off the plan that the runtime made: one task per tile, edges from the tasks that post a
@@ -21,7 +24,8 @@ there are clusters. Two programs: ends, from the first end of a tile on, as the 
 each stage alone; pairs of `HELD_OUT` were drawn before they were measured, and their times stay in a file that is read
 only with ``--held-out``, once the model is final.
 
-Launches from kernels are not simulated here, which takes minutes: `bench_spawn.py --write` leaves their times.
+Launches from kernels and attention are not simulated here: `bench_spawn.py --write` leaves times of the first, which
+take minutes, and `bench_attention_twins.py --write` errors of the second.
 
 Other rows of the table of docs/simulator-accuracy.md: chains of `tests/gpu/results/runtime.json`, predicted from the
 time of each stage alone when they were measured; steps of PyTorch programs from what a launch takes the host and the
@@ -31,7 +35,9 @@ GPU (`bench_acs_eager.py`); blocks of `bloom.cu` from the time kernel after kern
 import argparse
 import json
 import sys
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,8 +81,18 @@ TWO_PROGRAMS = {
     "deadline, overwrite, depth 5": "5 tiles, overwritten",
 }
 LATENCIES_US = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5, 5.0, 7.0, 10.0, 20.0)
-"""Of the link, one way, in the notebook's curves."""
+"""Latencies of the link, one way, in the notebook's curves."""
 CURVES, TWINS = (ROOT / f"notebooks/data/{name}.csv" for name in ("ccks_twins", "twins"))
+ATTENTION = ROOT / "tests/benchmarks/results/attention_twins.json"
+"""Errors of chains with attention by scheduler, which `bench_attention_twins.py --write` leaves."""
+SCHEDULERS = {
+    "persistent": "`persistent`, static lists",
+    "persistent-dynamic": "`persistent-dynamic`, a queue on the GPU",
+    "ccks": "`ccks`, tiles sent ahead",
+    "ccks-ready": "`ccks`, tiles that are ready",
+    "ccks, rings": "`ccks:depth=2`, tiles sent ahead",
+    "ccks-ready, rings": "`ccks:depth=2`, tiles that are ready",
+}
 TWIN_COLUMNS = "scheduler", "workloads", "within 15%", "or in the GPU's range", "median error", "worst"
 
 
@@ -84,16 +100,19 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--held-out", metavar="FILE", type=Path)
+    parser.add_argument("--progress", metavar="FILE", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     arguments = parser.parse_args()
+    once = Progress(arguments.progress, arguments.seconds)
     header("Twins: measured on an H200 and simulated, us")
-    rows, off, curves = chains_compared()
+    rows, off, curves = chains_compared(once)
     columns = ["chain", "stages one by one", *ways(), *(f"{way}, rings" for way in DEALT)]
     pairs = json.loads(RESULTS.read_text())["deadlines"]
     pairs += json.loads(arguments.held_out.read_text()) if arguments.held_out else []
-    two, two_off = programs_compared(pairs)
+    two, two_off = programs_compared(pairs, once)
     near = ["within 15%", "", *(f"{sum(abs(e) <= WITHIN for e in errors)} of {len(errors)}" for errors in off.values())]
     by_chain = [*markdown(columns, [*rows, near])]
-    twins = [*all_twins(off | two_off)]
+    twins = [*all_twins(off | two_off, once)]
     summary = [*markdown(TWIN_COLUMNS, twins)]
     tables = ("ccks", "twins", by_chain), ("ccks", "two programs", two), ("simulator-accuracy", "all twins", summary)
     for page, name, lines in tables:
@@ -101,48 +120,71 @@ def main():
         if arguments.write:
             put(ROOT / f"docs/{page}.md", name, lines)
     if arguments.write:
-        rows_of_twins = (",".join(f'"{cell.replace("`", "")}"' for cell in row) for row in (TWIN_COLUMNS, *twins))
-        TWINS.write_text("\n".join(rows_of_twins) + "\n")
+        TWINS.write_text("\n".join(map(csv_line, (TWIN_COLUMNS, *twins))) + "\n")
         CURVES.write_text("chain,scheduler,latency_us,simulated_us,measured_us\n" + "".join(curves))
 
 
-def chains_compared():
+class Progress:
+    """Parts of the comparison that were simulated already, in a file; `SystemExit` where the time is over."""
+
+    def __init__(self, path, seconds):
+        self._path, self._ends = path, time.monotonic() + seconds
+        self._parts = json.loads(path.read_text()) if path and path.exists() else {}
+
+    def __call__(self, part, simulate):
+        """Return what ``simulate`` returns, JSON types, from the file if it is there."""
+        if part not in self._parts:
+            if time.monotonic() > self._ends:
+                sys.exit(f"the time is over before {part}; call again with the same --progress")
+            self._parts[part] = json.loads(json.dumps(simulate()))
+            if self._path:
+                self._path.write_text(json.dumps(self._parts, indent=1) + "\n")
+        return self._parts[part]
+
+
+def chains_compared(once):
     """Rows of the table, errors by scheduler, and lines of the notebook's curves."""
     us_by_name = json.loads(RESULTS.read_text())["us"]
     rows, off, curves = [], {}, []
     for name, chain in timed_chains().items():
-        policy, us = chain.policy(), us_by_name[name]
-        whole = {cuts: plan_of(policy, chain, clusters=clusters_on(SMS), cuts=cuts) for cuts in (True, False)}
-        life_factor = calibrated(whole[True], us["persistent-stages"])
-        cells = [name, f"{us['persistent-stages']:.1f}"]
-
-        def compare(row, way, simulated_us, cells=cells, us=us):
-            off.setdefault(row, []).append(simulated_us / us[way] - 1)
-            cells.append(f"{us[way]:.1f} / {simulated_us:.1f} ({off[row][-1]:+.0%})")
-
-        for way, text in ways().items():
-            compare(way, way, time_us(whole[way == "persistent"], life_factor, text))
-        for way in DEALT:
-            compare(
-                f"{way}, rings",
-                way,
-                time_us(whole[False], life_factor, in_rings(whole[False], Choices(speculate=way == "ccks"))),
-            )
-            for latency_us in LATENCIES_US:
-                simulated = time_us(whole[False], life_factor, ccks(way, latency_us))
-                curves.append(f'"{name}",{way},{latency_us},{simulated:.2f},{us[way]:.2f}\n')
+        if name not in us_by_name:
+            continue  # not measured yet
+        cells, errors, lines = once(f"chain {name}", partial(chain_compared, name, chain, us_by_name[name]))
         rows.append(cells)
+        curves += lines
+        for row, error in errors.items():
+            off.setdefault(row, []).append(error)
     return rows, off, curves
 
 
-def all_twins(off):
+def chain_compared(name, chain, us):
+    """A row of the table, errors by scheduler, and lines of the notebook's curves."""
+    policy = chain.policy()
+    whole = {cuts: plan_of(policy, chain, clusters=clusters_on(SMS), cuts=cuts) for cuts in (True, False)}
+    life_factor = calibrated(whole[True], us["persistent-stages"])
+    cells, errors, curves = [name, f"{us['persistent-stages']:.1f}"], {}, []
+
+    def compare(row, way, simulated_us):
+        errors[row] = simulated_us / us[way] - 1
+        cells.append(f"{us[way]:.1f} / {simulated_us:.1f} ({errors[row]:+.0%})")
+
+    for way, text in ways().items():
+        compare(way, way, time_us(whole[way == "persistent"], life_factor, text))
+    for way in DEALT:
+        compare(
+            f"{way}, rings",
+            way,
+            time_us(whole[False], life_factor, in_rings(whole[False], Choices(speculate=way == "ccks"))),
+        )
+        for latency_us in LATENCIES_US:
+            simulated = time_us(whole[False], life_factor, ccks(way, latency_us))
+            curves.append(f'"{name}",{way},{latency_us},{simulated:.2f},{us[way]:.2f}\n')
+    return cells, errors, curves
+
+
+def all_twins(off, once):
     """Rows of the table of all schedulers."""
-    names = {
-        "persistent": "`persistent`, static lists",
-        "persistent-dynamic": "`persistent-dynamic`, a queue on the GPU",
-    }
-    names |= {"ccks": "`ccks`, tiles sent ahead", "ccks-ready": "`ccks`, tiles that are ready"}
-    names |= {f"{way}, rings": f"`ccks:depth=2`, {names[way].partition(', ')[2]}" for way in DEALT}
+    names = SCHEDULERS.copy()
     workloads = dict.fromkeys(off, "chains of `measure_dealers.py`")
     for row in off.keys() - names.keys():
         kind, _, held_out = row.partition(", ")
@@ -156,12 +198,13 @@ def all_twins(off):
     yield twin("`persistent`, as `export` predicts it", "chains", errors)
     for way, errors in off.items():
         yield twin(names[way], workloads[way], errors)
-    steps = bench_acs_eager.simulated()
-    for way, key in (("stream", "step_us"), ("graph", "graph_us")):
-        errors = bench_acs_eager.errors(steps, way, key)
+        if way == [*SCHEDULERS][-1]:
+            yield from attention_twins()
+    steps = once("steps", step_errors)
+    for way in ("stream", "graph"):
+        errors = steps[way]
         programs = "programs of `measure_bounds.py`"
         if way == "graph":
-            errors += bench_acs_eager.captured_errors()
             programs += " and `measure_acs_simulated.py`"
         yield twin(f"`{way}`, steps of PyTorch", programs, errors)
     predicted = json.loads((ROOT / "tests/gpu/results/acs_simulated.json").read_text())["rows"]
@@ -171,15 +214,37 @@ def all_twins(off):
     steps = [program.fastest for program in acs_results.eager(eager) if program.fastest]
     errors = [predicted / measured - 1 for _, measured, predicted in steps]
     yield twin("ACS in eager mode, predicted from stream order", "programs of `measure_acs_eager.py`", errors)
-    blooms, _ = bench_bloom.comparison()
+    blooms = once("blooms", bloom_errors)
     for name, mode in (("`dataflow`, the exact graph", "exact"), ("`dataflow-bloom`, filters in software", "filters")):
-        yield twin(name, "times of `bloom.cu`", bench_bloom.errors(blooms, mode))
+        yield twin(name, "times of `bloom.cu`", blooms[mode])
     for scale, by_rule in bench_spawn.simulated_before().items():
         for rule, some in by_rule.items():
             errors = [us / real.us - 1 for us, real in some.values()]
             held_out = ", held out" if scale in bench_spawn.HELD_OUT else ""
             text = f"programs at scale {scale}{held_out}"
             yield twin(f"launches from kernels, {rule}", text, errors, bench_spawn.in_range(some.values()))
+
+
+def step_errors():
+    """Errors of simulated steps of PyTorch programs, by schedule."""
+    steps = bench_acs_eager.simulated()
+    errors = {
+        way: bench_acs_eager.errors(steps, way, key) for way, key in (("stream", "step_us"), ("graph", "graph_us"))
+    }
+    errors["graph"] += bench_acs_eager.captured_errors()
+    return errors
+
+
+def bloom_errors():
+    """Errors of simulated times of blocks behind filters, by mode."""
+    blooms, _ = bench_bloom.comparison()
+    return {mode: bench_bloom.errors(blooms, mode) for mode in ("exact", "filters")}
+
+
+def attention_twins():
+    """Rows of chains with attention."""
+    for way, errors in json.loads(ATTENTION.read_text()).items():
+        yield twin(SCHEDULERS[way], "chains of `measure_attention.py`", errors)
 
 
 def twin(name, workloads, errors, in_range=None):
@@ -196,6 +261,11 @@ def twin(name, workloads, errors, in_range=None):
     )
 
 
+def csv_line(row):
+    """A row of the notebook's table."""
+    return ",".join(f'"{cell.replace("`", "")}"' for cell in row)
+
+
 def markdown(columns, rows):
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
@@ -203,30 +273,36 @@ def markdown(columns, rows):
         yield f"| {' | '.join(row)} |"
 
 
-def programs_compared(pairs):
+def programs_compared(pairs, once):
     """Lines of the table of two programs that share the GPU, and errors of their ends, by whether commands are
     overwritten, and pairs held out.
     """
     off, rows = {}, []
-    names = list(TWO_PROGRAMS)
     chains = cases_of_deadlines(PAIRS | HELD_OUT)
     for row in pairs:
         if not row.keys() >= TWO_PROGRAMS.keys():
             continue  # measured before commands could be overwritten
-        chain = chains[row["program"]]
-        policy = chain.policy()
-        whole = {cuts: plan_of(policy, chain, clusters=clusters_on(SMS), cuts=cuts) for cuts in (True, False)}
-        cells = [row["program"]]
-        lives = lives_alone_us(whole[True], row["stages one by one"]["stage_us"])
-        for name in names:
-            simulated_us = ends_us(whole[False], lives, ORDERS[name])
-            kind = "overwritten" if ORDERS[name].overwrite else "kept"
-            kind += ", held out" if row["program"] in HELD_OUT else ""
-            pairs = [*zip(row[name]["ends_us"], simulated_us, strict=True)]
-            off.setdefault(kind, []).extend(simulated / measured - 1 for measured, simulated in pairs)
-            cells.append(", ".join(cell(measured, simulated) for measured, simulated in pairs))
+        cells, errors = once(f"programs {row['program']}", partial(pair_compared, row, chains[row["program"]]))
         rows.append(cells)
+        for kind, some in errors.items():
+            off.setdefault(kind, []).extend(some)
     return [*markdown(["large program", *TWO_PROGRAMS.values()], rows)], off
+
+
+def pair_compared(row, chain):
+    """A row of the table, and errors of both programs' ends by kind."""
+    policy = chain.policy()
+    whole = {cuts: plan_of(policy, chain, clusters=clusters_on(SMS), cuts=cuts) for cuts in (True, False)}
+    cells, errors = [row["program"]], {}
+    lives = lives_alone_us(whole[True], row["stages one by one"]["stage_us"])
+    for name in TWO_PROGRAMS:
+        simulated_us = ends_us(whole[False], lives, ORDERS[name])
+        kind = "overwritten" if ORDERS[name].overwrite else "kept"
+        kind += ", held out" if row["program"] in HELD_OUT else ""
+        ends = [*zip(row[name]["ends_us"], simulated_us, strict=True)]
+        errors.setdefault(kind, []).extend(simulated / measured - 1 for measured, simulated in ends)
+        cells.append(", ".join(cell(measured, simulated) for measured, simulated in ends))
+    return cells, errors
 
 
 def cell(measured, simulated):

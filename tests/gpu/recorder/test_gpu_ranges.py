@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tileprof.record.cuda import recorded_run
-from tileprof.record.cuda.installation import build, gpu, locate
+from tileprof.record.cuda.installation import gpu, locate, recorder_build
 from tileprof.record.cuda.settings import Settings
 from tileprof.trace import load
 
@@ -26,7 +26,8 @@ torch = pytest.importorskip("torch")
 LONGEST_SHARE = 1.05
 """Highest ratio of the program's own time outside regions to the time it is compared with."""
 PROCESSES, TURNS = 3, 16
-"""Of each kind, and how often each is measured: their speeds differ by several per cent, and drift together.
+"""The number of processes of each kind, and how often each is measured: their speeds differ by several per cent, and
+drift together.
 
 Two ratios are made of the turns: the median of the ratios within each turn, and that of the fastest turns. What
 disturbs a turn only ever makes it longer, so a cost of the recorder's own is in both; noise seldom is (seen: 0.90 and
@@ -113,14 +114,16 @@ def subscriber(tmp_path, sanitizer):
     library = tmp_path / "libsubscriber.so"
     includes = [f"-I{sanitizer.include}", f"-I{locate.cuda_include()}"]
     source = Path(__file__).parent / "programs" / "subscriber.cpp"
-    subprocess.run([locate.host_compiler(), *build.HOST_FLAGS, *includes, source, "-ldl", "-o", library], check=True)
+    subprocess.run(
+        [locate.host_compiler(), *recorder_build.HOST_FLAGS, *includes, source, "-ldl", "-o", library], check=True
+    )
     return {recorded_run.INJECTION: str(library), "TILEPROF_SANITIZER": str(sanitizer.library)}
 
 
 def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(SCRIPT)
-    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = recorder_build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     (tmp_path / "raw").mkdir()
     settings = Settings(capture_only=True, patch="range")
     empty, plain = "a tool that does nothing", "plain"

@@ -28,13 +28,13 @@ def page_file(graph, guidance, tmp_path_factory):
     return path
 
 
-def test_the_page_opens_with_the_verdict_the_actions_and_the_ladder(tab, guidance):
+def test_the_page_opens_with_the_verdict_the_actions_and_the_schedules(tab, guidance):
     open_page = tab().page
     text = open_page.inner_text("#advice")
     assert guidance.verdict.sentence[1:] in text
     assert open_page.locator("#advice li").count() == min(len(guidance.actions), 6)
     assert guidance.actions[0].command in text
-    assert open_page.locator("#advice tbody tr").count() == len(guidance.ladder)
+    assert open_page.locator("#advice tbody tr").count() == len(guidance.schedules)
 
 
 def test_an_action_shows_its_reason_and_its_launches(tab, guidance):

@@ -39,15 +39,25 @@ void compute(Block& block, u32 warp, const Group& group, u64 number) {
     const Product& first = group.products[0][number];
     float a[16][16], b[16][256], sums[16][256] = {}, eight[8];
     for (u32 half = 0; half < 2; ++half) {
-        for (u32 row = 0; row < 16; ++row) {
+        for (u32 row = 0; !first.in_registers && row < 16; ++row) {
             elements(block, first.a, warp % 4 * 16 + row, half, eight);
             for (u32 k = 0; k < 8; ++k) a[row][8 * half + k] = eight[k];
         }
-        for (int column = 0; column < first.width; ++column) {
+        for (int column = 0; !first.in_registers && column < first.width; ++column) {
             elements(block, first.b, column, half, eight);
             for (u32 k = 0; k < 8; ++k) b[8 * half + k][column] = eight[k];
         }
     }
+    for (u32 lane = 0; first.in_registers && lane < 32; ++lane)
+        for (u32 part = 0; part < 4; ++part)
+            for (u32 i = 0; i < 2; ++i)
+                a[lane / 4 + part % 2 * 8][lane % 4 * 2 + i + part / 2 * 8] =
+                    values_of_halves[u16(group.products[lane][number].rows[part] >> 16 * i)];
+    for (u32 k = 0; first.in_registers && k < 16; ++k)
+        for (int columns = 0; columns < first.width; columns += 8) {
+            elements(block, first.b, k, columns / 8, eight);
+            for (u32 i = 0; i < 8; ++i) b[k][columns + i] = eight[i];
+        }
     for (u32 row = 0; row < 16; ++row)
         for (u32 k = 0; k < 16; ++k)
             for (int column = 0; column < first.width; ++column) sums[row][column] += a[row][k] * b[k][column];

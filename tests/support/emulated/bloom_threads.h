@@ -76,6 +76,6 @@ inline void meet() {}
 inline int lane() { return 0; }
 inline int lanes() { return 1; }
 inline std::uint64_t time_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-inline void pause() { std::this_thread::yield(); }
+inline void pause() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }  // hundreds of threads wait
 
 }  // namespace tileprof::bloom

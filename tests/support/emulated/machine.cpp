@@ -347,7 +347,12 @@ void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier, bool others_wri
 
 void multiply(float* sums, int width, u64 a, u64 b) {
     check_descriptor(a), check_descriptor(b);
-    now->open.push_back({a, b, width, sums});
+    now->open.push_back({a, b, width, sums, {}, false});
+}
+
+void multiply_registers(float* sums, const u32* a, u64 b) {
+    check_descriptor(b);
+    now->open.push_back({0, b, 64, sums, {a[0], a[1], a[2], a[3]}, true});
 }
 
 void commit() {

@@ -90,6 +90,7 @@ void load_tensor(u32 to, const Map& map, u32 barrier, const int (&at)[4], u32 bl
 void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier, bool others_write);
 
 void multiply(float* sums, int width, u64 a, u64 b);
+void multiply_registers(float* sums, const u32* a, u64 b);  // 64 columns, along which the rows of b run
 void commit();
 void wait_groups(u32 pending);
 

@@ -153,6 +153,7 @@ inline void copy_tensor_4d(u32 to, const TensorMap* map, u32 barrier, s32 x, s32
     machine::load_tensor(to, same_bits<machine::Map>(*map), barrier, {x, y, z, w}, 1u << machine::rank(), true);
 }
 
+inline void multiply_m64n64k16(float (&sums)[32], const u32 (&a)[4], u64 b) { machine::multiply_registers(sums, a, b); }
 inline void wgmma_commit() { machine::commit(); }
 template <int PENDING>
 void wgmma_wait() {

@@ -55,6 +55,8 @@ struct Product {
     u64 a, b;
     int width;
     float* sums;
+    u32 rows[4];  // of a, where it is in registers, and rows of b run along its columns
+    bool in_registers;
 };
 
 struct Fiber {

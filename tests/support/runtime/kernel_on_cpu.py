@@ -24,10 +24,10 @@ from tests.support.runtime.planted import Patch
 from tests.support.shared import once
 from tests.support.shared_libraries import SHARED
 from tileprof.runtime.copilot.copilot import Copilot
-from tileprof.runtime.persistent import launch
-from tileprof.runtime.persistent.build import KERNEL
+from tileprof.runtime.persistent import persistent_launch
 from tileprof.runtime.persistent.dealing import Dealer, flag_words
 from tileprof.runtime.persistent.driver import Arguments
+from tileprof.runtime.persistent.persistent_build import KERNEL
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.stages.view import View
@@ -237,7 +237,7 @@ class HostKernel:
         views = {v.tensor: v for stage in self.plan.stages for v in stage.operator.views().values()}
         for name, tensor in arguments.items():
             self._as_view(views[name]).copy_(tensor)
-        launcher: Any = object.__new__(launch.Launcher)
+        launcher: Any = object.__new__(persistent_launch.Launcher)
         launcher.plan = self.plan
         self._bound, self._launcher = bound, launcher
 
@@ -248,11 +248,11 @@ class HostKernel:
     def _arguments(self) -> HostArguments:
         plan = self._launcher.plan
         with (
-            mock.patch.object(launch, "Arguments", HostArguments),
+            mock.patch.object(persistent_launch, "Arguments", HostArguments),
             mock.patch.object(torch.Tensor, "to", lambda self, _device: self),
         ):
             self._launcher.device = torch.device("cpu")
-            self._launcher._tables = [_aligned(table) for table in launch.tables_of(plan, self.dealer)]
+            self._launcher._tables = [_aligned(table) for table in persistent_launch.tables_of(plan, self.dealer)]
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:

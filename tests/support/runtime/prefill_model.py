@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
+from tests.support.runtime.model_tensors import aligned, rotated_half
 from tileprof.runtime.prefill.shape import PrefillShape
 
 
@@ -55,7 +56,7 @@ class HostModel:
                 F.linear(h, layer[r]).view(shape.batch, shape.length, -1, shape.head_dim).transpose(1, 2)
                 for r in ("query", "key", "value")
             )
-            q, k = (t * tensors["cosine"] + _rotated_half(t) * tensors["sine"] for t in (q, k))
+            q, k = (t * tensors["cosine"] + rotated_half(t) * tensors["sine"] for t in (q, k))
             records.append((k, v))
             keys, values = (t.repeat_interleave(shape.heads // shape.kv_heads, 1) for t in (k, v))
             attention_out = F.scaled_dot_product_attention(q, keys, values, is_causal=True, scale=shape.scale)
@@ -89,16 +90,3 @@ class HostModel:
             size = (shape.batch, shape.kv_heads, shape.cache, shape.head_dim)
             layer |= {role: random(*size) for role in ("keys", "values")}
         return layer
-
-
-def _rotated_half(x: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, -1)
-    return torch.cat((-second, first), -1)
-
-
-def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy that begins at a multiple of 128 bytes, as allocators of GPU memory return."""
-    size = tensor.element_size()
-    flat = torch.empty(tensor.numel() + 128, dtype=tensor.dtype, device=tensor.device)
-    at = -(flat.data_ptr() // size) % (128 // size)
-    return flat[at : at + tensor.numel()].view(tensor.shape).copy_(tensor)

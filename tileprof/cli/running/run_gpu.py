@@ -140,7 +140,7 @@ def prepare(policy: Policy, name: str = AUTO, schedulers: Sequence[str] = TIMED[
     import torch  # noqa: PLC0415 - slow to import
 
     from tileprof.runtime.chain import Chain  # noqa: PLC0415 - imports PyTorch
-    from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
+    from tileprof.runtime.persistent.persistent_launch import max_clusters  # noqa: PLC0415 - talks to the driver
     from tileprof.runtime.persistent.run import compile_for  # noqa: PLC0415 - as above
     from tileprof.runtime.schedulers import scheduler  # noqa: PLC0415 - as above
 

@@ -13,7 +13,7 @@ from tileprof.errors import UserError
 
 def run_header(header: Path, *, as_json: bool) -> int:
     """Compile and run the example beside an exported header; 0 where no tile went on too early, otherwise 1."""
-    from tileprof.runtime.exported import check_exported, run_exported  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.runtime.exported_header import check_exported, run_exported  # noqa: PLC0415 - heavy, and not needed for --help
 
     policy = check_exported(header)
     architecture = _architecture()

@@ -1,4 +1,4 @@
-"""Guidance as text: the verdict, the ladder, ranked actions, and where the time goes."""
+"""Guidance as text: the verdict, schedules of the whole program, ranked actions, and where the time goes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _MOST_SHARES = 6
 _MOST_TITLE = 160
 _BAR, _SHORTEST_BAR = 24, 8
-"""Characters of the longest bar of the ladder where there is room, and at least."""
+"""Characters of the longest bar beside a schedule where there is room, and at least."""
 
 
 def print_guidance(guidance: Guidance, report: Report, console: Console) -> None:
     """Print what limits the program, what it could take, and what to do, the most useful first."""
     console.print(Text(_sentence(plain(guidance.verdict.sentence)), style="bold"))
-    if len(guidance.ladder) > 1:
-        console.print(_ladder(guidance, console.width))
+    if len(guidance.schedules) > 1:
+        console.print(_schedules(guidance, console.width))
     if guidance.actions:
         console.print(_actions(guidance.actions))
     if len(guidance.actions) > 1:
@@ -52,16 +52,16 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _ladder(guidance: Guidance, width: int) -> Table:
-    """Return the rungs; bars shrink first where the terminal is narrow, then names: numbers are never cut."""
-    longest = max(rung.time_ns for rung in guidance.ladder)
+def _schedules(guidance: Guidance, width: int) -> Table:
+    """Return the schedules; bars shrink first where the terminal is narrow, then names: numbers are never cut."""
+    longest = max(row.time_ns for row in guidance.schedules)
     rows = [
         (
-            f"  {rung.label}",
-            duration(rung.time_ns),
-            "" if rung.name == "recorded" else signed_percent(-rung.saves_share),
+            f"  {row.label}",
+            duration(row.time_ns),
+            "" if row.name == "recorded" else signed_percent(-row.saves_share),
         )
-        for rung in guidance.ladder
+        for row in guidance.schedules
     ]
     wide = [max(map(len, each)) for each in zip(*rows, strict=True)]
     room = width - sum(wide[1:]) - 2 * len(wide)
@@ -71,8 +71,8 @@ def _ladder(guidance: Guidance, width: int) -> Table:
     for column in wide[1:]:
         table.add_column(justify="right", no_wrap=True, width=column)
     table.add_column(no_wrap=True, width=most)
-    for cells, rung in zip(rows, guidance.ladder, strict=True):
-        table.add_row(*map(Text, (*cells, "▇" * max(1, math.ceil(most * rung.time_ns / longest)))))
+    for cells, row in zip(rows, guidance.schedules, strict=True):
+        table.add_row(*map(Text, (*cells, "▇" * max(1, math.ceil(most * row.time_ns / longest)))))
     return table
 
 

@@ -3,9 +3,9 @@
 `tileprof.harvest.graph_captures` says how.
 
 A worker captures its share of the cases that were launched, too (`launched_cases`), then those that `drawn_cases`
-lists again from ``--seed``, its number and ``--wide``. The files hold, in the order of the cases::
+lists again from ``--seed``, its number, ``--wide`` and ``--float32``. The files hold, in the order of the cases::
 
-    asked      [3] int64              how many cases of the harvest, how many drawn, whether widely
+    asked      [4] int64              how many cases of the harvest, how many drawn, whether --wide, --float32
     recipe     [cases] int32          place in ``recipes``; -1 where the call failed, or its launches tell no recipe
     recipes    [recipes, 13] int32    `tileprof.record.model.tables.product_entries.RECIPE`
     count, name, grid                 launches of the cases of the harvest: how many, places in ``names``, grids
@@ -109,9 +109,10 @@ def launched_cases(count: int) -> NDArray[np.int64]:
     return cases[[fits(tuple(case)) for case in cases.tolist()]]
 
 
-def drawn_cases(seed: int, worker: int, *, wide: bool = False) -> Iterator[Case]:
+def drawn_cases(seed: int, worker: int, *, wide: bool = False, float32: bool = False) -> Iterator[Case]:
     """Yield the cases that a worker captures, without end."""
-    return filter(fits, captured(Random(seed * 1000 + worker), wide=wide))  # noqa: S311 - a list of shapes
+    random = Random(seed * 1000 + worker)  # noqa: S311 - a list of shapes
+    return filter(fits, captured(random, wide=wide, float32=float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +160,11 @@ def about(folder: Path) -> dict[str, Any]:
 def _part(path: Path, worker: int, workers: int, launched: int, seed: int) -> Answers:
     with np.load(path) as file:
         request, recipe, recipes = (file[name] for name in ("asked", "recipe", "recipes"))
-    first, more, *wide = request.tolist()
+    first, more, *flags = request.tolist()
+    wide, float32 = any(flags[:1]), any(flags[1:])  # files of earlier versions lack one or both
     some = launched_cases(launched)[worker::workers][:first, : len(KEY)].astype(np.int32)
     drawn_ones = np.empty((more, len(KEY)), np.int32)
-    for row, case in enumerate(itertools.islice(drawn_cases(seed, worker, wide=any(wide)), more)):
+    for row, case in enumerate(itertools.islice(drawn_cases(seed, worker, wide=wide, float32=float32), more)):
         drawn_ones[row] = case[: len(KEY)]
     there = recipe >= 0
     return Answers(np.concatenate([some, drawn_ones])[there], recipe[there], recipes)
@@ -190,14 +192,14 @@ class _LaunchColumns:
                 self.name.append(place)
                 self.grid.append(launch.grid)
 
-    def arrays(self, first: int, *, wide: bool) -> dict[str, NDArray[Any]]:
+    def arrays(self, first: int, *, wide: bool, float32: bool) -> dict[str, NDArray[Any]]:
         """Return what a file holds; raw launches of the ``first`` cases alone."""
         recipes: dict[tuple[int, ...], int] = {}
         entries = self._entries()
         places = [-1 if one is None else recipes.setdefault(one.recipe, len(recipes)) for one in entries]
         rows = sum(max(count, 0) for count in self.count[:first])
         return {
-            "asked": np.array([first, len(self.cases) - first, wide], np.int64),
+            "asked": np.array([first, len(self.cases) - first, wide, float32], np.int64),
             "recipe": np.array(places, np.int32),
             "recipes": np.array(list(recipes), np.int32).reshape(-1, len(RECIPE)),
             "count": np.array(self.count[:first], np.int8),
@@ -232,9 +234,10 @@ def _work(worker: int, end: float, options: Namespace) -> None:
     for batch in batches(captures, launched, _CALLS, end):
         columns.add(*batch)
     first = len(columns.cases)
-    for batch in batches(captures, drawn_cases(options.seed, worker, wide=options.wide), _CALLS, end):
+    drawn = drawn_cases(options.seed, worker, wide=options.wide, float32=options.float32)
+    for batch in batches(captures, drawn, _CALLS, end):
         columns.add(*batch)
-    arrays = columns.arrays(first, wide=options.wide)
+    arrays = columns.arrays(first, wide=options.wide, float32=options.float32)
     about = np.array(json.dumps(machine()))
     np.savez_compressed(options.output / f"captures-{worker:02d}.npz", allow_pickle=False, about=about, **arrays)
     sys.stderr.write(
@@ -248,6 +251,7 @@ def main(words: list[str] | None = None) -> int:
     parser = option_parser("products.product_captures", "capture products, without launches")
     parser.add_argument("--launched", type=int, default=0, help="number of cases of the harvest to capture first")
     parser.add_argument("--wide", action="store_true", help="draw most widths freely, not from models")
+    parser.add_argument("--float32", action="store_true", help="draw products of float32 alone, with and without TF32")
     return start(_work, parser.parse_args(words))
 
 

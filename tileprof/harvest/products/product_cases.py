@@ -288,6 +288,7 @@ def held_out_pairs() -> frozenset[tuple[int, int]]:
 
 
 _CAPTURED_TYPES: Final = ((Dtype.FP32, Dtype.TF32, Dtype.FP16, Dtype.BF16), (0.28, 0.2, 0.17, 0.35))
+_FLOAT32_TYPES: Final = ((Dtype.FP32, Dtype.TF32), (0.55, 0.45))
 _HEADS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128)
 _HEAD_WIDTHS: Final = (8, 16, 24, 32, 32, 40, 48, 56, 64, 64, 64, 72, 80, 88, 96, 112, 128, 128, 128, 160, 192, 256)
 _STEPS: Final = ((1, 8, 16, 32, 64, 128, 256), (0.04, 0.1, 0.08, 0.13, 0.3, 0.25, 0.1))
@@ -295,13 +296,13 @@ _STEPS: Final = ((1, 8, 16, 32, 64, 128, 256), (0.04, 0.1, 0.08, 0.13, 0.3, 0.25
 _WIDEST: Final = 32768
 
 
-def captured(random: Random, *, wide: bool = False) -> Iterator[Case]:
+def captured(random: Random, *, wide: bool = False, float32: bool = False) -> Iterator[Case]:
     """Yield cases without end, for `tileprof.harvest.products.product_captures`: real rows most of the time, widths of
     models also in pairs that no model has, and more products with a matrix to add; none is held out, nor of a layer
     that is.
 
     The models have few distinct widths. ``wide`` draws most widths and heads freely instead, so that nets see layers of
-    many kinds; then widths drawn freely are no pair of a layer held out, either.
+    many kinds; then widths drawn freely are no pair of a layer held out, either. ``float32`` draws no 16-bit types.
     """
     near, _ = _split()
     of_models = sorted({(layer.inputs, layer.outputs, layer.heads) for model in near for layer in layers(model)})
@@ -309,6 +310,7 @@ def captured(random: Random, *, wide: bool = False) -> Iterator[Case]:
     scores = [Layer(*words) for words in of_models if words[2]]
     test_pairs = held_out_pairs()
     widths = [layer.inputs for layer in linear] + [layer.outputs for layer in linear]
+    types = _FLOAT32_TYPES if float32 else _CAPTURED_TYPES
     cases = set(map(tuple, held_out().tolist()))
     while True:
         kind, real = random.random(), random.random() < 0.75
@@ -333,7 +335,7 @@ def captured(random: Random, *, wide: bool = False) -> Iterator[Case]:
             op = Op.BADDBMM
         elif op == Op.ADDMM and random.random() < 0.1:
             op = Op.ADDMM_MATRIX
-        case = (op, random.choices(*_CAPTURED_TYPES)[0], *case[2:])
+        case = (op, random.choices(*types)[0], *case[2:])
         if case not in cases and _fits(case):
             yield case
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tileprof.errors import UserError
 from tileprof.record.cuda import recorded_run
-from tileprof.record.cuda.installation import build, gpu, locate
+from tileprof.record.cuda.installation import gpu, locate, recorder_build
 from tileprof.record.cuda.settings import Settings
 from tileprof.record.cuda.tensor_maps import im2col, tensormap
 
@@ -46,7 +46,11 @@ def checks() -> list[Check]:
     if all(check.ok for check in out if check.needed):
         out.append(_check("layout of tensor maps", lambda: _tensor_maps(tensormap.calibrate), needed=False))
         out.append(_check("layout of im2col maps", lambda: _tensor_maps(im2col.calibrate), needed=False))
-        out.append(_check("build of the recorder", lambda: str(build.build(gpu.gpus()[0].architecture).library.parent)))
+        out.append(
+            _check(
+                "build of the recorder", lambda: str(recorder_build.build(gpu.gpus()[0].architecture).library.parent)
+            )
+        )
     if all(check.ok for check in out if check.needed):
         out.append(_check("self-test", _selftest))
     return out

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tileprof.errors import UserError
-from tileprof.record.cuda.installation.build import Built
 from tileprof.record.cuda.installation.locate import Sanitizer
+from tileprof.record.cuda.installation.recorder_build import Built
 from tileprof.record.cuda.settings import Settings
 
 INPROCESS = Path(__file__).parent / "inprocess"

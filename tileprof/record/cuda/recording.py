@@ -18,7 +18,7 @@ from tileprof.record.closing_line import ended_json
 from tileprof.record.cuda import recorded_run
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.filters import Inserted
-from tileprof.record.cuda.installation import build, gpu, locate
+from tileprof.record.cuda.installation import gpu, locate, recorder_build
 from tileprof.record.cuda.records import allocator, join, raw
 from tileprof.record.cuda.records.tiles import Times
 from tileprof.record.cuda.settings import Settings
@@ -70,7 +70,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
     if shared:
         _say(shared)
     sanitizer = locate.sanitizer()
-    recorder_files = build.build(device_info.architecture)
+    recorder_files = recorder_build.build(device_info.architecture)
     layouts = (
         _layouts()
         if "accesses" in settings.passes and int(device_info.architecture[3:-1]) >= tensormap.FIRST_MAJOR

@@ -32,7 +32,7 @@ from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
 from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers, on_host, only_aliases
-from tileprof.record.model.observation import attention_choice, fake, host_data, unfused
+from tileprof.record.model.observation import attention_choice, autocast, fake, host_data, unfused
 from tileprof.record.model.observation.dispatch import Mode, each_thread
 from tileprof.record.model.observation.launch_selection import Window
 from tileprof.record.model.observation.modules import Modules, Names
@@ -108,6 +108,7 @@ class Session:
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
         self._stack.enter_context(attention_choice.as_on_gpu(capability(self.device)))
+        self._stack.enter_context(autocast.as_on_gpu())
         ignore_host_data = self._stack.enter_context(host_data.watch(self))
         self._stack.enter_context(compiler(self, ignore_host_data))
         self._stack.enter_context(overrides.override(*self.options.tile))
@@ -288,6 +289,8 @@ class Session:
         arguments = operator.values(args, kwargs)
         buffers = self.buffers
         buffers.bury()
+        if host_data.puts_a_number(operator.name, arguments) and buffers.is_number(arguments[2]):
+            self._copy_in(arguments[2], path)
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
         lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is not memory of the GPU
@@ -297,6 +300,8 @@ class Session:
         key.append("->")
         strided = flatten(result, tensors, key) and strided
         places = buffers.places(tensors, len(tensors) if lifted else inputs)
+        if lifted and places[-1] is not None:
+            places[-1].made_of_a_number = True
         self._move(path)
         if operator.name in overload_facts.HOST_READS:
             if overload_facts.reads_a_step() or on_host(places):
@@ -419,6 +424,8 @@ class Session:
         """Record the copy of a tensor from the host."""
         self.operator_count += 1
         places = self.buffers.places([tensor], 0)
+        if places[0] is not None:
+            places[0].made_of_a_number = False
         self._move(path)
         self.buffers.wrote([tensor])
         if self.window.covers(path):

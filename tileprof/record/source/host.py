@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tileprof import building
 from tileprof.errors import UserError
 from tileprof.record.cuda.installation import locate
-from tileprof.record.cuda.installation.build import hash_files, key_of
+from tileprof.record.cuda.installation.recorder_build import hash_files, key_of
 from tileprof.record.source.machine import INCLUDE, Place, Program
 
 FLAGS: Final = ("-x", "c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DTILEPROF_HOST")

@@ -18,7 +18,7 @@ from tileprof.record.source.buffers import Buffer, Buffers
 from tileprof.record.source.capture import Captured
 from tileprof.record.source.layout import ENTRY, Blocks
 from tileprof.record.source.machine import Dim, Machine, Place
-from tileprof.record.source.written import unrecorded
+from tileprof.record.source.write_check import unrecorded
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint, Launch
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ what a recording and logs of launches say (`instances`, `varying`); `session` ru
 
 from __future__ import annotations
 
-from tileprof.runtime.acs.build import build
+from tileprof.runtime.acs.acs_build import build
 from tileprof.runtime.acs.instances import instances
 from tileprof.runtime.acs.launch_log import Logged, read_log, read_stack
 from tileprof.runtime.acs.session import Mode, Settings, environment, results

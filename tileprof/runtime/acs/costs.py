@@ -19,7 +19,7 @@ from typing import Any, Final
 from tileprof import building, devices
 from tileprof.devices.catalogue import of_driver
 from tileprof.errors import UserError
-from tileprof.runtime.acs.build import SOURCES
+from tileprof.runtime.acs.acs_build import SOURCES
 
 MEASURED: Final = ("host_issue_ns", "host_issue_shared_ns", "graph_issue_ns")
 """Keys of `Device` that are measured here."""

@@ -26,7 +26,7 @@ from tileprof.runtime.compile.regions.masks import write_out_masks
 from tileprof.runtime.compile.regions.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.regions.partition import proposed
 from tileprof.runtime.compile.regions.region import Region
-from tileprof.runtime.persistent.build import nvcc
+from tileprof.runtime.persistent.persistent_build import nvcc
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 

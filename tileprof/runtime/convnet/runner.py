@@ -10,9 +10,9 @@ from typing import Any, Final
 import torch
 
 from tileprof.errors import UserError
-from tileprof.runtime.convnet.build import Options
-from tileprof.runtime.convnet.launch import THREADS, Launcher, layer_results
 from tileprof.runtime.convnet.network import Convolution, Network
+from tileprof.runtime.convnet.network_build import Options
+from tileprof.runtime.convnet.network_launch import THREADS, Launcher, layer_results
 from tileprof.runtime.convnet.plan import Plan, plan_network, verify
 from tileprof.runtime.convnet.weights import Weights, laid_out
 from tileprof.runtime.persistent.source import SHARED_BYTES

@@ -1,4 +1,4 @@
-"""A co-pilot, the memory that it shares with a kernel, and the thread in which it flies."""
+"""A co-pilot, the memory that it shares with a kernel, and the thread that steps it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from tileprof.runtime.copilot.build import compiled_tower
+from tileprof.runtime.copilot.copilot_build import compiled_pilot_thread
 
 _MEMORIES: Final[list[Any]] = []
 """Memory of all co-pilots of the process: a captured graph may be replayed when its pipeline is gone, and finds the
@@ -42,22 +42,22 @@ class Copilot:
     share, over page-locked memory.
 
     Kernels that wait for a co-pilot that has ended see its last word, and end. ``words``: of the memory, as
-    `persistent.dealing.link_words` says for a plan. ``library``: as `build.compiled` makes it.
-    ``flies``: in that thread; tests let it `step`.
+    `persistent.dealing.link_words` says for a plan. ``library``: as `copilot_build.compiled` makes it.
+    ``threaded``: stepped by that thread; tests let it `step`.
     """
 
-    def __init__(self, words: int, library: Path, *, pinned: bool = True, flies: bool = True) -> None:
-        self._library, self._flies = _copilot_library(library), flies
+    def __init__(self, words: int, library: Path, *, pinned: bool = True, threaded: bool = True) -> None:
+        self._library, self._threaded = _copilot_library(library), threaded
         self.memory = torch.zeros(words, dtype=torch.int64, pin_memory=pinned)
         _MEMORIES.append(self.memory)
         self._begin()
 
     def _begin(self) -> None:
         self._pilot = self._library.pilot_new(self.data_ptr())
-        tower = _tower() if self._flies else None
-        if tower is not None:
-            tower.add(self._library.pilot_step, self._pilot)
-        self._end = weakref.finalize(self, _land, self._library, self._pilot, tower)
+        thread = _pilot_thread() if self._threaded else None
+        if thread is not None:
+            thread.add(self._library.pilot_step, self._pilot)
+        self._end = weakref.finalize(self, _delete, self._library, self._pilot, thread)
 
     def data_ptr(self) -> int:
         """Return the address of the memory, the same on CPU and GPU."""
@@ -99,36 +99,36 @@ class Copilot:
         self._end()
 
 
-def _land(library: ctypes.CDLL, pilot: int, tower: Tower | None) -> None:
-    if tower is not None:
-        tower.remove(pilot)
+def _delete(library: ctypes.CDLL, pilot: int, thread: PilotThread | None) -> None:
+    if thread is not None:
+        thread.remove(pilot)
     library.pilot_delete(pilot)
 
 
-class Tower:
+class PilotThread:
     """The one thread of this process that steps through its co-pilots; it ends with the process."""
 
     def __init__(self) -> None:
-        self._library = library = ctypes.CDLL(str(compiled_tower()))
-        library.tower_new.restype = ctypes.c_void_p
-        library.tower_add.argtypes = [ctypes.c_void_p] * 3
-        library.tower_remove.argtypes = [ctypes.c_void_p] * 2
-        library.tower_close.argtypes = [ctypes.c_void_p]
-        self._tower = library.tower_new()
-        atexit.register(library.tower_close, self._tower)
+        self._library = library = ctypes.CDLL(str(compiled_pilot_thread()))
+        library.pilot_thread_new.restype = ctypes.c_void_p
+        library.pilot_thread_add.argtypes = [ctypes.c_void_p] * 3
+        library.pilot_thread_remove.argtypes = [ctypes.c_void_p] * 2
+        library.pilot_thread_close.argtypes = [ctypes.c_void_p]
+        self._thread = library.pilot_thread_new()
+        atexit.register(library.pilot_thread_close, self._thread)
 
     def add(self, step: Any, pilot: int) -> None:
         """Step a co-pilot from now on."""
-        self._library.tower_add(self._tower, ctypes.cast(step, ctypes.c_void_p), pilot)
+        self._library.pilot_thread_add(self._thread, ctypes.cast(step, ctypes.c_void_p), pilot)
 
     def remove(self, pilot: int) -> None:
         """Returns once it is not stepped any more."""
-        self._library.tower_remove(self._tower, pilot)
+        self._library.pilot_thread_remove(self._thread, pilot)
 
 
 @cache
-def _tower() -> Tower:
-    return Tower()
+def _pilot_thread() -> PilotThread:
+    return PilotThread()
 
 
 @cache

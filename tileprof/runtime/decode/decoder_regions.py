@@ -13,7 +13,7 @@ from torch import fx
 from tileprof.errors import UserError
 from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.regions.region import Region
-from tileprof.runtime.decode.launch import Decoder
+from tileprof.runtime.decode.decoder_launch import Decoder
 from tileprof.runtime.decode.match import Matched, Mismatch, matched
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.persistent.model_kernel import LaunchOptions

@@ -18,8 +18,8 @@ from torch import fx
 from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.regions.aten import ATEN
 from tileprof.runtime.encoder.constants import constant
+from tileprof.runtime.encoder.math_attention import Attended
 from tileprof.runtime.encoder.program import HEAD, Attention, Dtype, Epilogue, Mask, Matrix, Norm, Product, Stage
-from tileprof.runtime.encoder.written_out import Attended
 
 MOST_ROWS: Final = 512
 LEAST_ROWS: Final = 16

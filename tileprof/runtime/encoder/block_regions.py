@@ -19,11 +19,11 @@ from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.regions.aten import ATEN
 from tileprof.runtime.compile.regions.region import Region, Runner
 from tileprof.runtime.encoder.block import Refused, Stack, add_block, with_last_norm
+from tileprof.runtime.encoder.math_attention import attended
 from tileprof.runtime.encoder.patches import patches
 from tileprof.runtime.encoder.plan import plan_without_tasks
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import PARAMETERS, Options, header
-from tileprof.runtime.encoder.written_out import attended
 
 if TYPE_CHECKING:
     from tileprof.runtime.programs.timeline import Timeline
@@ -119,12 +119,12 @@ def _nodes_without_shared_constants(stack: Stack) -> set[fx.Node]:
 
 
 def _runner_of(program: Program, shapes: tuple[tuple[int, ...], ...], device: torch.device) -> Runner:
-    from tileprof.runtime.encoder.launch import Runner as Launched  # noqa: PLC0415 - talks to the driver
+    from tileprof.runtime.encoder.encoder_launch import Runner as Launched  # noqa: PLC0415 - talks to the driver
 
     return Launched(program, shapes, device)
 
 
 def _timeline_of(program: Program, device: torch.device, inputs: Sequence[Any]) -> Timeline:
-    from tileprof.runtime.encoder.launch import timed_run  # noqa: PLC0415 - talks to the driver
+    from tileprof.runtime.encoder.encoder_launch import timed_run  # noqa: PLC0415 - talks to the driver
 
     return timed_run(program, device, inputs)

@@ -11,7 +11,7 @@ from tileprof.errors import UserError
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.errors import WaitTimeoutError
-from tileprof.runtime.experts.build import KERNEL, compiled_pilot
+from tileprof.runtime.experts.experts_build import KERNEL, compiled_pilot
 from tileprof.runtime.experts.shape import ROWS, Dealing, ExpertsShape
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
 from tileprof.runtime.persistent.plan import K_BLOCK

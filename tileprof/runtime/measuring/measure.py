@@ -41,7 +41,7 @@ from tileprof.devices import of_driver
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.kernels.launch import kernel_of
+from tileprof.runtime.kernels.triton_launch import kernel_of
 from tileprof.runtime.measuring.baselines import COMPILED, EAGER, GRAPH, compiled_times
 from tileprof.runtime.measuring.cases import Case, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: F401
 from tileprof.runtime.measuring.stage_times import (
@@ -345,7 +345,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _clusters_here() -> Callable[[int], int]:
     """Return how many clusters of a size the GPU holds, asked now."""
-    from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
+    from tileprof.runtime.persistent.persistent_launch import max_clusters  # noqa: PLC0415 - talks to the driver
 
     return {split: max_clusters(split) for split in SPLITS}.__getitem__
 

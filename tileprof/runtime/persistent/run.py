@@ -12,11 +12,11 @@ import torch
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.copilot.build import compiled as compiled_pilot
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
-from tileprof.runtime.persistent.build import compiled
+from tileprof.runtime.copilot.copilot_build import compiled as compiled_pilot
 from tileprof.runtime.persistent.dealing import Dealer, flag_words, link_words
+from tileprof.runtime.persistent.persistent_build import compiled
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage, without_waits
@@ -53,7 +53,7 @@ class PersistentKernel:
         plan: Plan | None = None,
         choices: Choices | None = None,
     ) -> None:
-        from tileprof.runtime.persistent.launch import Launcher, max_clusters  # noqa: PLC0415 - talks to the driver
+        from tileprof.runtime.persistent.persistent_launch import Launcher, max_clusters  # noqa: PLC0415 - talks to the driver
 
         major, minor = torch.cuda.get_device_capability(device)
         if (major, minor) != (9, 0):

@@ -14,7 +14,7 @@ from tileprof.errors import UserError
 from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.regions.region import Region
 from tileprof.runtime.decode.match import Matched, Mismatch, matched
-from tileprof.runtime.prefill.launch import Prefill
+from tileprof.runtime.prefill.prefill_launch import Prefill
 from tileprof.runtime.prefill.shape import TILE_ROWS, PrefillShape
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")

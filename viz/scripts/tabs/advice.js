@@ -1,4 +1,4 @@
-// The card that the page opens with: what limits the program, what to do first, and the ladder of schedules.
+// The card that the page opens with: what limits the program, what to do first, and times of schedules.
 
 import { make } from "../canvas.js";
 import { doc, duration, launchCount, pairAt } from "../data.js";
@@ -19,7 +19,7 @@ export function showAdvice() {
   box.replaceChildren(
     make("h2", [make("span", `${sentence[0].toUpperCase() + sentence.slice(1)}.`), fold]),
     make("ol", guidance.actions.slice(0, MOST_ADVICE).map(adviceRow)),
-    ladderTable(guidance.ladder),
+    schedulesTable(guidance.schedules),
   );
   foldAdvice(kept("advice") === "folded" || (kept("advice") === null && innerHeight < 700));
 }
@@ -74,27 +74,27 @@ function adviceRow(action) {
   return make("li", [make("details", [summary, make("p", `${how}${action.effort} of work: ${action.reason}.`)])]);
 }
 
-function ladderTable(ladder) {
-  const longest = Math.max(...ladder.map((rung) => rung.time_ns));
+function schedulesTable(schedules) {
+  const longest = Math.max(...schedules.map((row) => row.time_ns));
   return make("table", [
     make(
       "tbody",
-      ladder.map((rung) => {
+      schedules.map((row) => {
         const svg = svgOf("svg", { viewBox: "0 0 90 9", "aria-hidden": "true" });
-        svg.append(svgOf("rect", { width: Math.max((90 * rung.time_ns) / longest, 1), height: 9 }));
+        svg.append(svgOf("rect", { width: Math.max((90 * row.time_ns) / longest, 1), height: 9 }));
         const saves =
-          rung.name === "recorded"
+          row.name === "recorded"
             ? ""
-            : `${rung.saves_share < 0 ? "+" : "\u2212"}${Math.abs(100 * rung.saves_share).toFixed(1)}%`;
+            : `${row.saves_share < 0 ? "+" : "\u2212"}${Math.abs(100 * row.saves_share).toFixed(1)}%`;
         return make(
           "tr",
           [
-            make("th", rung.label, { scope: "row", title: rung.label }),
-            make("td", duration(rung.time_ns)),
+            make("th", row.label, { scope: "row", title: row.label }),
+            make("td", duration(row.time_ns)),
             make("td", saves),
             make("td", [svg]),
           ],
-          { class: rung.name },
+          { class: row.name },
         );
       }),
     ),

@@ -5,10 +5,13 @@ Programs of PyTorch are recorded, reported, exported, verified and run. All are 
 same time; the timed command runs alone. Every command has a time limit, after which the next one starts; ``--budget``
 ends the script between two commands. ``--part prepare`` stops before the timed command, ``--part run`` continues there.
 ``DIR/PROGRAM/walk.txt`` keeps what each command printed, and ``walk.json`` its exit code and seconds.
+``--results FILE`` writes the printed times of all programs in DIR, as `tests/gpu/results/five_programs.json` has them.
 """
 
 import argparse
+import datetime as dt
 import json
+import re
 import subprocess
 import sys
 import time
@@ -56,8 +59,28 @@ net = Gated().half().cuda().eval()
 x = torch.randn(64, 2048, dtype=torch.float16, device="cuda")
 """,
 }
-"""``compiled``, asked for by name, is the perceptron under torch.compile."""
+TITLES = {
+    "perceptron": ("MLP 4096-4096-4096 with GELU, 64 tokens", "both products, GELU in the first"),
+    "convolutions": ("two 3x3 convolutions with ReLU, 28x28x128", "both, ReLU in the first"),
+    "bert": (
+        "encoder layer of transformers' BERT base, 128 tokens",
+        "both products of its MLP, GELU in the first",
+    ),
+    "basicblock": (
+        "torchvision's `BasicBlock`, 28x28x128",
+        "both convolutions; batch norm and ReLU in the first",
+    ),
+    "gated": (
+        "gated MLP 2048-5504-2048 with SiLU, 64 tokens",
+        "three products, SiLU and the gate in the first two",
+    ),
+}
+"""What the results file calls a program, and the stages of its policy."""
+TIMES = {"pytorch": "PyTorch", "stream": "stream order", "policy": "this policy"}
+"""Times that ``tileprof run`` prints."""
+
 COMPILED = PROGRAMS["perceptron"] + "net = torch.compile(net)\n"
+"""``compiled``, asked for by name, is the perceptron under torch.compile."""
 
 COMMANDS = {
     "record": (["record", "--", "python", "infer.py"], 150),
@@ -111,12 +134,42 @@ class Walk:
         print(f"--- {self.name} $ tileprof {' '.join(words)}: exit {code}, {seconds} s\n{excerpt}", flush=True)
 
 
+def row_of(name, text):
+    """Return the row of a program for the results file; None if what its commands printed has no times."""
+    times = {key: re.search(rf"^  {title} +([\d.]+) us", text, re.MULTILINE) for key, title in TIMES.items()}
+    if not all(times.values()):
+        return None
+    title, stages = TITLES[name]
+    us = {key: float(match[1]) for key, match in times.items()}
+    gains = {f"over_{key}": round(us["policy"] / us[key] - 1, 3) for key in ("stream", "pytorch")}
+    return {"program": title, "stages": stages, **us, **gains}
+
+
+def results_of(folder):
+    """Return the content of the results file, of the programs in a folder."""
+    import torch
+
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    device, _, driver = (
+        subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().partition(", ")
+    )
+    walks = {name: folder / name / "walk.txt" for name in TITLES}
+    rows = [row_of(name, path.read_text()) for name, path in walks.items() if path.exists()]
+    return {
+        "script": "tests/gpu/measuring/models/five_programs.py", "device": device, "driver": driver,
+        "cuda": torch.version.cuda, "torch": torch.__version__, "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "unit": "microseconds, medians of 30 replays of a CUDA graph, weights not in L2",
+        "rows": [row for row in rows if row],
+    }  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="*", default=list(PROGRAMS), choices=[*PROGRAMS, "compiled"])
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("--part", choices=("all", "prepare", "run"), default="all")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="write the times of all programs in DIR here")
     options = parser.parse_args()
     start_s = time.monotonic()
     walks = [Walk(name, options.out) for name in options.only]
@@ -128,6 +181,8 @@ def main():
             walk.do("run")
     for walk in walks:
         print(f"{walk.name:14}", "  ".join(f"{step}: {code}" for step, code in walk.codes.items()), flush=True)
+    if options.results:
+        options.results.write_text(json.dumps(results_of(options.out), indent=1) + "\n")
 
 
 if __name__ == "__main__":

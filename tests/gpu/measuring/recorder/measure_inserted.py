@@ -159,11 +159,11 @@ def child(*names):
 def gpu_times(result, write):
     """Add the milliseconds of each program by mode."""
     from tileprof.record.cuda import recorded_run
-    from tileprof.record.cuda.installation import build, gpu, locate
+    from tileprof.record.cuda.installation import gpu, locate, recorder_build
     from tileprof.record.cuda.settings import Settings
     from tileprof.record.filter_settings import FilterSettings
 
-    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = recorder_build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     how = FilterSettings.parse(SIZES[0])
     for mode in MODES:
         if any(mode in row for row in result["gpu_ms"].values()):

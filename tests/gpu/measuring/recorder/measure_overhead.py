@@ -141,7 +141,7 @@ def ratios(row):
 def mode(name, folder):
     """Return environment and command prefix of a mode's process; None if it cannot run."""
     from tileprof.record.cuda import recorded_run
-    from tileprof.record.cuda.installation import build, gpu, locate
+    from tileprof.record.cuda.installation import gpu, locate, recorder_build
     from tileprof.record.cuda.settings import Settings
 
     if name == "plain":
@@ -149,9 +149,11 @@ def mode(name, folder):
     if name == "memcheck":
         tool = memcheck()
         return (dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error")) if tool else None
-    recorder_files, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
+    recorder_files, sanitizer = recorder_build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     pass_, _, patches = name.partition("@")
-    recorder_files = build.Built(recorder_files.library, Path(patches).resolve()) if patches else recorder_files
+    recorder_files = (
+        recorder_build.Built(recorder_files.library, Path(patches).resolve()) if patches else recorder_files
+    )
     settings = Settings(hooks=False, replay=False)
     return recorded_run.environment(pass_, Path(folder), recorder_files, sanitizer, settings, skip=0, count=None), ()
 

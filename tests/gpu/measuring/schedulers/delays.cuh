@@ -1,5 +1,6 @@
 // Random delays in the examples of device code, for `nvcc -include`: threads wait up to DELAYS_NS at places where
-// another order of blocks or children could change a result.
+// another order of blocks or children could change a result. They sleep; with DELAYS_AWAKE they poll the clock, and
+// launch as in programs whose threads do not sleep.
 #pragma once
 
 #ifndef DELAYS_NS
@@ -21,7 +22,11 @@ __device__ inline void wait_at_random(unsigned one_in) {
     word = (word ^ word >> 29) * 0xBF58476D1CE4E5B9ull;
     if ((word >> 40) % one_in != 0) return;
     const unsigned long long until = now() + (word >> 16) % DELAYS_NS;
-    while (now() < until) __nanosleep(100);
+    while (now() < until) {
+#ifndef DELAYS_AWAKE
+        __nanosleep(100);
+#endif
+    }
 }
 
 // An item of SPAWN's programs whose child is delayed.
@@ -42,7 +47,9 @@ struct Site {
 
 }  // namespace delays
 
+#ifndef DELAYS_AWAKE
 #define SPAWN_THREADS_SLEEP 1
+#endif
 #define SPAWN_PARENT(kernel, blocks, threads, ...) kernel<<<blocks, threads>>>(__VA_ARGS__)
 #define SPAWN_CHILD(kernel, blocks, threads, control, item, items) \
     child<delays::Late<Item>><<<blocks, threads, 0, cudaStreamFireAndForget>>>(control, {item}, items)

@@ -37,7 +37,7 @@ DELAYED = ("persistent", *ROWS, "ccks-overwrite")
 def with_tiles(
     chain: Chain, tile: tuple[int, int], rows: int, last_tile: tuple[int, int] | None = None, *, causal: bool = True
 ) -> Chain:
-    """Return an attention block in tiles of its products, and of so many queries."""
+    """Return an attention block in tiles of its products, and of a number of queries."""
     first, attention, last = chain.operators
     attention = replace(attention, rows=rows, causal=causal)
     return Chain(chain.names, (replace(first, tile=tile), attention, replace(last, tile=last_tile or tile)))
@@ -112,6 +112,17 @@ def times_alone(chain: Chain) -> dict[str, float]:
     return dict(zip(chain.names, stage_times.persistent_stage_us(chain.policy()), strict=True))
 
 
+def in_heights(chain: Chain) -> dict[str, Chain]:
+    """Return the chain with attention in tiles of 64 and of 128 queries."""
+    first, _, last = chain.operators
+    return {str(rows): with_tiles(chain, first.tile, rows, last.tile) for rows in (64, 128)}
+
+
+def times_by_height(chain: Chain) -> dict[str, float]:
+    """Microseconds of attention alone, by the queries of a tile."""
+    return {rows: times_alone(tiled_chain)["attention"] for rows, tiled_chain in in_heights(chain).items()}
+
+
 def triton_times(chain: Chain) -> dict[str, float]:
     """Microseconds of Triton's kernels in stream order and under cuSync's waits."""
     count, us = min(8, stage_times.instances(chain)), {}
@@ -139,11 +150,13 @@ def main() -> None:
     chains = {name: chain for name, chain in chains.items() if not chosen.chains or name in chosen.chains}
     compile_all(right, DELAY_NS, DELAYED[1:])
     compile_all(chains, 0, ROWS)
+    compile_all({f"{name}, {rows}": high for name in chains for rows, high in in_heights(chains[name]).items()}, 0, ())
     if chosen.compile:
         return
     print(f"compiled in {time.time() - start_s:.0f} s", flush=True)
     results = {"device": torch.cuda.get_device_name(), "errors": {}, "right": {}, "us": {}, "stages": {}}
     results["tiles"] = {name: [operator.tile for operator in chain.operators] for name, chain in chains.items()}
+    results["heights"] = {}
 
     def note(kind: str, name: str, work: partial) -> None:
         try:
@@ -162,6 +175,7 @@ def main() -> None:
         note("us", name, partial(times, chain, ROWS))
         note("us", name, partial(beside, triton_chains()[name]))
         note("stages", name, partial(times_alone, chain))
+        note("heights", name, partial(times_by_height, chain))
     for name in chains if chosen.triton else ():
         note("us", name, partial(triton_times, triton_chains()[name]))
 

@@ -26,13 +26,13 @@ from pathlib import Path
 import torch
 from measure_dealers import DELAY_NS, SMS, TIMEOUT_NS, stacked, wrong
 
-from tileprof.runtime.copilot.build import compiled as compiled_pilot
 from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.copilot.copilot_build import compiled as compiled_pilot
 from tileprof.runtime.measuring import timing
 from tileprof.runtime.measuring.cases import gelu_mlp
-from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.dealing import Dealer
+from tileprof.runtime.persistent.persistent_build import compiled
 from tileprof.runtime.persistent.source import Options
 from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 from tileprof.runtime.persistent.tile_choice import tiled

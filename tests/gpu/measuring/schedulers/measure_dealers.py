@@ -32,18 +32,19 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.copilot.build import compiled as compiled_pilot
 from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.copilot.copilot_build import compiled as compiled_pilot
 from tileprof.runtime.measuring import stage_times, timing
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import run
-from tileprof.runtime.persistent.build import RESIDENT, compiled
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.dealing import Dealer
+from tileprof.runtime.persistent.persistent_build import RESIDENT, compiled
 from tileprof.runtime.persistent.source import Options
 from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.policy_on_gpu import GpuPipeline
+from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
 
@@ -66,6 +67,40 @@ def stacked(tokens: int, width: int, inner: int, layers: int) -> Chain:
     return Chain(tuple(f"s{n}" for n in range(len(operators))), tuple(operators))
 
 
+def resnet18_layer(number: int, images: int, tile: tuple[int, int] = (64, 64)) -> Chain:
+    """Return the convolutions of one of ResNet-18's four layers, two residual blocks with batch norms folded into them.
+
+    Stages add a residual behind ReLU, and ResNet in front of it.
+    """
+    channels, size, halves = 64 << number - 1, 56 >> number - 1, number > 1
+
+    def view(name: str, *shape: int) -> View:
+        return View.contiguous(name, shape, "float16")
+
+    def convolution(
+        x: View, out: View, taps: int, stride: int = 1, residual: View | None = None, epilogue: str = "none"
+    ) -> Conv2d:
+        weight, bias = view(f"w_{out.tensor}", channels, taps, taps, x.shape[3]), view(f"b_{out.tensor}", channels)
+        return Conv2d(x, weight, out, bias, residual, tile=tile, stride=stride, padding=taps // 2, epilogue=epilogue)
+
+    x = view("x", images, 2 * size, 2 * size, channels // 2) if halves else view("x", images, size, size, channels)
+    operators, residual = [], x
+    if halves:
+        residual = view("narrowed", images, size, size, channels)
+        operators.append(convolution(x, residual, 1, stride=2))
+    for block in "ab":
+        h, y = (view(f"{n}_{block}", images, size, size, channels) for n in "hy")
+        stride = 2 if halves and block == "a" else 1
+        operators += [convolution(x, h, 3, stride, epilogue="relu"), convolution(h, y, 3, residual=residual)]
+        x = residual = y
+    return Chain(tuple(f"s{n}" for n in range(len(operators))), tuple(operators))
+
+
+def in_tiles(chain: Chain) -> Chain:
+    """Return the chain in the tiles that the persistent kernel's model likes best."""
+    return tiled(chain, clusters_on(SMS))[0]
+
+
 RIGHT = {
     "products": gelu_mlp(64, (64, 48), (64, 96), 1024, 512),
     "one token": gelu_mlp(1, (1, 48), (1, 96), 1024, 512),
@@ -73,6 +108,7 @@ RIGHT = {
     "pairs": gelu_mlp(700, (256, 96), (256, 128), 512, 384),
     "four MLPs": stacked(128, 512, 1024, 4),
     "convolutions, rows": convolution_pair(3, 14, 64, (98, 32)),
+    "a layer of ResNet-18": resnet18_layer(2, 1, (28, 32)),
 }
 
 
@@ -90,7 +126,12 @@ def timed_chains() -> dict[str, Chain]:
         "BERT-large MLP, 384 tokens": gelu_mlp(384, (128, 128), (128, 128), 1024, 4096),
         "ResNet, two 3x3, 56x56x64, batch 4": convolution_pair(4, 56, 64, (64, 64)),
     }
-    return {name: tiled(chain, clusters_on(SMS))[0] for name, chain in plain.items()}
+    plain |= {
+        f"ResNet-18, layer {number}, {text}": resnet18_layer(number, images)
+        for images, text in ((1, "1 image"), (8, "8 images"))
+        for number in (1, 2, 3, 4)
+    }
+    return {name: in_tiles(chain) for name, chain in plain.items()}
 
 
 def chains_of_many_tiles() -> dict[str, Chain]:
@@ -98,6 +139,7 @@ def chains_of_many_tiles() -> dict[str, Chain]:
     return {
         "3,072 tiles of 64x64, k 256 and 512": stacked(4096, 256, 512, 4),
         "3,072 tiles of 64x64, k 512 and 1024": stacked(2048, 512, 1024, 4),
+        "3,072 tiles of 128x128, k 1024 and 2048": gelu_mlp(16384, (128, 128), (128, 128), 1024, 2048),
         "3,072 tiles of 128x128, k 2048 and 4096": gelu_mlp(8192, (128, 128), (128, 128), 2048, 4096),
     }
 

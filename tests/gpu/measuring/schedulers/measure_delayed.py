@@ -170,20 +170,20 @@ def built(folder: Path, only: list[str]) -> dict[str, Path]:
     return {name: folder / name for name in commands}
 
 
-def compile_chains() -> None:
-    """Compile the persistent kernel for all chains, several at a time."""
+def compile_chains(names: list[str] | None) -> None:
+    """Compile the persistent kernel for all chains, or those with ``names``, several at a time."""
     sys.path += [str(ROOT), str(ROOT / "tests/gpu/runtime/chains"), str(Path(__file__).parent)]
     from measure_dealers import SMS
     from replays import DELAY_NS
 
-    from tileprof.runtime.persistent.build import compiled
     from tileprof.runtime.persistent.cost import clusters_on
     from tileprof.runtime.persistent.dealing import Dealer
+    from tileprof.runtime.persistent.persistent_build import compiled
     from tileprof.runtime.persistent.source import Options
     from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 
     clusters, kernels = clusters_on(SMS), []
-    for chain in chains("persistent").values():
+    for chain in (chain for name, chain in chains("persistent").items() if not names or name in names):
         plans = {cuts: plan_of(chain.policy(), chain, clusters=clusters, cuts=cuts) for cuts in (True, False)}
         stages = plans_by_stage(plans[True], clusters(plans[True].split))
         kernels += [(part, Options(programmatic=on, delay_ns=on * DELAY_NS)) for part in stages for on in (False, True)]
@@ -257,7 +257,7 @@ def main() -> None:
     ):
         building = pool.submit(built, options.built or Path(folder), only)
         if "persistent" in only:
-            compiling = pool.submit(compile_chains)
+            compiling = pool.submit(compile_chains, options.names)
         jobs = [pool.submit(run, kind, name, None) for kind, name in all_cases if kind == "synchronised"]
         if "persistent" in only:
             compiling.result()

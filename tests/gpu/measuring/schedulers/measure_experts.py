@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from tileprof.runtime.copilot.choices import Choices
-from tileprof.runtime.experts.build import KERNEL, compiled_pilot
+from tileprof.runtime.experts.experts_build import KERNEL, compiled_pilot
 from tileprof.runtime.experts.layer import SCHEDULES, Experts
 from tileprof.runtime.experts.shape import Dealing, ExpertsShape
 from tileprof.runtime.measuring import timing

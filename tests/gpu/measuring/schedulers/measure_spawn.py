@@ -2,11 +2,13 @@
 in several processes.
 
 python tests/gpu/measuring/schedulers/measure_spawn.py tests/gpu/results/spawn.json [--scales 16] [--processes 2]
+python tests/gpu/measuring/schedulers/measure_spawn.py tests/gpu/results/spawn_graphs.json --graphs FILE ... --search
 
 Each process is an entry of the file, *scale 16, process f*: the lines that the program prints, first what launches
 cost there, with the date, the driver and CUDA's version, then a line for each program; *cut* says why some are missing.
 Other entries stay. Costs and a bound (`--untried`) other than the usual ones are in the entry's name before the scale,
-so that `tests/benchmarks/spawn/bench_spawn.py` does not join such runs with the others. An entry is written whenever a
+so that `tests/benchmarks/spawn/bench_spawn.py` does not join such runs with the others. With ``--graphs`` the search,
+shortest paths and colouring run on each graph instead (*graph FILE, process a*). An entry is written whenever a
 program of it is known. Returns 1 if a process was cut or a result differed.
 """
 
@@ -35,6 +37,8 @@ UNTRIED = 1024
 WINDOW_LOG2, LEAST = 16, 32
 LONG = ("colouring", "colouring-citation")
 """Programs that take minutes at scale 16."""
+OF_FILES, LEAST_SCALE = ("bfs-file", "sssp-file", "colouring-file"), 5
+"""Programs on the graph of a file, and the scale of inputs that are generated and not used then."""
 
 
 def program_in(folder: Path) -> Path:
@@ -55,13 +59,13 @@ def machine() -> dict[str, str]:
     return {"device": name, "driver": driver, "cuda": cuda[1] if cuda else "", "date": f"{datetime.now(UTC):%Y-%m-%d}"}
 
 
-def key_of(scale: int, process: str, costs: str, untried: int) -> str:
+def key_of(inputs: str, process: str, options: argparse.Namespace) -> str:
     """Return the name of an entry."""
-    told = "" if costs == TOLD else "told its own costs, "
-    if told and costs:
-        told = f"told {float(costs.split(',', maxsplit=1)[0]):,.0f} ns, "
-    bound = "" if untried == UNTRIED else f"untried {untried}, "
-    return f"{told}{bound}scale {scale}, process {process}"
+    told = "" if options.costs == TOLD else "told its own costs, "
+    if told and options.costs:
+        told = f"told {float(options.costs.split(',', maxsplit=1)[0]):,.0f} ns, "
+    bound = "" if options.untried == UNTRIED else f"untried {options.untried}, "
+    return f"{told}{bound}{inputs}, process {process}"
 
 
 def unused(results: dict[str, Any]) -> Iterator[str]:
@@ -128,25 +132,28 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("--untried", type=int, default=UNTRIED, help=f"blocks before a child has ended ({UNTRIED})")
     parser.add_argument("--search", action="store_true", help="search the best threshold, too, which takes longer")
+    parser.add_argument("--graphs", type=Path, nargs="+", default=[], metavar="FILE", help="instead of scales: graphs")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="programs; default: all but colouring")
     parser.add_argument("--limit", type=float, default=60, help="seconds after which a process is ended (60)")
     parser.add_argument("--quiet", action="store_true", help="print no times: of scales that are held out")
     parser.add_argument("--built", type=Path, help="folder for the compiled program, kept")
     options = parser.parse_args(words)
-    names = options.names or [name for name in spawn_names() if name not in LONG]
+    names = options.names or (OF_FILES if options.graphs else [name for name in spawn_names() if name not in LONG])
     here = machine()
     results = json.loads(options.output.read_text()) if options.output.exists() else here.copy()
     if results["device"] != here["device"]:
         parser.error(f"{options.output} has results of {results['device']}, and this is {here['device']}")
     processes, all_right = chain(options.replace, unused(results)), True
+    inputs = [(LEAST_SCALE, graph) for graph in options.graphs] or [(scale, None) for scale in options.scales]
     with tempfile.TemporaryDirectory() as folder:
         program = program_in(options.built or Path(folder))
         for _ in range(options.processes):
-            for scale in options.scales:
+            for scale, graph in inputs:
                 command = [program, *([f"--costs={options.costs}"] if options.costs else [])]
+                command += [f"--graph={graph}"] if graph else []
                 command += [] if options.search else ["--no-search"]
                 command += [*map(str, (options.repeats, scale, WINDOW_LOG2, LEAST, options.untried)), *names]
-                key = key_of(scale, next(processes), options.costs, options.untried)
+                key = key_of(f"graph {graph.stem}" if graph else f"scale {scale}", next(processes), options)
                 for right in measure(results, key, command, options.limit, here, quiet=options.quiet):
                     all_right &= right
                     partial = options.output.with_suffix(".partial")

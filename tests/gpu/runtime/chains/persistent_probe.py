@@ -22,8 +22,8 @@ from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_m
 from tileprof.runtime.measuring.measure import _roof_us
 from tileprof.runtime.measuring.stage_times import instances
 from tileprof.runtime.measuring.timing import REPEATS, captured
-from tileprof.runtime.persistent.build import compiled
-from tileprof.runtime.persistent.launch import Launcher, max_clusters
+from tileprof.runtime.persistent.persistent_build import compiled
+from tileprof.runtime.persistent.persistent_launch import Launcher, max_clusters
 from tileprof.runtime.persistent.source import Options
 from tileprof.runtime.persistent.task_lists import plan_of, plans_by_stage
 from tileprof.runtime.stages.conv import Conv2d

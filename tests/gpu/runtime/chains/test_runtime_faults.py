@@ -23,7 +23,7 @@ from tileprof.errors import UserError  # noqa: E402 - see above
 from tileprof.policy.format.expression import parse  # noqa: E402
 from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402
 from tileprof.runtime.measuring.cases import gelu_mlp  # noqa: E402
-from tileprof.runtime.persistent import launch  # noqa: E402
+from tileprof.runtime.persistent import persistent_launch  # noqa: E402
 from tileprof.runtime.persistent.run import PersistentKernel  # noqa: E402
 from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402
 from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: E402
@@ -235,9 +235,11 @@ def test_more_inputs_than_a_launcher_remembers_are_computed_right() -> None:
     pipeline = GpuPipeline(policy_for("persistent"), schedule="persistent")
     arguments = pipeline.example()
     expected = pipeline(**arguments).clone()
-    inputs = [arguments["x"].clone() for _ in range(launch._MOST_PREPARED + 20)]
+    inputs = [arguments["x"].clone() for _ in range(persistent_launch._MOST_PREPARED + 20)]
     assert all(torch.equal(pipeline(**{**arguments, "x": x}), expected) for x in [*inputs, *inputs[:3]])
-    assert all(len(result._cached_arguments) <= launch._MOST_PREPARED for result in pipeline._persistent._launchers)
+    assert all(
+        len(result._cached_arguments) <= persistent_launch._MOST_PREPARED for result in pipeline._persistent._launchers
+    )
 
 
 def test_a_kernel_is_loaded_once_for_all_callers() -> None:

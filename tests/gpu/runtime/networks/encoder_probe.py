@@ -19,13 +19,13 @@ import torch
 sys.path.append(str(Path(__file__).parents[4]))
 from tests.support.runtime.encoder_programs import inputs_of, post_norm, pre_norm
 from tileprof.runtime.encoder import reference
-from tileprof.runtime.encoder.build import KERNEL
-from tileprof.runtime.encoder.launch import Launcher, report
+from tileprof.runtime.encoder.encoder_build import KERNEL
+from tileprof.runtime.encoder.encoder_launch import Launcher, report
 from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import Plan, cluster_for, plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import Options, header
-from tileprof.runtime.persistent.launch import max_clusters
+from tileprof.runtime.persistent.persistent_launch import max_clusters
 
 REPLAYS = 30
 

@@ -15,9 +15,9 @@ from functorch.compile import make_boxed_func
 
 from tileprof.runtime.compile.tracing import traced
 from tileprof.runtime.convnet import network_matcher as finding
-from tileprof.runtime.convnet.build import Options
-from tileprof.runtime.convnet.launch import PLACES
 from tileprof.runtime.convnet.network import INPUT, Convolution, computed
+from tileprof.runtime.convnet.network_build import Options
+from tileprof.runtime.convnet.network_launch import PLACES
 from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.convnet.runner import NetworkRunner
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 from tests.support.runtime.decoder_shapes import SMALL
 from tileprof.errors import UserError
-from tileprof.runtime.decode.launch import Decoder
+from tileprof.runtime.decode.decoder_launch import Decoder
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.persistent.model_kernel import LaunchOptions
 

@@ -14,7 +14,7 @@ from torch import nn
 sys.path.append(str(Path(__file__).parents[4]))
 from tests.support.runtime.encoder_programs import inputs_of, post_norm, pre_norm
 from tileprof.runtime.encoder import reference
-from tileprof.runtime.encoder.launch import Launcher, report
+from tileprof.runtime.encoder.encoder_launch import Launcher, report
 from tileprof.runtime.encoder.memory import memory_of
 from tileprof.runtime.encoder.plan import Plan, plan_of, without_task
 from tileprof.runtime.encoder.program import Program

@@ -16,8 +16,8 @@ sys.path.append(str(Path(__file__).parents[4]))
 
 from tests.gpu.runtime.networks.network_probe import model_of, networks
 from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
-from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Network, Windows, computed
+from tileprof.runtime.convnet.network_build import Options
 from tileprof.runtime.convnet.plan import plan_network
 from tileprof.runtime.convnet.runner import NetworkRunner
 

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[4]))
 from tests.support.runtime.prefill_model import HostModel
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.model_kernel import LaunchOptions
-from tileprof.runtime.prefill.launch import Prefill
+from tileprof.runtime.prefill.prefill_launch import Prefill
 from tileprof.runtime.prefill.shape import PrefillShape
 
 try:

@@ -1,4 +1,4 @@
-"""Guidance: the verdict on a program, the ladder of schedules, and the order of the actions."""
+"""Guidance: the verdict on a program, the schedules, and the order of the actions."""
 
 import dataclasses
 
@@ -55,11 +55,11 @@ def test_only_actions_that_a_graph_leaves_to_do_count_from_the_graph_on():
     assert fused.saves_ns == pytest.approx(9 * 50 + 9 * 100)  # gaps as in a graph, and all launches but the longest
 
 
-def test_a_ladder_goes_down_from_what_was_recorded_to_the_bound():
+def test_schedules_go_down_from_what_was_recorded_to_the_bound():
     actual = guidance_of(program(lives=[100.0] * 10, gap=100))
-    times = [rung.time_ns for rung in actual.ladder]
+    times = [row.time_ns for row in actual.schedules]
     assert times == sorted(times, reverse=True)
-    assert (actual.ladder[0].name, actual.ladder[-1].name) == ("recorded", "bound")
+    assert (actual.schedules[0].name, actual.schedules[-1].name) == ("recorded", "bound")
 
 
 def test_a_program_that_fills_the_gpu_has_nothing_to_do_first():
@@ -131,5 +131,5 @@ def test_time_is_listed_by_operator_and_by_module_with_layers_as_one_row():
 def test_json_holds_every_field():
     actual = guidance_of(program(lives=[100.0] * 10))
     value = actual.to_json()
-    assert set(value) == {"verdict", "ladder", "actions", "operators", "modules"}
+    assert set(value) == {"verdict", "schedules", "actions", "operators", "modules"}
     assert value["actions"][0] == dataclasses.asdict(actual.actions[0]) | {"launches": list(actual.actions[0].launches)}

@@ -159,8 +159,8 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
     ]
     launches[0].append(captures.Launch(reduce, (1, 1, 1), none))
     launch_columns.add([case(256, 512), case(1), case(256, 512)], launches)
-    columns = launch_columns.arrays(1, wide=True)
-    assert columns["asked"].tolist() == [1, 2, 1]
+    columns = launch_columns.arrays(1, wide=True, float32=False)
+    assert columns["asked"].tolist() == [1, 2, 1, 0]
     assert columns["recipe"].tolist() == [0, -1, 1]
     words = [dict(zip(captures.RECIPE, row, strict=True)) for row in columns["recipes"].tolist()]
     assert [(row["m"], row["n"], row["cluster_m"], row["cluster_n"], row["split"]) for row in words] == [
@@ -189,6 +189,11 @@ def test_widely_drawn_cases_have_many_layers_and_none_that_is_held_out():
     assert len(np.unique(cases[:, 6:8], axis=0)) > 1.5 * len(np.unique(narrow[:, 6:8], axis=0))
 
 
+def test_drawn_cases_of_float32_have_both_kinds_and_no_other_type():
+    cases = list(islice(captures.drawn_cases(4, 0, wide=True, float32=True), 500))
+    assert {one[1] for one in cases} == {Dtype.FP32, Dtype.TF32}
+
+
 def test_layers_of_models_that_are_set_aside_are_known_in_all_three_products():
     low, high = min(held_out_pairs())
     forward = (Op.MM, Dtype.BF16, 0, 1, 1, 77, high, low)
@@ -205,11 +210,12 @@ def test_known_cases_are_a_part_of_the_harvest():
     assert np.isin(cases[:, 0], captures.OPS).all()
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_folder_without_launched_cases_is_read_again(tmp_path, wide):
-    cases = list(islice(captures.drawn_cases(2, 0, wide=wide), 4))
-    request = np.array([0, 4, 1] if wide else [0, 4])  # older files have two numbers
-    columns = {"asked": request, "recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
+@pytest.mark.parametrize("flags", [[], [1], [0, 1]])
+def test_a_folder_without_launched_cases_is_read_again(tmp_path, flags):
+    drawn = captures.drawn_cases(2, 0, wide=flags == [1], float32=flags == [0, 1])
+    cases = list(islice(drawn, 4))
+    recipes = {"recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
+    columns = {"asked": np.array([0, 4, *flags]), **recipes}
     np.savez(tmp_path / "captures-00.npz", **columns)
     answers = captures.read(tmp_path, launched=0, seed=2)
     assert answers.keys.tolist() == [list(cases[i][:8]) for i in (0, 2, 3)]
@@ -237,8 +243,8 @@ def test_a_worker_writes_its_share_of_launched_cases_then_drawn_ones(tmp_path, m
     captures.main(options)
     launched = captures.launched_cases(1500)[1::3]
     with np.load(tmp_path / "captures-01.npz") as file:
-        first, more, wide = file["asked"].tolist()
-        assert (first, more, wide) == (len(launched), (5 - 3) * 96, 0)
+        first, more, *flags = file["asked"].tolist()
+        assert (first, more, *flags) == (len(launched), (5 - 3) * 96, 0, 0)
         assert len(file["recipe"]) == first + more
         small = next(place for place, one in enumerate(launched) if one[5] % 2 and one[5] not in (7, 9))
         begin = int(np.maximum(file["count"][:small], 0).sum())

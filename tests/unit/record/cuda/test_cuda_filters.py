@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.runtime.planted import changed
 from tests.unit.record.cuda.cuda_records import ALLOC, H200, KERNEL, WINDOW, access, launch, process
 from tests.unit.record.cuda.native.fake_libraries import events, needs_tools
 from tests.unit.record.cuda.optional_tools import path_or_none
@@ -20,7 +22,7 @@ from tileprof.cli.verbs import record
 from tileprof.errors import TraceError, UserError
 from tileprof.record.cuda.decode import Decoder
 from tileprof.record.cuda.filters import Inserted
-from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.installation import locate, recorder_build
 from tileprof.record.cuda.records import raw
 from tileprof.record.cuda.records.tiles import Geometry, Times
 from tileprof.record.cuda.settings import Settings
@@ -38,21 +40,20 @@ needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, 
 # ---- the patches
 
 
-def compiled(folder: Path, replaced: tuple[str, str, str] | None = None) -> Path:
-    """Build the patches' accesses for the CPU, perhaps with a replaced line of a file."""
-    native = build.SOURCES
-    if replaced is not None:
-        file, old, new = replaced
-        native = folder / "cuda" / "native"
-        shutil.copytree(build.SOURCES.parents[1] / "source" / "native", folder / "source" / "native")
-        shutil.copytree(build.SOURCES, native)
-        text = (folder / file).read_text()
-        assert text.count(old) == 1
-        (folder / file).write_text(text.replace(old, new))
+def compiled(folder: Path, *, with_faults: bool = False) -> Path:
+    """Build the patches' accesses for the CPU, perhaps with all `FAULTS`, of which a run may activate one."""
+    native, shared, more = recorder_build.SOURCES, recorder_build.SHARED, []
+    if with_faults:
+        native, shared, more = folder / "cuda" / "native", folder, ["-include", str(folder / "planted.h")]
+        shutil.copytree(recorder_build.SOURCES.parents[1] / "source" / "native", folder / "source" / "native")
+        shutil.copytree(recorder_build.SOURCES, native)
+        (folder / "planted.h").write_text(PLANTED)
+        for number, (file, old, new) in enumerate((*FAULTS_OF_ENTRIES, *FAULTS)):
+            text = (folder / file).read_text()
+            (folder / file).write_text(changed(text, old, new.replace("planted", f"planted({number})")))
     program = folder / "patched"
-    flags = ["-std=c++17", "-O1", "-Wall", "-Werror", "-Wno-unused-function", "-fno-strict-aliasing"]
+    flags = ["-std=c++17", "-O1", "-Wall", "-Werror", "-Wno-unused-function", "-fno-strict-aliasing", *more]
     flags += ["-fsanitize=undefined", "-fno-sanitize-recover"]
-    shared = folder if replaced is not None else build.SHARED
     includes = [f"-I{place}" for place in (EMULATED, native, shared)]
     source = Path(__file__).with_name("patched_accesses.cpp")
     subprocess.run([str(locate.host_compiler()), *flags, *includes, source, "-o", program], check=True)
@@ -62,6 +63,21 @@ def compiled(folder: Path, replaced: tuple[str, str, str] | None = None) -> Path
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("patched"))
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("faulty"), with_faults=True)
+
+
+PLANTED = """
+#include <stdlib.h>
+inline bool planted(int number) {
+    static const int active = getenv("PATCHES_FAULT") ? atoi(getenv("PATCHES_FAULT")) : -1;
+    return active == number;
+}
+"""
+"""Whether a fault of `FAULTS_OF_ENTRIES` and `FAULTS`, by its place among both, is active in a run."""
 
 
 def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
@@ -82,13 +98,15 @@ def warps(rng: np.random.Generator, number: int) -> list[list[int]]:
 
 
 def run(
-    program: Path, how: FilterSettings, rows: list[list[int]], *, only=0, capacity=400, in_graph=0, hashes=-1, keeps=0
-):
+    program: Path, how: FilterSettings, rows: list[list[int]], *,
+    only=0, capacity=400, in_graph=0, hashes=-1, keeps=0, fault=-1,
+):  # fmt: skip
     """Return the entries, and words ``[2, blocks, words]``; the memory behind them must stay clear."""
     request = [SHIFT, how.granule.bit_length() - 1, how.bits.bit_length() - 1, how.hashes if hashes < 0 else hashes]
     request += [only, BLOCKS, capacity]
     data = np.array([*request, in_graph, keeps], "<u8").tobytes() + np.array(rows, "<u8").tobytes()
-    out = subprocess.run([program], input=data, capture_output=True, check=True).stdout
+    variables = os.environ | {"PATCHES_FAULT": str(fault)}
+    out = subprocess.run([program], input=data, capture_output=True, check=True, env=variables).stdout
     number = int(np.frombuffer(out[:8], "<u8")[0])
     words = np.frombuffer(out[8 + number * raw.ENTRY.itemsize :], "<u4")
     assert not words[-64:].any(), "memory behind the filters was written"
@@ -177,24 +195,33 @@ def test_a_fact_that_says_nothing_of_a_window_loses_none_of_its_granules(patched
 
 
 FAULTS_OF_ENTRIES = [
-    ("cuda/native/patches/accesses.cuh", "fact.launch != launch || fact.above", "fact.above"),
-    ("cuda/native/patches/accesses.cuh", " || fact.above != fact_above(window, 0)) return", ") return"),
+    ("cuda/native/patches/accesses.cuh", "fact.launch != launch ||", "(!planted && fact.launch != launch) ||"),
+    (
+        "cuda/native/patches/accesses.cuh",
+        " || fact.above != fact_above(window, 0)) return",
+        " || (!planted && fact.above != fact_above(window, 0))) return",
+    ),
     (
         "cuda/native/patches/accesses.cuh",
         "end >> fields.granule_shift) & 31);",
-        "address >> fields.granule_shift) & 31);",
+        "(planted ? address : end) >> fields.granule_shift) & 31);",
     ),
-    ("cuda/native/patches/accesses.cuh", "bits_of(first & 31, last >> 5", "bits_of(0, last >> 5"),
-    ("cuda/native/patches/share.h", "bytes * (behind + 1)", "bytes * (behind + 2)"),
+    (
+        "cuda/native/patches/accesses.cuh",
+        "bits_of(first & 31, last >> 5",
+        "bits_of(planted ? 0 : first & 31, last >> 5",
+    ),
+    ("cuda/native/patches/share.h", "bytes * (behind + 1)", "bytes * (behind + (planted ? 2 : 1))"),
 ]
 
 
 @needs_compiler
-@pytest.mark.parametrize("fault", FAULTS_OF_ENTRIES)
-def test_a_granule_that_patches_lose_or_invent_is_seen(tmp_path, fault):
-    program, rows = compiled(tmp_path, fault), with_facts(warps(np.random.default_rng(8), 1500))
-    entries, _ = run(program, HOW[0], rows, capacity=100_000, hashes=0)
-    assert recorded(entries) != touched_granules(rows)
+@pytest.mark.parametrize("fault", range(-1, len(FAULTS_OF_ENTRIES)))
+def test_a_granule_that_patches_lose_or_invent_is_seen(faulty, fault):
+    """And without a fault, the same program records what is touched."""
+    rows = with_facts(warps(np.random.default_rng(8), 1500))
+    entries, _ = run(faulty, HOW[0], rows, capacity=100_000, hashes=0, fault=fault)
+    assert (recorded(entries) == touched_granules(rows)) == (fault < 0)
 
 
 ALL = 0xFFFFFFFF
@@ -232,24 +259,28 @@ def test_a_load_through_a_tensor_map_may_read_anything_and_so_does_a_copy_of_mor
 FAULTS = [
     (
         "cuda/native/patches/accesses.cuh",
-        "insert_into_filter(h, address, bytes, mode);\n    if (h->filters_only) return;\n    touch_granules",
-        "if (h->filters_only) return;\n    touch_granules",
+        "insert_into_filter(h, address, bytes, mode);\n    if (h->filters_only) return;\n    touch",
+        "if (!planted) insert_into_filter(h, address, bytes, mode);\n    if (h->filters_only) return;\n    touch",
     ),
-    ("cuda/native/patches/filters.cuh", "(address + bytes - 1) >> h->", "address >> h->"),
-    ("cuda/native/patches/filters.cuh", "mode == kRead ? 0 : 1", "mode != kWrite ? 0 : 1"),
-    ("cuda/native/patches/filters.cuh", "bool one = first == last && ", "bool one = "),
-    ("cuda/native/records/facts.h", "a.entry == b.entry && a.block == b.block", "a.block == b.block"),
-    ("source/native/filter.h", "hash < hashes", "hash + 1 < hashes"),
+    (
+        "cuda/native/patches/filters.cuh",
+        "(address + bytes - 1) >> h->",
+        "(planted ? address : address + bytes - 1) >> h->",
+    ),
+    ("cuda/native/patches/filters.cuh", "mode == kRead ? 0 : 1", "(planted ? mode != kWrite : mode == kRead) ? 0 : 1"),
+    ("cuda/native/patches/filters.cuh", "bool one = first == last && ", "bool one = (planted || first == last) && "),
+    ("cuda/native/records/facts.h", "a.entry == b.entry && a.block", "(planted || a.entry == b.entry) && a.block"),
+    ("source/native/filter.h", "hash < hashes", "hash + (planted ? 1 : 0) < hashes"),
 ]
 
 
 @needs_compiler
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_bit_that_patches_do_not_set_is_seen(tmp_path, fault):
-    program, rows = compiled(tmp_path, fault), warps(np.random.default_rng(7), 1500)
-    expected = touched_bits(HOW[0], rows)
-    _, words = run(program, HOW[0], rows)
-    assert (expected & ~words).any()
+@pytest.mark.parametrize("fault", [-1, *range(len(FAULTS))])
+def test_a_bit_that_patches_do_not_set_is_seen(faulty, fault):
+    """And without a fault, the same program sets all bits."""
+    rows = warps(np.random.default_rng(7), 1500)
+    _, words = run(faulty, HOW[0], rows, fault=fault if fault < 0 else len(FAULTS_OF_ENTRIES) + fault)
+    assert (touched_bits(HOW[0], rows) & ~words).any() == (fault >= 0)
 
 
 # ---- the host side

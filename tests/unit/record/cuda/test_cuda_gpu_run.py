@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -96,3 +97,28 @@ def test_without_time_nothing_is_begun(runner, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--budget", "5"])
     runner.main()
     assert f"go on with --only {','.join(step.name for step in runner.STEPS)}\n" in capsys.readouterr().out
+
+
+def test_results_of_steps_join_those_of_earlier_days(runner):
+    row = {"step": "known", "ended": "2026-11-29", "seconds": 3.0, "code": 0, "timed_out": False, "said": "10 passed"}
+    rows = [row, row | {"step": "graphs", "code": 1}, row | {"step": "faults", "timed_out": True}]
+    before = {"steps": [{"step": "known", "ended": "2026-11-22"}, {"step": "exits", "ended": "2026-11-22"}]}
+    results = runner.joined(before, {"date": "2026-11-29T08:00:00", "gpu": "NVIDIA H200", "steps": rows})
+    assert {row["step"]: (row["ended"], row.get("passed")) for row in results["steps"]} == {
+        "known": ("2026-11-29", True),
+        "exits": ("2026-11-22", None),
+        "graphs": ("2026-11-29", False),
+        "faults": ("2026-11-29", False),
+    }
+    assert (results["date"], results["gpu"]) == ("2026-11-29", "NVIDIA H200")
+
+
+def test_the_readme_names_a_script_for_each_results_file():
+    gpu = ROOT / "tests" / "gpu"
+    table = (gpu / "README.md").read_text().partition("## Who writes the results files")[2]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if ".json`" in line]
+    files = [word for cell, _ in rows for word in re.findall(r"`(\w+\.json)`", cell)]
+    assert {path.name for path in (gpu / "results").glob("*.json")} - set(files) == set()
+    scripts = [word for _, cell in rows for word in re.findall(r"`([\w/]+\.py)", cell)]
+    assert len(scripts) >= len(rows)
+    assert [word for word in scripts if not (gpu / word).is_file()] == []

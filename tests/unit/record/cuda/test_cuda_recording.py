@@ -9,7 +9,7 @@ import pytest
 from tileprof.errors import UserError
 from tileprof.record import Options
 from tileprof.record.cuda import recording
-from tileprof.record.cuda.installation import build, gpu, locate
+from tileprof.record.cuda.installation import gpu, locate, recorder_build
 from tileprof.record.cuda.settings import Settings
 from tileprof.record.cuda.tensor_maps import im2col, tensormap
 from tileprof.trace import load, validate
@@ -89,7 +89,9 @@ def record(tmp_path, monkeypatch):
     monkeypatch.setattr(tensormap, "calibrate", lambda _: None)
     monkeypatch.setattr(im2col, "calibrate", lambda _: None)
     monkeypatch.setattr(locate, "sanitizer", lambda: locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4"))
-    monkeypatch.setattr(build, "build", lambda _: build.Built(tmp_path / "l.so", tmp_path / "p.fatbin"))
+    monkeypatch.setattr(
+        recorder_build, "build", lambda _: recorder_build.Built(tmp_path / "l.so", tmp_path / "p.fatbin")
+    )
     monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tileprof.record.source import decode, layout
 from tileprof.record.source.decode import Span
-from tileprof.record.source.written import unrecorded
+from tileprof.record.source.write_check import unrecorded
 from tileprof.trace import READ, WRITE
 
 BASE = 1 << 40

@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.runtime.acs.fake_driver import SOURCES, Machine, compiled
 from tileprof.runtime import acs
-from tileprof.runtime.acs.build import SOURCES as NATIVE
-from tileprof.runtime.acs.build import as_one_unit, units_of_the_library
+from tileprof.runtime.acs.acs_build import SOURCES as NATIVE
+from tileprof.runtime.acs.acs_build import as_one_unit, units_of_the_library
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -18,8 +18,9 @@ from tests.support.runtime.kernel_on_cpu import (
     without_products,
 )
 from tests.support.runtime.planted import Patch
-from tileprof.runtime.convnet.build import KERNEL, Options, header
-from tileprof.runtime.convnet.launch import (
+from tileprof.runtime.convnet.network import Convolution, Network
+from tileprof.runtime.convnet.network_build import KERNEL, Options, header
+from tileprof.runtime.convnet.network_launch import (
     ARGUMENT_WORDS,
     flag_words,
     layer_results,
@@ -27,7 +28,6 @@ from tileprof.runtime.convnet.launch import (
     stage_table,
     sum_bytes,
 )
-from tileprof.runtime.convnet.network import Convolution, Network
 from tileprof.runtime.convnet.plan import Plan
 from tileprof.runtime.convnet.weights import Weights, laid_out
 from tileprof.runtime.sync.tables import FLAG_BYTES

@@ -20,9 +20,9 @@ from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missin
 from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
 from tests.support.runtime.planted import Patch, changed, without_effect
 from tests.unit.runtime.convnet.network_on_cpu import HostNetwork, compiled
-from tileprof.runtime.convnet.build import KERNEL, Options
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed
+from tileprof.runtime.convnet.network_build import KERNEL, Options
 from tileprof.runtime.convnet.plan import Plan, plan_network, verify
 from tileprof.runtime.convnet.tiling import Tiling, candidates
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.runtime.kernel_on_cpu import compiler_missing
 from tileprof.errors import UserError
-from tileprof.runtime.copilot.build import compiled
 from tileprof.runtime.copilot.choices import Choices, places, programs
-from tileprof.runtime.copilot.copilot import Copilot, Tower
+from tileprof.runtime.copilot.copilot import Copilot, PilotThread
+from tileprof.runtime.copilot.copilot_build import compiled
 from tileprof.runtime.measuring.cases import gelu_mlp
 from tileprof.runtime.persistent.dealing import COMMANDS, LINK_HEAD, link_words
 from tileprof.runtime.persistent.task_lists import plan_of
@@ -34,8 +34,8 @@ def test_it_naps_between_any_two_looks_and_looks_no_more_when_the_last_copilot_i
         looks[0] += 1
         return 0
 
-    tower, end = Tower(), time.monotonic() + PATIENCE_S
-    tower.add(look, 1)
+    thread, end = PilotThread(), time.monotonic() + PATIENCE_S
+    thread.add(look, 1)
     while True:  # it begins to sleep when nothing has been completed for a while
         begin, before = time.monotonic(), looks[0]
         time.sleep(0.05)
@@ -43,15 +43,15 @@ def test_it_naps_between_any_two_looks_and_looks_no_more_when_the_last_copilot_i
         if 0 < actual <= elapsed_s / NAP_S + 1:
             break
         assert time.monotonic() < end, f"{actual} looks in {elapsed_s:.3f} s"
-    tower.remove(1)
+    thread.remove(1)
     last = looks[0]
     time.sleep(0.01)
     assert looks[0] == last
-    tower.add(look, 2)
+    thread.add(look, 2)
     while looks[0] == last:
         assert time.monotonic() < end, "a co-pilot that comes later is not looked at"
         time.sleep(0.001)
-    tower.remove(2)
+    thread.remove(2)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -61,7 +61,9 @@ def test_no_cluster_gets_its_next_task_while_another_has_none(tmp_path, monkeypa
     chain = gelu_mlp(512, (128, 128), (128, 128), 768, 3072)  # 96 and 24 tiles
     plan = plan_of(chain.policy(), chain, clusters=lambda _: 40, cuts=False)
     ready = int((plan.tasks[:, 0] == 0).sum())
-    pilot = Copilot(link_words(plan), compiled(plan, Choices(speculate=False, depth=depth)), pinned=False, flies=False)
+    pilot = Copilot(
+        link_words(plan), compiled(plan, Choices(speculate=False, depth=depth)), pinned=False, threaded=False
+    )
     rings = pilot.memory[LINK_HEAD:][: plan.clusters * COMMANDS].reshape(plan.clusters, COMMANDS)
     command_counts = (rings != 0).sum(dim=1).tolist()
     assert sum(command_counts) == min(ready, depth * plan.clusters)

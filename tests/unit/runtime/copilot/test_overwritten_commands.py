@@ -16,9 +16,9 @@ from tests.support.runtime.kernel_on_cpu import compiler_missing
 from tests.support.runtime.planted import Patch, gate_third, replaced, without_effect
 from tests.unit.runtime.copilot.machine_of_workers import Machine
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.copilot.build import SOURCE, compiled
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
+from tileprof.runtime.copilot.copilot_build import SOURCE, compiled
 from tileprof.runtime.persistent.dealing import link_words
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.task_lists import plan_of
@@ -56,7 +56,7 @@ def cache(monkeypatch, tmp_path_factory) -> None:
 def pilot_for(plan: Plan, choices: Choices, patch: Patch | None = None) -> Copilot:
     text = SOURCE.read_text()
     library: Path = compiled(plan, choices, patch("pilot.cpp", text) if patch else text)
-    return Copilot(link_words(plan), library, pinned=False, flies=False)
+    return Copilot(link_words(plan), library, pinned=False, threaded=False)
 
 
 def wrong_runs(plan: Plan, pilot: Copilot, seeds: range) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tileprof.cli.entry import main
 from tileprof.errors import UserError
 from tileprof.policy.format import load_policy
 from tileprof.policy.synthesis.dependency_file import parse_dependencies
-from tileprof.runtime.exported import check_exported
+from tileprof.runtime.exported_header import check_exported
 from tileprof.runtime.include_path import INCLUDE
 
 EXAMPLES = INCLUDE.parents[1] / "examples" / "cuda"

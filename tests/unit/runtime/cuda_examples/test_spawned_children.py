@@ -99,8 +99,8 @@ SHOWN_BY = {"children and parent": ("amr",), "children without children": ("amr-
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
-    """Run the program, perhaps with a fault of its headers. Return its lines, up to the first wrong one."""
+def built(tmp_path_factory) -> Path:
+    """Return the program, with faults in its headers of which a variable of the environment chooses one."""
     folder = tmp_path_factory.mktemp("spawn")
     for path in SOURCES.iterdir():
         text = path.read_text()
@@ -109,13 +109,22 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
                 text = changed(text, old, new.replace("planted", f'emulated::planted("{fault}")'))
         (folder / path.name).write_text(text)
     subprocess.run(["g++", "-Og", *FLAGS, "program.cu", "-o", "program"], cwd=folder, check=True)
+    return folder / "program"
+
+
+@pytest.fixture(scope="module")
+def program(built) -> Callable[..., list[dict[str, object]]]:
+    """Run the program, perhaps with a fault of its headers. Return its lines, up to the first wrong one."""
 
     @cache
-    def run(fault: str = "", *names: str, seed: int = 1, refuse: int = 0) -> list[dict[str, object]]:
+    def run(
+        fault: str = "", *names: str, seed: int = 1, refuse: int = 0, graph: str = "", search: bool = True
+    ) -> list[dict[str, object]]:
         assert fault in {"", *FAULTS}
         environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(refuse), "SPAWN_FAULT": fault}
         defaults = ("16", "32", "1024") if names else ()  # the words between the scale and the names
-        command = [folder / "program", "1", "5", *defaults, *names]
+        options = [*([f"--graph={graph}"] if graph else []), *([] if search else ["--no-search"])]
+        command = [built, *options, "1", "5", *defaults, *names]
         lines = []
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             for text in process.stdout:
@@ -130,7 +139,7 @@ def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
 
 @pytest.mark.parametrize(("seed", "refuse"), [(1, 0), (2, 3)])
 def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, refuse) -> None:
-    costs, *lines = program(seed=seed, refuse=refuse)
+    costs, *lines = program(seed=seed, refuse=refuse, search=seed == 1)  # other thresholds once
     assert costs["scale"] == 5
     assert len(lines) == 15
     assert all(line["right"] for line in lines), [line["said"] for line in lines]
@@ -141,7 +150,7 @@ def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_repeated_and_omitted_work_is_detected(program, fault) -> None:
-    _, *lines = program(fault, *SHOWN_BY.get(fault, SMALL), refuse=3 * ("refused" in fault))
+    _, *lines = program(fault, *SHOWN_BY.get(fault, SMALL), refuse=3 * ("refused" in fault), search=False)
     assert not all(line["right"] for line in lines)
 
 
@@ -149,6 +158,33 @@ def test_the_programs_that_show_faults_are_right_without_one(program) -> None:
     _, *lines = program("", *SMALL, refuse=3)
     assert [line["name"] for line in lines] == list(SMALL)
     assert all(line["right"] for line in lines), [line["said"] for line in lines]
+
+
+def test_a_graph_of_a_file_is_searched_and_coloured_under_every_rule(program, tmp_path) -> None:
+    wheel = [f"7 {1000 + rim}\n{1000 + rim}\t{1000 + (rim + 1) % 40}" for rim in range(40)]
+    (tmp_path / "wheel.txt").write_text("\n".join(["# a hub and its rim", *wheel, "% the end", ""]))
+    names = ("bfs-file", "sssp-file", "colouring-file")
+    _, *lines = program("", *names, graph=str(tmp_path / "wheel.txt"))
+    assert [line["name"] for line in lines] == list(names)
+    assert all(line["right"] and line["always_launched"] for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 2\n3\n", "edges.txt, line 2: expected an edge, which is two numbers"),
+        ("# nothing\n", "edges.txt has no edge"),
+        (None, "cannot read "),
+    ],
+)
+def test_a_file_that_holds_no_graph_is_refused_in_a_sentence(built, tmp_path, text, message) -> None:
+    if text is not None:
+        (tmp_path / "edges.txt").write_text(text)
+    result = subprocess.run(
+        [built, f"--graph={tmp_path / 'edges.txt'}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +267,7 @@ def test_sites_that_are_noted_are_those_that_launch(program, tmp_path) -> None:
     subprocess.run(["g++", *flags, sites, "-o", tmp_path / "sites"], check=True)
     names = ["join", "mandelbrot-nested", "amr-nested", "bezier", "regular-expressions", "quick-sort"]
     result = subprocess.run([tmp_path / "sites", "5", *names], check=True, capture_output=True, text=True)
-    launch_count = {line["name"]: line["always_launched"] for line in program(seed=1, refuse=0)[1:]}
+    launch_count = {line["name"]: line["always_launched"] for line in program(seed=1, refuse=0, search=True)[1:]}
     for line in map(json.loads, result.stdout.splitlines()):
         levels = [[items for row in line["rounds"] for items in row], *line["below"]]
         sort = line["name"] == "quick-sort"  # whose segments depend on the order of children

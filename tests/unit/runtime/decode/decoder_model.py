@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
+from tests.support.runtime.model_tensors import aligned, rotated_half
 from tileprof.runtime.decode.shape import DecoderShape
+
+_aligned = partial(aligned, to=16)
+"""What the kernel may rely on, and no more."""
 
 
 class HostModel:
@@ -23,7 +28,7 @@ class HostModel:
     def decode(self, decoder: Any, position: int, seed: int) -> tuple[torch.Tensor, str | None]:
         """Return the logits of a launch and the fault that the machine detected; counters are checked."""
         layers = [layer | {"counter": torch.tensor(position)} for layer in self._layers]
-        layers = [layer | {role: aligned(layer[role]) for role in ("keys", "values")} for layer in layers]
+        layers = [layer | {role: _aligned(layer[role]) for role in ("keys", "values")} for layer in layers]
         cosine, sine = self._tables(position)
         model = {
             "tokens": self._tokens(position), "embedding": self._embedding, "cosine": cosine, "sine": sine,
@@ -48,7 +53,7 @@ class HostModel:
             )
             if shape.head_norms:
                 q, k = self._rms(q, layer["query_norm"]), self._rms(k, layer["key_norm"])
-            q, k = (t * cosine + _rotated_half(t) * sine for t in (q, k))
+            q, k = (t * cosine + rotated_half(t) * sine for t in (q, k))
             keys, values = (
                 torch.cat((layer[r][:, :, :position], new[:, :, None]), 2) for r, new in (("keys", k), ("values", v))
             )
@@ -69,11 +74,11 @@ class HostModel:
         angles = torch.cat(2 * [position / 10000 ** (torch.arange(0, self.shape.head_dim, 2) / self.shape.head_dim)])[
             None
         ]
-        return aligned(angles.cos().to(self._embedding.dtype)), aligned(angles.sin().to(self._embedding.dtype))
+        return _aligned(angles.cos().to(self._embedding.dtype)), _aligned(angles.sin().to(self._embedding.dtype))
 
     def _random(self, *sizes: int, scale: float = 0.0) -> torch.Tensor:
         values = torch.randn(*sizes, generator=self._generator) * (scale or sizes[-1] ** -0.5)
-        return aligned(values.to(getattr(torch, self.shape.dtype)))
+        return _aligned(values.to(getattr(torch, self.shape.dtype)))
 
     def _layer(self) -> dict[str, torch.Tensor]:
         shape, random = self.shape, self._random
@@ -99,16 +104,3 @@ class HostModel:
         if shape.head_norms:
             layer |= {role: random(shape.head_dim, scale=1.0) for role in ("query_norm", "key_norm")}
         return layer
-
-
-def _rotated_half(x: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, -1)
-    return torch.cat((-second, first), -1)
-
-
-def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy that begins at a multiple of 16 bytes, as allocators of GPU memory return."""
-    size = tensor.element_size()
-    flat = torch.empty(tensor.numel() + 16, dtype=tensor.dtype)
-    at = -(flat.data_ptr() // size) % (16 // size)
-    return flat[at : at + tensor.numel()].view(tensor.shape).copy_(tensor)

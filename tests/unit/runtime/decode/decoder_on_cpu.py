@@ -13,8 +13,8 @@ import torch
 
 from tests.support.runtime.kernel_on_cpu import EMULATED, Schedule, link_kernel
 from tests.support.runtime.planted import Patch
-from tileprof.runtime.decode import launch
-from tileprof.runtime.decode.build import KERNEL
+from tileprof.runtime.decode import decoder_launch
+from tileprof.runtime.decode.decoder_build import KERNEL
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.persistent.driver import Arguments
 
@@ -24,11 +24,11 @@ def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None
     texts = KERNEL.texts()
     texts["config.h"] = shape.header(blocks)
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
-    texts["instructions.cuh"] = (EMULATED / "decoder_instructions.cuh").read_text(encoding="utf-8")
+    texts["decoder_ptx.cuh"] = (EMULATED / "decoder_ptx.cuh").read_text(encoding="utf-8")
     return link_kernel(folder, texts, patch, "decoder_entry.cpp")
 
 
-class HostDecoder(launch.Decoder):
+class HostDecoder(decoder_launch.Decoder):
     """`Decoder` on the machine.
 
     Launches follow each other on the same memory, as on a GPU; `said` is the fault that the machine detected in the

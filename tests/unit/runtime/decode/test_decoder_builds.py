@@ -9,7 +9,7 @@ import pytest
 from tests.support.runtime.decoder_shapes import SMALL
 from tileprof import building
 from tileprof.errors import UserError
-from tileprof.runtime.decode.build import KERNEL
+from tileprof.runtime.decode.decoder_build import KERNEL
 from tileprof.runtime.persistent.kernel_source import COMPILER_OUTPUT, CUBIN
 from tileprof.runtime.persistent.source import SHARED_BYTES
 

@@ -16,7 +16,7 @@ from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missin
 from tests.support.runtime.planted import gate_third, replaced, without_effect
 from tests.unit.runtime.decode.decoder_model import HostModel
 from tests.unit.runtime.decode.decoder_on_cpu import HostDecoder, compiled
-from tileprof.runtime.decode.build import KERNEL
+from tileprof.runtime.decode.decoder_build import KERNEL
 from tileprof.runtime.decode.shape import DecoderShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")

@@ -14,8 +14,8 @@ import torch
 
 from tests.support.runtime.kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
 from tests.support.runtime.planted import Patch
-from tileprof.runtime.encoder import launch
-from tileprof.runtime.encoder.build import KERNEL
+from tileprof.runtime.encoder import encoder_launch
+from tileprof.runtime.encoder.encoder_build import KERNEL
 from tileprof.runtime.encoder.memory import Memory
 from tileprof.runtime.encoder.plan import Plan
 from tileprof.runtime.encoder.source import Options, header
@@ -67,13 +67,13 @@ class HostLauncher:
 
         self._start = start
         with self._patched():
-            self.launcher = launch.Launcher(self.plan, torch.device("cpu"), memory=self.memory)
+            self.launcher = encoder_launch.Launcher(self.plan, torch.device("cpu"), memory=self.memory)
 
     def _patched(self) -> mock._patch:  # type: ignore[type-arg]
         function = type("Function", (), {"launch": self._start})()
         stream = type("Stream", (), {"cuda_stream": 0, "synchronize": lambda _self: None})()
         return mock.patch.multiple(
-            launch,
+            encoder_launch,
             Arguments=HostArguments,
             KERNEL=mock.Mock(loaded=lambda *_: function),
             torch=_Torch(stream),

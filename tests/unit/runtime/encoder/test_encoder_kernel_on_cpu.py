@@ -17,7 +17,7 @@ from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missin
 from tests.support.runtime.planted import Patch, gate_third, replaced, together, without_effect
 from tests.unit.runtime.encoder.encoder_on_cpu import HostLauncher, aligned, compiled
 from tileprof.runtime.encoder import reference
-from tileprof.runtime.encoder.build import KERNEL
+from tileprof.runtime.encoder.encoder_build import KERNEL
 from tileprof.runtime.encoder.memory import Memory, memory_of
 from tileprof.runtime.encoder.plan import Box, Plan, faults, plan_of, touches, without_task
 from tileprof.runtime.encoder.program import Program
@@ -83,7 +83,7 @@ def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference
 
 
 LAYERS = pre_norm(33, 64, 4)
-"""So many layers that memory is reused within a run, where generations have two stages."""
+"""Enough layers for memory to be reused within a run, where generations have two stages."""
 
 
 def layers_plan() -> tuple[Plan, Memory]:

@@ -16,7 +16,7 @@ from tests.support.runtime.planted import Patch
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.experts import layer
-from tileprof.runtime.experts.build import KERNEL, PILOT, compiled_pilot
+from tileprof.runtime.experts.experts_build import KERNEL, PILOT, compiled_pilot
 from tileprof.runtime.experts.shape import Dealing, ExpertsShape
 
 
@@ -38,9 +38,9 @@ class HostExperts(layer.Experts):
 
     def __init__(
         self, weights: tuple[Any, Any, Any], *, tokens: int, top: int, schedule: str, blocks: int, library: Path,
-        choices: Choices | None = None, flight: Patch | None = None,
+        choices: Choices | None = None, pilot_patch: Patch | None = None,
     ) -> None:  # fmt: skip
-        self._host_blocks, self._flight, self.complaint = blocks, flight, None
+        self._host_blocks, self._pilot_patch, self.complaint = blocks, pilot_patch, None
         self._library = ctypes.CDLL(str(library))
         self._library.run_kernel.restype = ctypes.c_char_p
         self.run_seed = 0
@@ -60,9 +60,9 @@ class HostExperts(layer.Experts):
     def _pilot_of(self, choices: Choices) -> Copilot:
         text = PILOT.read_text(encoding="utf-8")
         library = compiled_pilot(
-            self.shape, self.blocks, choices, self._flight("pilot.cpp", text) if self._flight else text
+            self.shape, self.blocks, choices, self._pilot_patch("pilot.cpp", text) if self._pilot_patch else text
         )
-        return Copilot(self.shape.link_words(self.blocks), library, pinned=False, flies=False)
+        return Copilot(self.shape.link_words(self.blocks), library, pinned=False, threaded=False)
 
     def _beside(self) -> None:
         step, pilot = self._pilot.stepping

@@ -17,7 +17,7 @@ from tests.support.runtime.planted import Patch, gate_third, replaced, without_e
 from tests.unit.runtime.experts.experts_on_cpu import HostExperts, compiled
 from tileprof.errors import UserError
 from tileprof.runtime.copilot.choices import Choices
-from tileprof.runtime.experts.build import KERNEL, PILOT
+from tileprof.runtime.experts.experts_build import KERNEL, PILOT
 from tileprof.runtime.experts.layer import SCHEDULES
 from tileprof.runtime.experts.shape import ExpertsShape
 
@@ -72,14 +72,14 @@ def make(tmp_path_factory) -> Callable[..., HostExperts]:
         schedule: str,
         choices: Choices | None = None,
         patch: Patch | None = None,
-        flight: Patch | None = None,
+        pilot_patch: Patch | None = None,
     ) -> HostExperts:
-        """Return the program of a case; ``patch`` and ``flight`` change the sources of kernel and co-pilot."""
+        """Return the program of a case; ``patch`` and ``pilot_patch`` change the sources of kernel and co-pilot."""
         shape = CASES[name]
         library = compiled(shape, BLOCKS, SCHEDULES[schedule].dealing, folder / str(next(numbers)), patch)
         return HostExperts(
             layer_inputs(shape)[0], tokens=shape.tokens, top=shape.top, schedule=schedule, blocks=BLOCKS,
-            library=library, choices=choices, flight=flight,
+            library=library, choices=choices, pilot_patch=pilot_patch,
         )  # fmt: skip
 
     return make
@@ -208,9 +208,9 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 
 @pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))
 def test_a_fault_planted_in_the_copilot_is_detected(make, fault) -> None:
-    schedule, choices, flight = PILOT_FAULTS[fault]
+    schedule, choices, pilot_patch = PILOT_FAULTS[fault]
     name = "full tiles and others"
-    assert any(wrong_runs(make(name, schedule, choices, flight=flight), name, 60))
+    assert any(wrong_runs(make(name, schedule, choices, pilot_patch=pilot_patch), name, 60))
 
 
 @pytest.mark.parametrize("choices", [Choices(depth=4), Choices(depth=8), Choices(speculate=False, depth=1)])

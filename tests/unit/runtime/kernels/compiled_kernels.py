@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tileprof.runtime.kernels.launch import Hooks, kernel_of
+from tileprof.runtime.kernels.triton_launch import Hooks, kernel_of
 from tileprof.runtime.stages import View
 from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d

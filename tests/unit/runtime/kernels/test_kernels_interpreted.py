@@ -12,7 +12,7 @@ from tests.support.runtime.chains import CHAINS, matrix, weight
 pytest.importorskip("triton")
 
 from tileprof.errors import UserError
-from tileprof.runtime.kernels.launch import Hooks, kernel_of
+from tileprof.runtime.kernels.triton_launch import Hooks, kernel_of
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.pointwise import Pointwise
 from tileprof.runtime.stages.reduce import Reduce

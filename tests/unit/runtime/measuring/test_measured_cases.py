@@ -14,7 +14,7 @@ import torch
 pytest.importorskip("triton")
 
 from tileprof.errors import UserError
-from tileprof.runtime.kernels.launch import TIMEOUT_NS, kernel_of
+from tileprof.runtime.kernels.triton_launch import TIMEOUT_NS, kernel_of
 from tileprof.runtime.measuring import measure
 from tileprof.runtime.measuring.baselines import COMPILED
 from tileprof.runtime.measuring.cases import BATCHES, TOKENS, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp

@@ -73,6 +73,15 @@ def test_entries_of_other_processes_stay_and_numbers_remain_on_a_line(run, tmp_p
     assert '"flat_launched": [0, 0, 0, 0, 0, 0, 0],\n' in (tmp_path / "out.json").read_text()
 
 
+def test_graphs_of_files_have_entries_of_their_names(run, tmp_path) -> None:
+    graphs = [str(tmp_path / name) for name in ("routers.txt", "friends.txt")]
+    _, results = run(f"printf '%s' '{PRINTED}'", "--processes", "1", "--search", "--graphs", *graphs)
+    assert list(results)[-2:] == ["graph routers, process a", "graph friends, process b"]
+    words = [line.split() for line in (tmp_path / "words").read_text().splitlines()]
+    assert [line[1] for line in words] == [f"--graph={graph}" for graph in graphs]
+    assert words[0][2:] == ["7", "5", "16", "32", "1024", "bfs-file", "sssp-file", "colouring-file"]
+
+
 @pytest.mark.parametrize(("end", "cut"), [("kill -9 $$", "signal 9, at most 60 s"), ("exit 3", "exit 3")])
 def test_lines_before_a_process_dies_are_kept_with_the_reason(run, end, cut) -> None:
     code, results = run(f"printf '%s' '{PRINTED}'\nprintf '{{\"name\": \"bf'\n{end}", "--processes", "1")

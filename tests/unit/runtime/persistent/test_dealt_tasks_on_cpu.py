@@ -18,12 +18,12 @@ from tests.support.runtime.planted import Patch, gate_third, replaced, without_e
 from tests.unit.runtime.persistent.kernel_cases import CASES, own_rows_alone, plan_for, wrong_runs
 from tileprof.policy.format import Policy
 from tileprof.policy.format.expression import parse
-from tileprof.runtime.copilot import build as pilot_build
+from tileprof.runtime.copilot import copilot_build as pilot_build
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import source
-from tileprof.runtime.persistent.build import KERNEL
 from tileprof.runtime.persistent.dealing import Dealer, link_words
+from tileprof.runtime.persistent.persistent_build import KERNEL
 from tileprof.runtime.persistent.plan import Plan
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles kernel and co-pilot for the CPU")
@@ -55,13 +55,13 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
         name: str,
         choices: Choices | None = None,
         patch: Patch | None = None,
-        flight: Patch | None = None,
+        pilot_patch: Patch | None = None,
         policy: Policy | None = None,
     ) -> HostKernel:
         """Return a case's kernel.
 
-        With ``choices``, a co-pilot assigns tiles. ``patch`` and ``flight`` change the sources; ``policy`` replaces the
-        case's own.
+        With ``choices``, a co-pilot assigns tiles. ``patch`` and ``pilot_patch`` change the sources; ``policy``
+        replaces the case's own.
         """
         plan: Plan = plan_for(name, policy)
         dealer = Dealer.QUEUE if choices is None else Dealer.PILOT
@@ -71,8 +71,8 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
         if choices is None:
             return HostKernel(plan, library, dealer)
         text = pilot_build.SOURCE.read_text()
-        flown = pilot_build.compiled(plan, choices, flight("pilot.cpp", text) if flight else text)
-        return HostKernel(plan, library, dealer, Copilot(link_words(plan), flown, pinned=False, flies=False))
+        pilot_library = pilot_build.compiled(plan, choices, pilot_patch("pilot.cpp", text) if pilot_patch else text)
+        return HostKernel(plan, library, dealer, Copilot(link_words(plan), pilot_library, pinned=False, threaded=False))
 
     return make
 
@@ -249,15 +249,15 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
 
 def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
     texts = KERNEL.texts() | {pilot_build.SOURCE.name: pilot_build.SOURCE.read_text()}
-    of_copilots = {fault: patch or flight for fault, (*_, patch, flight) in PILOT_FAULTS.items()}
+    of_copilots = {fault: patch or pilot_patch for fault, (*_, patch, pilot_patch) in PILOT_FAULTS.items()}
     assert without_effect({fault: patch for fault, (_, patch) in QUEUE_FAULTS.items()}, texts) == []
     assert without_effect(of_copilots, texts) == []
 
 
 @pytest.mark.parametrize("fault", gate_third(PILOT_FAULTS))
 def test_a_fault_planted_in_the_copilot_is_detected(make, fault) -> None:
-    name, choices, patch, flight = PILOT_FAULTS[fault]
-    assert any(wrong_runs(make(name, choices, patch, flight), CASES[name][0], 60))
+    name, choices, patch, pilot_patch = PILOT_FAULTS[fault]
+    assert any(wrong_runs(make(name, choices, patch, pilot_patch), CASES[name][0], 60))
 
 
 def test_a_copilot_that_has_ended_ends_the_kernel_and_a_new_one_begins_anew(make) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import tileprof
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.copilot import build as copilot
+from tileprof.runtime.copilot import copilot_build as copilot
 from tileprof.runtime.copilot.choices import Choices
 from tileprof.runtime.measuring.cases import convolution_pair, gelu_mlp
 from tileprof.runtime.persistent.source import Options, header

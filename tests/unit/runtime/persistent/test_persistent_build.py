@@ -11,14 +11,14 @@ import pytest
 from tileprof import building
 from tileprof.errors import UserError
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
-from tileprof.runtime.persistent import build
+from tileprof.runtime.persistent import persistent_build
 from tileprof.runtime.persistent.kernel_source import CUBIN
 from tileprof.runtime.persistent.plan import Plan, arranged
 from tileprof.runtime.persistent.source import SHARED_BYTES, Layout, Options, header
 from tileprof.runtime.persistent.supported import stage_plans
 
 try:
-    build.nvcc()
+    persistent_build.nvcc()
 except UserError:
     pytest.skip("needs nvcc", allow_module_level=True)
 
@@ -47,7 +47,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_no_kernel_spills_a_register_or_serialises_its_products(name) -> None:
-    message = (build.compiled(PLANS[name], Options()) / "compiler.txt").read_text()
+    message = (persistent_build.compiled(PLANS[name], Options()) / "compiler.txt").read_text()
     assert re.findall(r"(\d+) bytes spill", message) == ["0", "0"]
     assert "C75" not in message  # the message of ptxas about products that it had to serialise
 
@@ -56,23 +56,23 @@ def test_a_build_is_found_again_and_other_options_make_another(monkeypatch) -> N
     commands = []
     run = building.run
     monkeypatch.setattr(building, "run", lambda command, what: commands.append(command) or run(command, what))
-    folders = [build.compiled(PLANS["convolutions"], Options(delay_ns=ns)) for ns in (0, 0, 100)]
+    folders = [persistent_build.compiled(PLANS["convolutions"], Options(delay_ns=ns)) for ns in (0, 0, 100)]
     assert folders[0] == folders[1] != folders[2]
     assert sum("-cubin" in command for command in commands) == 2
 
 
 def test_a_broken_build_names_the_folder_to_delete() -> None:
-    folder = build.compiled(PLANS["convolutions"], Options())
+    folder = persistent_build.compiled(PLANS["convolutions"], Options())
     (folder / CUBIN).unlink()
     with pytest.raises(UserError, match=f"The build in {folder} is broken"):
-        build.compiled(PLANS["convolutions"], Options())
+        persistent_build.compiled(PLANS["convolutions"], Options())
 
 
 def test_a_cache_that_cannot_be_written_is_named_with_what_to_set(tmp_path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"cannot be built in .*/file/persistent \(.*\)\. Set TILEPROF_CACHE"):
-        build.compiled(PLANS["convolutions"], Options())
+        persistent_build.compiled(PLANS["convolutions"], Options())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_compiler_that_is_none_or_is_killed_leaves_no_build(tmp_path, monkeypa
     fake.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     with pytest.raises(UserError, match=message):
-        build.compiled(PLANS["convolutions"], Options())
+        persistent_build.compiled(PLANS["convolutions"], Options())
     assert not list((tmp_path / "persistent").glob("*"))
 
 
@@ -98,7 +98,7 @@ def test_a_source_that_does_not_compile_is_reported_in_the_compilers_words(tmp_p
     source = tmp_path / "wrong.cu"
     source.write_text("extern ice")
     with pytest.raises(UserError, match="ice"):
-        replace(build.KERNEL, path=source).compiled("")
+        replace(persistent_build.KERNEL, path=source).compiled("")
     assert not list((tmp_path / "persistent").iterdir())
 
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tileprof.runtime.persistent.build import SOURCES
+from tileprof.runtime.persistent.persistent_build import SOURCES
 
 MAIN = """
 #include <cstdlib>

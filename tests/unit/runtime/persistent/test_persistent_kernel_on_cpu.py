@@ -29,7 +29,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format.expression import parse
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent import source
-from tileprof.runtime.persistent.build import KERNEL
+from tileprof.runtime.persistent.persistent_build import KERNEL
 from tileprof.runtime.persistent.plan import Plan
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
@@ -205,7 +205,15 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     ),
     "sums keep their old peak": (
         "attention, high",
-        replaced("attention.cuh", ("sums[square][2 * down] *= shrink, ", "")),
+        replaced("attention.cuh", ("sums[box][i] *= shrink, sums[box][i + 1] *= shrink;", ";")),
+    ),
+    "values of other keys": (
+        "attention, high, of 128 columns",
+        replaced("attention.cuh", ("step * (16 * 128 / 16)", "step * (32 * 128 / 16) % 512")),
+    ),
+    "weights in each other's columns": (
+        "attention of 128 columns",
+        replaced("attention.cuh", ("rounded[i / 4][i % 4]", "rounded[i / 4][i % 4 ^ 1]")),
     ),
     "attention does not wait for those who await": (
         "attention",

@@ -11,9 +11,9 @@ import torch
 from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
-from tileprof.runtime.persistent import driver, launch
+from tileprof.runtime.persistent import driver, persistent_launch
 from tileprof.runtime.persistent.driver import MAP_WORDS
-from tileprof.runtime.persistent.launch import Launcher, _heads, _put_stage, max_clusters
+from tileprof.runtime.persistent.persistent_launch import Launcher, _heads, _put_stage, max_clusters
 from tileprof.runtime.persistent.plan import arranged
 from tileprof.runtime.persistent.supported import stage_plans
 from tileprof.runtime.stages.attention import Attention
@@ -137,11 +137,11 @@ def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgot
     launcher._function = SimpleNamespace(launch=lambda *arguments, **_: grids.append(arguments[3]))
     monkeypatch.setattr(Launcher, "_arguments", lambda *_: result.append(len(result)) or result[-1])
     shared = (torch.zeros(1),) * 4
-    inputs = [torch.zeros(8) for _ in range(launch._MOST_PREPARED + 2)]
+    inputs = [torch.zeros(8) for _ in range(persistent_launch._MOST_PREPARED + 2)]
     for tensor in [*inputs, inputs[-1], inputs[0]]:
         launcher.launch([{"a": tensor}], shared)
     assert grids == [*range(len(inputs)), len(inputs) - 1, len(inputs)]
-    assert len(launcher._cached_arguments) == launch._MOST_PREPARED
+    assert len(launcher._cached_arguments) == persistent_launch._MOST_PREPARED
 
 
 def test_the_attributes_of_a_launch_reach_the_driver(monkeypatch) -> None:
@@ -166,12 +166,12 @@ def test_each_gpu_is_asked_how_many_clusters_it_holds(monkeypatch) -> None:
     device = [0]
     monkeypatch.setattr(torch.cuda, "current_device", lambda: device[0])
     request = SimpleNamespace(clusters=lambda split, threads: 100 * (device[0] + 1) // split)
-    monkeypatch.setattr(launch, "RESIDENT", SimpleNamespace(loaded=lambda _config, _device: request))
-    launch._max_clusters.cache_clear()
+    monkeypatch.setattr(persistent_launch, "RESIDENT", SimpleNamespace(loaded=lambda _config, _device: request))
+    persistent_launch._max_clusters.cache_clear()
     matches = []
     for device[0] in (0, 1, 0):
         matches.append(max_clusters(2))
-    launch._max_clusters.cache_clear()
+    persistent_launch._max_clusters.cache_clear()
     assert matches == [50, 100, 50]
 
 

@@ -54,9 +54,9 @@ class Launcher:
 @pytest.fixture(autouse=True)
 def fake_gpu(monkeypatch):
     """Provide a GPU of compute capability 9.0 that is the CPU."""
-    module = ModuleType("tileprof.runtime.persistent.launch")
+    module = ModuleType("tileprof.runtime.persistent.persistent_launch")
     module.Launcher, module.max_clusters = Launcher, lambda split: 132 // split
-    monkeypatch.setitem(sys.modules, "tileprof.runtime.persistent.launch", module)
+    monkeypatch.setitem(sys.modules, "tileprof.runtime.persistent.persistent_launch", module)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)

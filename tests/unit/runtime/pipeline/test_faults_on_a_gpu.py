@@ -53,9 +53,9 @@ class Stream:
 @pytest.fixture(autouse=True)
 def stream(monkeypatch):
     """Provide a GPU of compute capability 9.0 that is the CPU, and its current stream."""
-    module = ModuleType("tileprof.runtime.persistent.launch")
+    module = ModuleType("tileprof.runtime.persistent.persistent_launch")
     module.Launcher, module.max_clusters = Launcher, lambda split: 132 // split
-    monkeypatch.setitem(sys.modules, "tileprof.runtime.persistent.launch", module)
+    monkeypatch.setitem(sys.modules, "tileprof.runtime.persistent.persistent_launch", module)
     monkeypatch.setattr(Launcher, "launched", 0)
     monkeypatch.setattr(Launcher, "wrong", False)
     now = [Stream()]

@@ -1,4 +1,4 @@
-"""Runs the prefill kernel's source on the CPU, in the machine of `emulated/`; `launch.py` computes its arguments."""
+"""Runs the prefill kernel's source on the CPU, in the machine of `emulated/`, with the arguments of its launches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from tests.support.runtime.kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel, without_products
 from tests.support.runtime.planted import Patch
 from tileprof.runtime.persistent.model_kernel import LaunchOptions
-from tileprof.runtime.prefill import launch
-from tileprof.runtime.prefill.build import KERNEL
+from tileprof.runtime.prefill import prefill_launch
+from tileprof.runtime.prefill.prefill_build import KERNEL
 from tileprof.runtime.prefill.shape import PrefillShape
 
 
@@ -28,7 +28,7 @@ def compiled(
     return link_kernel(folder, texts, patch, "prefill_entry.cpp")
 
 
-class HostPrefill(launch.Prefill):
+class HostPrefill(prefill_launch.Prefill):
     """`Prefill` on the machine.
 
     Launches follow each other on the same memory, as on a GPU; `said` is the fault that the machine detected in the
@@ -67,7 +67,7 @@ class HostPrefill(launch.Prefill):
 
         self._function = type("Function", (), {"launch": enter})()
         with (
-            mock.patch.object(launch, "Arguments", HostArguments),
+            mock.patch.object(prefill_launch, "Arguments", HostArguments),
             mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=0)),
         ):
             self.launch(layers, model, logits)

@@ -16,7 +16,7 @@ from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missin
 from tests.support.runtime.planted import gate_third, replaced, without_effect
 from tests.support.runtime.prefill_model import HostModel
 from tests.unit.runtime.prefill.prefill_on_cpu import HostPrefill, compiled
-from tileprof.runtime.prefill.build import KERNEL
+from tileprof.runtime.prefill.prefill_build import KERNEL
 from tileprof.runtime.prefill.shape import PrefillShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")

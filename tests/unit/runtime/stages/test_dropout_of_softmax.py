@@ -57,7 +57,7 @@ def test_words_are_philox_for_any_seed_and_number(seed: int, numbers: list[int])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_kernel_drops_the_same_elements_as_the_cpu_bit_for_bit(seed: int, share: float) -> None:
     pytest.importorskip("triton")
-    from tileprof.runtime.kernels.launch import Hooks, kernel_of
+    from tileprof.runtime.kernels.triton_launch import Hooks, kernel_of
 
     operator = replace(SOFTMAX, dropout=share, seed=seed)
     x, out = torch.zeros(operator.x.shape, dtype=torch.float16), torch.full(operator.out.shape, float("nan")).half()

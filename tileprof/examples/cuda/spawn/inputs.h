@@ -1,9 +1,14 @@
-// Generated inputs, which depend only on the seed, not on the machine.
+// Generated inputs, which depend only on the seed, not on the machine; and graphs of files.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -78,6 +83,36 @@ inline Graph citation(int scale, int cites, std::uint64_t seed) {
             ends.push_back(to);
         }
     return graph_of(1 << scale, std::move(edges), dice);
+}
+
+[[noreturn]] inline void refuse(const std::string& reason) {
+    std::fprintf(stderr, "%s\n", reason.c_str());
+    std::exit(2);
+}
+
+// The graph of a file with an edge per line: two vertices, by any numbers. Lines that begin with # or % are comments.
+// Vertices are numbered in the order of their numbers; weights are drawn.
+inline Graph graph_of_file(const std::string& name) {
+    std::ifstream file(name);
+    if (!file) refuse("cannot read " + name);
+    std::map<long long, int> numbers;
+    std::vector<std::pair<long long, long long>> lines;
+    std::string line;
+    for (int number = 1; std::getline(file, line); ++number) {
+        long long from, to;
+        if (line.empty() || line[0] == '#' || line[0] == '%') continue;
+        if (std::sscanf(line.c_str(), "%lld %lld", &from, &to) != 2)
+            refuse(name + ", line " + std::to_string(number) + ": expected an edge, which is two numbers");
+        lines.emplace_back(from, to);
+        numbers[from] = numbers[to] = 0;
+    }
+    if (lines.empty()) refuse(name + " has no edge");
+    int vertices = 0;
+    for (auto& [vertex, number] : numbers) number = vertices++;
+    std::vector<std::pair<int, int>> edges;
+    for (const auto& [from, to] : lines) edges.emplace_back(numbers[from], numbers[to]);
+    Dice dice(3);
+    return graph_of(vertices, std::move(edges), dice);
 }
 
 }  // namespace inputs

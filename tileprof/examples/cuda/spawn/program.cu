@@ -6,7 +6,8 @@
 // Prints a line of JSON for each program: medians, and under "all" the times and launches of each repeat. The rules
 // take turns, after one round that is not counted, so that a first launch or a slow moment of the machine does not
 // affect one rule alone. Options: --costs=FIRST,ANOTHER; --no-search leaves out the search for the best threshold;
-// --flat-once runs flat in the first round only, which is then counted.
+// --flat-once runs flat in the first round only, which is then counted; --graph=FILE adds bfs-file, sssp-file and
+// colouring-file, which run on a graph with an edge, two numbers, per line of the file.
 #include <chrono>
 
 #include "programs.cuh"
@@ -172,38 +173,45 @@ void print_all(const char* key, const std::vector<T>& numbers, const char* forma
     std::printf("]");
 }
 
-// The arguments that do not begin with "--", which are handled here.
-std::vector<std::string> positional(int count, char** arguments, spawn::Costs& costs, bool& search, bool& flat_once) {
-    std::vector<std::string> some;
-    for (int i = 1; i < count; ++i) {
-        const std::string argument = arguments[i];
-        if (argument == "--no-search") {
-            search = false;
-        } else if (argument == "--flat-once") {
-            flat_once = true;
-        } else if (argument.rfind("--", 0) != 0) {
-            some.push_back(argument);
-        } else if (std::sscanf(argument.c_str(), "--costs=%f,%f", &costs.first_ns, &costs.another_ns) != 2) {
-            std::fprintf(stderr,
-                         "no option %s; there are --costs=FIRST,ANOTHER (nanoseconds), --no-search and --flat-once\n",
-                         argument.c_str());
-            exit(2);
+struct Options {
+    spawn::Costs costs = {};
+    bool search = true, flat_once = false;
+    std::string graph_file;
+    std::vector<std::string> positional;
+
+    Options(int count, char** arguments) {
+        const std::string graph = "--graph=";
+        for (int i = 1; i < count; ++i) {
+            const std::string argument = arguments[i];
+            if (argument == "--no-search")
+                search = false;
+            else if (argument == "--flat-once")
+                flat_once = true;
+            else if (argument.rfind(graph, 0) == 0)
+                graph_file = argument.substr(graph.size());
+            else if (argument.rfind("--", 0) != 0)
+                positional.push_back(argument);
+            else if (std::sscanf(argument.c_str(), "--costs=%f,%f", &costs.first_ns, &costs.another_ns) != 2)
+                inputs::refuse("no option " + argument +
+                               "; there are --costs=FIRST,ANOTHER (nanoseconds), --graph=FILE, --no-search and "
+                               "--flat-once");
         }
     }
-    return some;
-}
+};
 
 }  // namespace
 
 int main(int count, char** arguments) {
-    spawn::Costs costs = {};
-    bool search = true, flat_once = false;
-    const std::vector<std::string> given = positional(count, arguments, costs, search, flat_once);
+    const Options options(count, arguments);
+    const std::vector<std::string>& given = options.positional;
+    spawn::Costs costs = options.costs;
     const auto number = [&](std::size_t at, int otherwise) {
         return given.size() > at ? std::atoi(given[at].c_str()) : otherwise;
     };
     const int repeats = number(0, 5), scale = number(1, 16), window_log2 = number(2, 16), least = number(3, 32),
               untried = number(4, 1024);
+    const bool with_graph = !options.graph_file.empty();
+    const inputs::Graph graph = with_graph ? inputs::graph_of_file(options.graph_file) : inputs::Graph{};
     CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, MOST_PENDING));
     CHECK(cudaDeviceSetLimit(cudaLimitStackSize, STACK_BYTES));  // the nested programs launch themselves
     const spawn::Costs measured = measured_costs();
@@ -216,7 +224,7 @@ int main(int count, char** arguments) {
         measured_round_us(), measured_order());
     std::fflush(stdout);
     int failures = 0;
-    for (const Work& work : works_of(scale)) {
+    for (const Work& work : works_of(scale, with_graph ? &graph : nullptr)) {
         if (given.size() > 5 && std::find(given.begin() + 5, given.end(), work.name) == given.end()) continue;
         std::vector<Trial> trials = {
             {"flat", control_of(spawn::FLAT, 0, 1, costs, window_log2)},
@@ -225,12 +233,12 @@ int main(int count, char** arguments) {
             {"spawn", control_of(spawn::SPAWN, 0, least, costs, window_log2, untried)},
             {"warp", control_of(spawn::BY_WARP, 0, least, costs, window_log2)},
         };
-        std::string problems = repeats_of(work, trials, repeats, flat_once);
+        std::string problems = repeats_of(work, trials, repeats, options.flat_once);
         const Trial &flat = trials[0], &always = trials[1], &written = trials[2], &controlled = trials[3],
                     &warp = trials[4];
         double best = flat.median_us();
         int best_threshold = 0;
-        for (int threshold = 1; search && threshold <= 1 << 14; threshold *= 4) {
+        for (int threshold = 1; options.search && threshold <= 1 << 14; threshold *= 4) {
             Trial one = {"a threshold", control_of(spawn::THRESHOLD, threshold, 1, costs, 16)};
             for (int i = 0; i < repeats; ++i) run_once(work, one, true), one.differing += one.result != flat.result;
             if (problems.empty()) problems = differences({one});
@@ -242,7 +250,7 @@ int main(int count, char** arguments) {
             "\"refused\": %u, \"threshold_us\": %.1f, \"threshold_launched\": %u, ",
             work.name.c_str(), problems.empty() ? "true" : "false", flat.median_us(), always.median_us(),
             always.control.launched, always.control.refused, written.median_us(), written.control.launched);
-        if (search) std::printf("\"best_us\": %.1f, \"best_threshold\": %d, ", best, best_threshold);
+        if (options.search) std::printf("\"best_us\": %.1f, \"best_threshold\": %d, ", best, best_threshold);
         std::printf(
             "\"spawn_us\": %.1f, \"spawn_launched\": %u, \"spawn_kept\": %u, \"warp_us\": %.1f, \"warp_launched\": %u, "
             "\"always_child_ns\": %.0f, \"spawn_child_ns\": %.0f, \"own_item_ns\": %.1f, ",

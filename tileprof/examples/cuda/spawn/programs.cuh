@@ -471,7 +471,8 @@ std::string image_is_whole(const std::vector<u64>& values) {
     return std::count(values.begin(), values.end(), u64(-1)) ? "a pixel is missing" : "";
 }
 
-std::vector<Work> works_of(int scale) {
+// `given`: a graph for three more programs, which must live as long as they do.
+std::vector<Work> works_of(int scale, const inputs::Graph* given = nullptr) {
     static const inputs::Graph kron = inputs::kronecker(scale, 16, 1), cites = inputs::citation(scale, 8, 2);
     std::vector<Work> all;
     const auto search = [&](const std::string& name, const inputs::Graph& graph, bool weighted) {
@@ -526,6 +527,10 @@ std::vector<Work> works_of(int scale) {
     all.push_back({"regular-expressions", 32, [=] { log->begin(); }, [=](Control* c) { log->run(c); },
                    [=] { return log->result(); },
                    [=](const std::vector<u64>& values) { return log->mismatch(values); }});
+    if (given) {
+        search("bfs-file", *given, false), search("sssp-file", *given, true);
+        colouring("colouring-file", *given);
+    }
     return all;
 }
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
-from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.installation import locate, recorder_build
 from tileprof.trace import ATOMIC, READ, WRITE
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def program(folder: Path, architecture: str) -> Path:
         str(locate.nvcc()),
         "-std=c++17",
         f"-arch={architecture}",
-        str(build.SOURCES / "selftest.cu"),
+        str(recorder_build.SOURCES / "selftest.cu"),
         "-o",
         str(out),
     ]

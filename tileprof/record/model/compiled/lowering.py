@@ -71,7 +71,7 @@ def lower(
         return call
 
     valid_settings = {name: value for name, value in (settings | _SETTINGS).items() if _is_setting(name)}
-    with _silence(), _disable_current_modes(), _without_caches():
+    with _silence(), _disable_current_modes(), _without_caches(), _passes_as_for_gpu():
         function: Callable[..., Any] = inductor.compile_fx(
             graph, inputs, inner_compile=inner, config_patches=valid_settings
         )
@@ -97,6 +97,16 @@ def _without_caches() -> Iterator[None]:
     """A cache would hand out what was made without us."""
     functorch: Any = __import__("torch._functorch.config", fromlist=["config"])
     with functorch.patch({"enable_autograd_cache": False}):
+        yield
+
+
+@contextmanager
+def _passes_as_for_gpu() -> Iterator[None]:
+    """Let passes that are meant for a GPU alone take the CPU, where the graph is traced, for one: a product of one
+    batch becomes `mm`.
+    """
+    passes: Any = __import__("torch._inductor.fx_passes.joint_graph", fromlist=["get_gpu_type"])
+    with mock.patch.object(passes, "get_gpu_type", create=True, return_value="cpu"):
         yield
 
 

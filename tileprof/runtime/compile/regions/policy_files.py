@@ -22,6 +22,7 @@ from tileprof.policy.format.symbolic import SymbolicPolicy, load_symbolic
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.regions.aten import ATEN
+from tileprof.runtime.compile.regions.products import pipeline_on
 from tileprof.runtime.compile.regions.region import Finder, Region, Runner
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
@@ -209,7 +210,7 @@ class _Match:
         assert like is not None
 
         def build(device: torch.device) -> Runner:
-            return PolicyRunner(_pipeline(policy, scheduler, device), at, tuple(like.shape), like.stride())
+            return PolicyRunner(pipeline_on(device, policy, scheduler), at, tuple(like.shape), like.stride())
 
         unread = tuple(node for node in read if node not in inputs)
         name = f"a chain of {len(self.chain.operators)} stages by a policy file"
@@ -247,15 +248,6 @@ class PolicyRunner:
     def _refuse(self) -> None:
         if getattr(self.pipeline, "refused", None):
             raise RuntimeError(self.pipeline.refused)
-
-
-def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
-    if device.type != "cuda":
-        return Pipeline(policy)
-    from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
-
-    with torch.cuda.device(device):
-        return GpuPipeline(policy, schedule=scheduler, device=str(device))
 
 
 def _value_before_activation(value: fx.Node | None, name: str) -> fx.Node | None:

@@ -19,8 +19,8 @@ from tileprof.runtime.compile.regions import aten
 from tileprof.runtime.compile.regions.chain_matcher import ChainMatch, chains
 from tileprof.runtime.compile.regions.gates import Pairs, joined
 from tileprof.runtime.compile.regions.region import Finder, Region, Runner
-from tileprof.runtime.persistent.build import nvcc
 from tileprof.runtime.persistent.cost import clusters_on
+from tileprof.runtime.persistent.persistent_build import nvcc
 from tileprof.runtime.persistent.supported import stage_plans
 from tileprof.runtime.persistent.tile_choice import tiled
 from tileprof.runtime.pipeline import Pipeline
@@ -70,7 +70,7 @@ def _region(match: ChainMatch, plan: _Plan, pipelines: dict[tuple[Chain, str, to
     def build(device: torch.device) -> Runner:
         key = plan.chain, plan.scheduler, device
         if key not in pipelines:
-            pipelines[key] = _pipeline(plan.chain.policy(), plan.scheduler, device)
+            pipelines[key] = pipeline_on(device, plan.chain.policy(), plan.scheduler)
         return ChainRunner(_another(pipelines[key]), at, turned, plan.pairs)
 
     name = f"a chain of {len(match.products)} products"
@@ -97,7 +97,8 @@ def _between(match: ChainMatch) -> tuple[fx.Node, ...]:
     return tuple(sorted(inside))
 
 
-def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
+def pipeline_on(device: torch.device, policy: Policy, scheduler: str) -> Any:
+    """Return the pipeline of a policy: under a scheduler of the runtime on a GPU, tile by tile on the CPU."""
     if device.type != "cuda":
         return Pipeline(policy)
     from tileprof.runtime.policy_on_gpu import GpuPipeline  # noqa: PLC0415 - imports Triton

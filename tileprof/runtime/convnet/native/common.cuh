@@ -71,7 +71,7 @@ struct Arguments {
 };
 static_assert(sizeof(Arguments) == 88);
 
-// Times of a task that a timeline records, in the order of PLACES of launch.py.
+// Times of a task that a timeline records, in the order of PLACES of network_launch.py.
 enum Place : u32 { AWAITS, AWAITED, WEIGHTS_THERE, TILES_THERE, MULTIPLIED, STORED_TILE, POSTED_TILE, PLACES };
 
 // Shared memory: rings, sums and outgoing halves, barriers. Offsets from an address that is a multiple of 1024, as

@@ -9,7 +9,7 @@
 //     warp 3  posts what they have stored, while they continue.
 //
 // A layer is a row of a table (Stage): there is code for each width of a tile, not for each layer. "stages.h" has the
-// sizes of the rings and Multiply<columns> for every width of wgmma; build.py writes it.
+// sizes of the rings and Multiply<columns> for every width of wgmma; network_build.py writes it.
 #include "common.cuh"
 #include "loads.cuh"
 #include "pools.cuh"

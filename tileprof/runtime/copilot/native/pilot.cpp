@@ -15,7 +15,7 @@
 // been sent ahead stays where it is. So a task that was sent ahead still waits only for tasks in commands that were
 // sent before its own, and that will be taken.
 //
-// "graph.h" is made by build.py: the constants and tables of one plan, and the choices of the pilot.
+// "graph.h" is made by copilot_build.py: the constants and tables of one plan, and the choices of the pilot.
 #include <cstring>
 
 #include "link.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "config.h"  // first: ptx.cuh asks it for the type of halves
-#include "instructions.cuh"
+#include "decoder_ptx.cuh"
 #include "model.cuh"
 
 constexpr int WARPS = 8;  // warps that multiply

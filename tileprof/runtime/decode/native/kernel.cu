@@ -9,7 +9,7 @@
 //
 //     weights, caches --bulk copies--> [ slot | slot | ... ] --> mma.sync, sums over warps --> halves, word by word
 //
-// "config.h" is made by build.py: the sizes of the model. Rounding is where PyTorch rounds.
+// "config.h" is made by decoder_build.py: the sizes of the model. Rounding is where PyTorch rounds.
 #include "attention.cuh"
 #include "common.cuh"
 #include "product.cuh"

@@ -4,7 +4,7 @@
 // pilot makes the tasks of each. The rings are those of the co-pilot of a plan (link.h). A run's first
 // commands, which route, stand in the rings before its launch.
 //
-// "graph.h" is made by build.py: the sizes of one layer, and the choices of the pilot.
+// "graph.h" is made by experts_build.py: the sizes of one layer, and the choices of the pilot.
 #include <cstring>
 
 #include "link.h"

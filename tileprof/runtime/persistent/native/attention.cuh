@@ -1,36 +1,40 @@
 // A tile of attention: up to 128 queries of one head. Queries, then keys and values in blocks of 64, come through the
-// ring of activations. Every warp has sixteen queries; where a tile has 64, two warps share them, each takes every
-// other block of keys, and their sums meet in slots of the last ones.
+// ring of activations. A warpgroup multiplies 64 queries; where a tile has no more, both have the same ones, each takes
+// every other block of keys, and their sums meet in slots of the last ones.
 #pragma once
 
 #include "common.cuh"
 #include "ends.cuh"
 
-// The scores of a warp's sixteen queries, added up with an online softmax, for the rows lane / 4 and lane / 4 + 8.
+// A thread's share of 64 queries, added up with an online softmax: rows lane / 4 and lane / 4 + 8 of its warp's
+// sixteen.
 template <class S>
 struct Attending {
     static constexpr int SQUARES = S::N / 8, BOXES = S::N / SLOT_COLUMNS, GROUPS = S::TILE_ROWS > 64 ? 1 : 2;
 
     const u32 shared, thread;
     const int first;  // query of the head
-    float peak[2], weight[2], sums[SQUARES][4];
+    float peak[2], weight[2], sums[BOXES][32];
     u32 slots[S::BLOCK_SLOTS];  // those of this warp's block of keys
-    Ring<A_SLOTS> first_slot;   // of the blocks that the groups multiply at a time
-    int count = 0;              // of their slots
+    Ring<A_SLOTS> first_slot;  // of the blocks that the groups multiply at a time
+    int count = 0;  // of their slots
 
     __device__ Attending(const Task& task, u32 shared, u32 thread)
         : shared(shared), thread(thread), first(task.row * S::TILE_ROWS + top()) {
 #pragma unroll
         for (int down = 0; down < 2; ++down) peak[down] = __uint_as_float(0xFF800000u), weight[down] = 0.0f;
 #pragma unroll
-        for (int square = 0; square < SQUARES; ++square)
+        for (int box = 0; box < BOXES; ++box)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sums[square][i] = 0.0f;
+            for (int i = 0; i < 32; ++i) sums[box][i] = 0.0f;
     }
 
     __device__ int group() const { return GROUPS == 1 ? 0 : thread / 128; }
     __device__ int top() const { return (GROUPS == 1 ? thread / 32 : thread / 32 % 4) * 16; }
     __device__ u32 lane() const { return thread % 32; }
+
+    // The sums of eight columns: two of each row.
+    __device__ float* four(int square) { return sums[square / 8] + square % 8 * 4; }
 
     // Box `box` of a block: keys, then values, 64 columns each.
     __device__ u32 box_at(int box) const {
@@ -50,20 +54,21 @@ struct Attending {
         }
     }
 
+    // By mma.sync, because queries in the registers of wgmma went wrong: in heads of 64 columns and tiles of 128
+    // queries, ptxas 13.0 gave weights the same registers, and the second block of keys was multiplied by the weights
+    // of the first. Only delayed or plain runs on a GPU show that; the harness on the CPU has no registers.
     __device__ __forceinline__ void score(float (&scores)[KEYS / 8][4], const u32 (&queries)[S::N / 16][4]) const {
         const u32 square = lane() / 8, line = lane() % 8;
         const u32 row = ((square >> 1) * 8 + line) * 128 + (((square & 1) ^ line) << 4);
 #pragma unroll
-        for (int box = 0; box < BOXES; ++box)
+        for (int step = 0; step < S::N / 16; ++step)
 #pragma unroll
-            for (int step = 0; step < 4; ++step)
-#pragma unroll
-                for (int pair = 0; pair < KEYS / 16; ++pair) {
-                    u32 keys[4];
-                    load_matrices_shared(((box_at(box) + row) ^ (step << 5)) + pair * 2048, keys);
-                    multiply_m16n8k16(scores[2 * pair], queries[4 * box + step], keys[0], keys[1]);
-                    multiply_m16n8k16(scores[2 * pair + 1], queries[4 * box + step], keys[2], keys[3]);
-                }
+            for (int pair = 0; pair < KEYS / 16; ++pair) {
+                u32 keys[4];
+                load_matrices_shared(((box_at(step / 4) + row) ^ (step % 4 << 5)) + pair * 2048, keys);
+                multiply_m16n8k16(scores[2 * pair], queries[step], keys[0], keys[1]);
+                multiply_m16n8k16(scores[2 * pair + 1], queries[step], keys[2], keys[3]);
+            }
     }
 
     // Hides scores of keys that a query does not see; `key`: the first of this warp.
@@ -92,8 +97,9 @@ struct Attending {
             peak[down] = most;
             weight[down] *= shrink;
 #pragma unroll
-            for (int square = 0; square < SQUARES; ++square)
-                sums[square][2 * down] *= shrink, sums[square][2 * down + 1] *= shrink;
+            for (int box = 0; box < BOXES; ++box)
+#pragma unroll
+                for (int i = 2 * down; i < 32; i += 4) sums[box][i] *= shrink, sums[box][i + 1] *= shrink;
 #pragma unroll
             for (int eight = 0; eight < KEYS / 8; ++eight)
 #pragma unroll
@@ -105,24 +111,18 @@ struct Attending {
     }
 
     __device__ __forceinline__ void add_values(const float (&weights)[KEYS / 8][4]) {
-        const u32 square = lane() / 8, line = lane() % 8;
-        const u32 row = ((square & 1) * 8 + line) * 128 + (((square >> 1) ^ line) << 4);
+        u32 rounded[KEYS / 16][4];
 #pragma unroll
-        for (int step = 0; step < KEYS / 16; ++step) {
-            const float (&left)[4] = weights[2 * step];
-            const float (&right)[4] = weights[2 * step + 1];
-            const u32 rounded[4] = {pack(left[0], left[1]), pack(left[2], left[3]), pack(right[0], right[1]),
-                                    pack(right[2], right[3])};
+        for (int i = 0; i < KEYS / 4; ++i)
+            rounded[i / 4][i % 4] = pack(weights[i / 2][i % 2 * 2], weights[i / 2][i % 2 * 2 + 1]);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < KEYS / 16; ++step)
 #pragma unroll
             for (int box = 0; box < BOXES; ++box)
-#pragma unroll
-                for (int pair = 0; pair < 4; ++pair) {
-                    u32 values[4];
-                    load_matrices_transposed_shared(((box_at(BOXES + box) + row) ^ (pair << 5)) + step * 2048, values);
-                    multiply_m16n8k16(sums[8 * box + 2 * pair], rounded, values[0], values[1]);
-                    multiply_m16n8k16(sums[8 * box + 2 * pair + 1], rounded, values[2], values[3]);
-                }
-        }
+                multiply_m64n64k16(sums[box], rounded[step], descriptor(box_at(BOXES + box)) + step * (16 * 128 / 16));
+        wgmma_commit();
+        wgmma_wait<0>();
     }
 
     // All blocks of keys, of which each group takes one at a time. The slots of the last ones stay this block's where
@@ -134,7 +134,8 @@ struct Attending {
 #pragma unroll 1
         for (int block = 0; block < blocks; block += GROUPS) {
             const int own = block + group(), key = own * KEYS;
-            const bool sees = own < blocks && first < S::M && (!S::CAUSAL || key < first + 16);
+            const int last = first - top() % KEYS + KEYS - 1;  // of the warpgroup's queries: all of it multiplies
+            const bool sees = own < blocks && last - KEYS + 1 < S::M && (!S::CAUSAL || key <= last);
             first_slot = ring;
             count = (blocks - block < GROUPS ? blocks - block : GROUPS) * S::BLOCK_SLOTS;
             Ring<A_SLOTS> mine = behind(ring, group() * S::BLOCK_SLOTS);
@@ -203,7 +204,7 @@ struct Attending {
 #pragma unroll
             for (int square = 0; square < SQUARES; ++square)
                 store_shared_f32x4(square_at(square),
-                                   make_float4(sums[square][0], sums[square][1], sums[square][2], sums[square][3]));
+                                   make_float4(four(square)[0], four(square)[1], four(square)[2], four(square)[3]));
             fence_proxy_async_shared();  // the slots are written by TMA next
         }
         barrier_sync<3, CONSUMERS>();
@@ -221,10 +222,11 @@ struct Attending {
 #pragma unroll
             for (int square = 0; square < SQUARES; ++square) {
                 const float4 more = load_shared_f32x4(square_at(square));
-                sums[square][0] = sums[square][0] * own[0] + more.x * others[0];
-                sums[square][1] = sums[square][1] * own[0] + more.y * others[0];
-                sums[square][2] = sums[square][2] * own[1] + more.z * others[1];
-                sums[square][3] = sums[square][3] * own[1] + more.w * others[1];
+                float* const mine = four(square);
+                mine[0] = mine[0] * own[0] + more.x * others[0];
+                mine[1] = mine[1] * own[0] + more.y * others[0];
+                mine[2] = mine[2] * own[1] + more.z * others[1];
+                mine[3] = mine[3] * own[1] + more.w * others[1];
             }
         }
         give_all_back();
@@ -242,7 +244,7 @@ struct Attending {
                 u32 squares[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const float* two = sums[8 * box + 2 * sixteen + i / 2] + i % 2 * 2;
+                    const float* two = sums[box] + 8 * sixteen + 2 * i;
                     squares[i] = pack(two[0] * inverse[i % 2], two[1] * inverse[i % 2]);
                 }
                 store_matrices_shared(own ^ (sixteen << 5), squares);

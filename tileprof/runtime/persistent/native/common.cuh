@@ -18,6 +18,12 @@ constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles are stored as in handove
 // thread of the CPU.
 enum { LISTS, QUEUE, PILOT };
 constexpr bool DEALT = DEALER != LISTS;  // assigned while the kernel runs
+// What wgmma reads of shared memory, with 128-byte swizzle: eight rows of 128 bytes are an atom, and atoms are
+// consecutive.
+__device__ __forceinline__ u64 descriptor(u32 address) {
+    return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
 // Attention: keys of a block, which are rows of a box of 64 columns, and boxes of a slot of activations.
 constexpr int KEYS = 64, SLOT_BOXES = ROWS / KEYS;
 constexpr u32 HEAD_BOX_BYTES = KEYS * SLOT_COLUMNS * 2;

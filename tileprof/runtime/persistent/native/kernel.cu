@@ -16,19 +16,14 @@
 //                                                       +--> wgmma --> registers --> buffers of owners --> out
 //     activations -TMA-> [ slot | slot | ... ] ---------+
 //
-// "stages.h" is made by build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for every width
-// of wgmma.
+// "stages.h" is made by persistent_build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for
+// every width of wgmma.
 #include "attention.cuh"
 #include "common.cuh"
 #include "dealing.cuh"
 #include "ends.cuh"
 #include "handover.cuh"
 #include "loads.cuh"
-
-// K-major, 128-byte swizzle: eight rows of 128 bytes are an atom, and atoms are consecutive.
-__device__ __forceinline__ u64 descriptor(u32 address) {
-    return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
 
 // The position of a warpgroup in the rings: blocks of k, several of which may share a slot of weights and, in groups
 // of neighbouring taps, a slot of activations.

@@ -40,7 +40,7 @@ struct Patience {
     u64 start = 0;
     u32 tries = 0;
 
-    // Returns whether to continue waiting. `awaited` goes into the record: see the kernel's launch.py.
+    // Returns whether to continue waiting. `awaited` goes into the record: see the file of the kernel's launch.
     template <class Block>
     __device__ bool more(const Block& block, int stage, s32 awaited) {
         if (++tries % 64 != 0) return true;

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.errors import UserError
-from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.installation import locate, recorder_build
 from tileprof.record.cuda.records import raw
 
 needs_compiler = pytest.mark.skipif(path_or_none(locate.host_compiler) is None, reason="no C++ compiler here")
@@ -19,31 +19,31 @@ needs_everything = pytest.mark.skipif(
 
 def test_the_key_depends_on_every_part_and_not_on_their_order():
     parts = {"architecture": "sm_90", "flags": ["-O2"], "sources": "x"}
-    assert build.key_of(parts) == build.key_of(dict(reversed(parts.items())))
-    keys = {build.key_of(parts | {name: "other"}) for name in parts}
-    assert len(keys | {build.key_of(parts)}) == 4
+    assert recorder_build.key_of(parts) == recorder_build.key_of(dict(reversed(parts.items())))
+    keys = {recorder_build.key_of(parts | {name: "other"}) for name in parts}
+    assert len(keys | {recorder_build.key_of(parts)}) == 4
 
 
 def test_the_hash_of_files_sees_names_and_contents(tmp_path):
     one, two = tmp_path / "a", tmp_path / "b"
     one.write_text("x")
     two.write_text("x")
-    assert build.hash_files([one]) != build.hash_files([two])
-    before = build.hash_files([one])
+    assert recorder_build.hash_files([one]) != recorder_build.hash_files([two])
+    before = recorder_build.hash_files([one])
     one.write_text("y")
-    assert build.hash_files([one]) != before
+    assert recorder_build.hash_files([one]) != before
 
 
 def test_a_broken_cache_names_the_folder_to_delete(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
-    monkeypatch.setattr(build, "key_of", lambda _: "key")
-    monkeypatch.setattr(build, "_version", str)
+    monkeypatch.setattr(recorder_build, "key_of", lambda _: "key")
+    monkeypatch.setattr(recorder_build, "_version", str)
     for name in ("nvcc", "host_compiler", "cuda_include"):
         monkeypatch.setattr(locate, name, lambda: tmp_path)
     monkeypatch.setattr(locate, "sanitizer", lambda: locate.Sanitizer(tmp_path, tmp_path, "13.4"))
     (tmp_path / "cuda" / "key").mkdir(parents=True)
     with pytest.raises(UserError, match=r"cuda/key is broken. Delete"):
-        build.build("sm_90")
+        recorder_build.build("sm_90")
 
 
 def test_a_compilers_own_words_reach_the_user(tmp_path):
@@ -51,7 +51,7 @@ def test_a_compilers_own_words_reach_the_user(tmp_path):
     script.write_text("#!/bin/sh\necho 'x.cpp:1: no such thing' >&2\nexit 3\n")
     script.chmod(0o755)
     with pytest.raises(UserError, match=r"exit code 3\):\nx.cpp:1: no such thing"):
-        build._run([str(script)])
+        recorder_build._run([str(script)])
 
 
 LAYOUT = """
@@ -77,7 +77,9 @@ int main() {
 def test_python_reads_the_layout_that_the_library_writes(tmp_path):
     source, program = tmp_path / "layout.cpp", tmp_path / "layout"
     source.write_text(LAYOUT)
-    subprocess.run([locate.host_compiler(), "-std=c++17", f"-I{build.SOURCES}", source, "-o", program], check=True)
+    subprocess.run(
+        [locate.host_compiler(), "-std=c++17", f"-I{recorder_build.SOURCES}", source, "-o", program], check=True
+    )
     native = json.loads(subprocess.run([program], capture_output=True, check=True).stdout)
     assert native["size"] == raw.ENTRY.itemsize
     assert {name: raw.ENTRY.fields[name][1] for name in raw.ENTRY.names} == {n: native[n] for n in raw.ENTRY.names}
@@ -91,7 +93,7 @@ def test_python_reads_the_layout_that_the_library_writes(tmp_path):
 @needs_everything
 def test_library_and_patches_compile_once_and_are_then_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
-    recorder_files = build.build("sm_90")
+    recorder_files = recorder_build.build("sm_90")
     assert recorder_files.library.stat().st_size > 0
     assert recorder_files.patches.stat().st_size > 0
     symbols = subprocess.run(
@@ -103,7 +105,7 @@ def test_library_and_patches_compile_once_and_are_then_in_the_cache(tmp_path, mo
     ).stdout
     assert not [s for s in undefined.split() if s.startswith(("cu", "sanitizer"))], "linked, not resolved at run time"
     stamp = recorder_files.library.stat().st_mtime_ns
-    assert build.build("sm_90") == recorder_files
+    assert recorder_build.build("sm_90") == recorder_files
     assert recorder_files.library.stat().st_mtime_ns == stamp
     assert [p.name for p in recorder_files.library.parent.parent.iterdir()] == [recorder_files.library.parent.name]
 
@@ -159,8 +161,10 @@ def scan_of(tmp_path):
     """
     source, program = tmp_path / "scan.cpp", tmp_path / "scan"
     source.write_text(SCAN)
-    units = [source, build.SOURCES / "code" / "cubin.cpp"]
-    subprocess.run([locate.host_compiler(), "-std=c++17", f"-I{build.SOURCES}", *units, "-o", program], check=True)
+    units = [source, recorder_build.SOURCES / "code" / "cubin.cpp"]
+    subprocess.run(
+        [locate.host_compiler(), "-std=c++17", f"-I{recorder_build.SOURCES}", *units, "-o", program], check=True
+    )
 
     def scan(cubin):
         lines = subprocess.run([program, cubin], capture_output=True, text=True, check=True).stdout.splitlines()

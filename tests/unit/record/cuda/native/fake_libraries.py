@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.shared import once
 from tests.unit.record.cuda.optional_tools import path_or_none
-from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.installation import locate, recorder_build
 from tileprof.record.cuda.records import raw
 
 needs_tools = pytest.mark.skipif(
@@ -82,12 +82,12 @@ def libraries():
 def compile_into(folder):
     folder.mkdir()
     here = Path(__file__).parent
-    includes = [f"-I{p}" for p in (locate.sanitizer().include, locate.cuda_include(), build.SOURCES)]
+    includes = [f"-I{p}" for p in (locate.sanitizer().include, locate.cuda_include(), recorder_build.SOURCES)]
     driver, library = folder / "libcuda.so.1", folder / "libtileprof.so"
-    compiler = [str(locate.host_compiler()), *build.HOST_FLAGS, *includes]
-    units = build.units_of_the_library()
+    compiler = [str(locate.host_compiler()), *recorder_build.HOST_FLAGS, *includes]
+    units = recorder_build.units_of_the_library()
     subprocess.run([*compiler, here / "fake_driver.cpp", here / "fake_gpus.cpp", "-o", driver], check=True)
-    subprocess.run([*compiler, *units, *build.LINK_FLAGS, "-o", library], check=True)
+    subprocess.run([*compiler, *units, *recorder_build.LINK_FLAGS, "-o", library], check=True)
     (folder / "patches.fatbin").write_bytes(b"none")
 
 

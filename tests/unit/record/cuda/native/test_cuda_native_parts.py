@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tileprof.errors import UserError
-from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.installation import locate, recorder_build
 from tileprof.record.cuda.tensor_maps import tensormap
 
 try:
@@ -25,7 +25,7 @@ def ask(tmp_path_factory):
     program = tmp_path_factory.mktemp("native") / "parts"
     source = Path(__file__).with_name("native_parts.cpp")
     flags = ["-std=c++17", "-O1", "-Wall", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
-    subprocess.run([COMPILER, *flags, f"-I{build.SOURCES}", source, "-o", program], check=True)
+    subprocess.run([COMPILER, *flags, f"-I{recorder_build.SOURCES}", source, "-o", program], check=True)
 
     def query(name, data):
         result = subprocess.run([program, name], input=data, capture_output=True, check=True)

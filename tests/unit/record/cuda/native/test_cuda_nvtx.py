@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.record.cuda.native.fake_libraries import events, needs_tools
 from tests.unit.record.cuda.optional_tools import path_or_none
-from tileprof.record.cuda.installation import build, locate
+from tileprof.record.cuda.installation import locate, recorder_build
 
 HEADER = "nvtx3/nvToolsExt.h"
 WHERE = path_or_none(locate.nvcc) and path_or_none(locate.cuda_include)
@@ -33,7 +33,7 @@ def begin(): inject(); module()
 def marks(tmp_path_factory):
     library = tmp_path_factory.mktemp("marks") / "libmarks.so"
     source = Path(__file__).parent / "nvtx_marks.cpp"
-    compiler = [str(locate.host_compiler()), *build.HOST_FLAGS, f"-I{locate.cuda_include()}"]
+    compiler = [str(locate.host_compiler()), *recorder_build.HOST_FLAGS, f"-I{locate.cuda_include()}"]
     subprocess.run([*compiler, source, "-ldl", "-o", library], check=True)
     return str(library)
 

@@ -9,10 +9,10 @@ import pytest
 import tileprof
 from tileprof.errors import UserError
 from tileprof.record.cuda import decode, recorded_run
-from tileprof.record.cuda.installation import build
+from tileprof.record.cuda.installation import recorder_build
 from tileprof.record.cuda.records import events, raw
 
-NATIVE = build.SOURCES
+NATIVE = recorder_build.SOURCES
 GOLDEN = Path(__file__).parents[4] / "golden" / "selftest-raw"
 PLACED = {"launch", "learn"}
 """Kinds that one function writes for two others; ``unpatched`` is appended if there is any."""
@@ -91,7 +91,7 @@ def test_events_are_written_by_one_function_per_kind():
 
 
 def test_only_the_events_module_and_the_hooks_write_events():
-    calls = {path.name: path.read_text().count("log_.event(") for path in build.units_of_the_library()}
+    calls = {path.name: path.read_text().count("log_.event(") for path in recorder_build.units_of_the_library()}
     others = {name: count for name, count in calls.items() if count and name != "events.cpp"}
     assert others == {"injector.cpp": 1}, "the injector passes on what hooks inside Python programs write"
 

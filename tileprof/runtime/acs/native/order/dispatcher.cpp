@@ -27,8 +27,9 @@ Dispatcher::Dispatcher(const Options& options, const Table& table, Counts* count
       table_(table),
       counts_(counts),
       graphs_(options, counts),
-      pace_(options.mode == Mode::kStreams || options.mode == Mode::kGraph ? std::make_unique<Pace>(options.rest)
-                                                                           : nullptr) {}
+      spread_decision_(options.mode == Mode::kStreams || options.mode == Mode::kGraph
+                           ? std::make_unique<SpreadDecision>(options.rest)
+                           : nullptr) {}
 
 // Returns the group of a stream, which becomes the active one; nullptr if its launches stay in place.
 Group* Dispatcher::group_of(CUstream stream) {
@@ -59,8 +60,8 @@ CUresult Dispatcher::barrier(Group* group, uint64_t id) {
 
 CUresult Dispatcher::flush() {
     for (const auto& group : groups_)
-        if (group->crew() != nullptr)
-            if (CUresult failure = group->crew()->join()) return failure;
+        if (group->worker_pool() != nullptr)
+            if (CUresult failure = group->worker_pool()->join()) return failure;
     if (segment_.empty()) return kSuccess;
     std::vector<SegmentLaunch> segment = std::move(segment_);
     segment_.clear();
@@ -111,14 +112,14 @@ CUresult Dispatcher::enter(CUstream stream, Group** group, bool* capturing) {
 // and no stream is queried, which would end the capture; its beginning and end also order everything.
 CUresult Dispatcher::pace(CUstream stream, bool* rests) {
     *rests = false;
-    if (pace_ == nullptr || capturing_ > 0) return kSuccess;
-    const bool rested = pace_->resting();
-    if (pace_->due()) {
+    if (spread_decision_ == nullptr || capturing_ > 0) return kSuccess;
+    const bool rested = spread_decision_->resting();
+    if (spread_decision_->due()) {
         const bool spread = active_ != nullptr && stream == active_->stream();
         const bool idle = rested ? Driver::get().cuStreamQuery(stream) == kSuccess : spread && active_->idle();
-        pace_->sampled(is_slow() && idle);
+        spread_decision_->sampled(is_slow() && idle);
     }
-    *rests = pace_->resting();
+    *rests = spread_decision_->resting();
     if (*rests == rested) return kSuccess;
     dirty_ = true;  // so that all groups join
     return barrier(nullptr, 5);
@@ -131,13 +132,13 @@ bool Dispatcher::is_slow() {
     if (options_.mode != Mode::kGraph) return true;
     const auto now = std::chrono::steady_clock::now();
     const auto spent = now - std::exchange(looked_at_, now);
-    return spent > kSlow * pace_->every();
+    return spent > kSlow * spread_decision_->every();
 }
 
-CUresult Dispatcher::give(Crew* crew, Crew::Make make, Access&& access) {
+CUresult Dispatcher::give(WorkerPool* pool, WorkerPool::Make make, Access&& access) {
     ++counts_->placed;
     ++counts_->spread;
-    return crew->add(std::move(make), std::move(access));
+    return pool->add(std::move(make), std::move(access));
 }
 
 CUresult Dispatcher::move(const Move& move) {
@@ -159,9 +160,9 @@ CUresult Dispatcher::move(const Move& move) {
     dirty_ = true;
     Access access;
     move.access(&access);
-    if (group->crew() != nullptr && !capturing) {
+    if (group->worker_pool() != nullptr && !capturing) {
         auto make = [move](CUstream stream) { return work_of(move).make(&move, stream); };
-        return give(group->crew(), make, std::move(access));
+        return give(group->worker_pool(), make, std::move(access));
     }
     return group->place(work, std::move(access), id, capturing);
 }
@@ -198,10 +199,10 @@ CUresult Dispatcher::launch(const Launch& launch, const Function& function) {
     dirty_ = true;
     Access access;
     entry->access(parameters_.words.data(), &access);
-    if (group->crew() != nullptr && !capturing) {
+    if (group->worker_pool() != nullptr && !capturing) {
         auto copied_launch = std::make_shared<SegmentLaunch>(launch, function, *entry, parameters_, Access{});
         auto make = [copied_launch](CUstream stream) { return copied_launch->run(stream); };
-        return give(group->crew(), make, std::move(access));
+        return give(group->worker_pool(), make, std::move(access));
     }
     if (capturing || options_.mode == Mode::kStreams)
         return group->place(work_of(launch), std::move(access), entry->id, capturing);

@@ -10,7 +10,7 @@
 #include "order/group.h"
 #include "driver/launch.h"
 #include "options.h"
-#include "order/pace.h"
+#include "order/spread_decision.h"
 #include "order/segment.h"
 #include "order/table.h"
 
@@ -37,7 +37,7 @@ class Dispatcher {
     CUresult enter(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);
     CUresult pace(CUstream stream, bool* rests);
-    CUresult give(Crew* crew, Crew::Make make, Access&& access);
+    CUresult give(WorkerPool* pool, WorkerPool::Make make, Access&& access);
     bool is_slow();
     void report_foreign_table();
 
@@ -52,7 +52,7 @@ class Dispatcher {
     std::vector<SegmentLaunch> segment_;
     Parameters parameters_;
     Graphs graphs_;
-    std::unique_ptr<Pace> pace_;
+    std::unique_ptr<SpreadDecision> spread_decision_;
     std::chrono::steady_clock::time_point looked_at_;
 };
 

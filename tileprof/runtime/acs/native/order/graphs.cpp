@@ -44,7 +44,7 @@ bool Graphs::build(const std::vector<SegmentLaunch>& segment, const std::vector<
     for (size_t i = 0; i < segment.size(); ++i) {
         std::vector<CUgraphNode> parents;
         for (int parent : after[i]) parents.push_back(cached_graph->nodes[parent]);
-        if (late_.delay(cached_graph->graph, &parents) != kSuccess) return false;
+        if (random_delay_.delay(cached_graph->graph, &parents) != kSuccess) return false;
         KernelNode node = node_of(segment[i]);
         CUgraphNode node_handle = nullptr;
         if (driver.cuGraphAddKernelNode_v2(&node_handle, cached_graph->graph, parents.data(), parents.size(), &node) !=

@@ -8,9 +8,9 @@ Group::Group(CUcontext context, CUstream stream, const Options& options, Counts*
       window_(static_cast<size_t>(options.window), options.lanes),
       events_(static_cast<size_t>(options.lanes)),
       most_events_(static_cast<size_t>(options.window) + 8),
-      late_(options.delay_us),
+      random_delay_(options.delay_us),
       counts_(counts) {
-    if (options.workers > 0) crew_ = std::make_unique<Crew>(context, stream, options);
+    if (options.workers > 0) worker_pool_ = std::make_unique<WorkerPool>(context, stream, options);
     Relaxed relaxed;
     for (int lane = 1; lane < options.lanes; ++lane) {
         CUstream stream_of_lane = nullptr;
@@ -75,7 +75,7 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
         return failure_;
     for (int other = 0; other < window_.lanes(); ++other)
         if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
-    if (CUresult failure = late_.delay(streams_[lane])) return failure;
+    if (CUresult failure = random_delay_.delay(streams_[lane])) return failure;
     if (CUresult failure = work.make(work.what, streams_[lane])) return failure;
     window_.add(std::move(access), lane, key(id));
     ++counts_->placed;
@@ -85,7 +85,7 @@ CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool captu
 }
 
 bool Group::idle() const {
-    if (crew_ != nullptr && !crew_->idle()) return false;
+    if (worker_pool_ != nullptr && !worker_pool_->idle()) return false;
     for (int lane = 0; lane < window_.lanes(); ++lane)
         if ((lane == 0 || window_.tail(lane) != 0) && Driver::get().cuStreamQuery(streams_[lane]) != kSuccess)
             return false;
@@ -93,8 +93,8 @@ bool Group::idle() const {
 }
 
 CUresult Group::join(uint64_t id) {
-    if (crew_ != nullptr)
-        if (CUresult failure = crew_->join()) return failure;
+    if (worker_pool_ != nullptr)
+        if (CUresult failure = worker_pool_->join()) return failure;
     for (int other = 1; other < window_.lanes(); ++other)
         if (window_.tail(other) != 0 && !wait(0, other, window_.tail(other))) return failure_;
     window_.barrier(key(id));

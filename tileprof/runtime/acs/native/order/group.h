@@ -9,8 +9,8 @@
 
 #include "driver/launch.h"
 #include "options.h"
-#include "order/crew.h"
-#include "order/late.h"
+#include "order/worker_pool.h"
+#include "order/random_delay.h"
 #include "order/window.h"
 
 namespace tileprof::acs {
@@ -23,7 +23,7 @@ class Group {
     // launch's entry.
     CUresult place(const Work& work, Access&& access, uint64_t id, bool capturing);
     // Worker threads, which take work that is not captured instead of `place`; nullptr if events keep the order.
-    Crew* crew() { return crew_.get(); }
+    WorkerPool* worker_pool() { return worker_pool_.get(); }
     // Returns whether everything that was placed has ended, as far as one query of each stream shows.
     bool idle() const;
     // Orders the program's stream after everything that was placed. Afterwards the program may use the stream as it
@@ -54,11 +54,11 @@ class Group {
     std::unordered_set<uint64_t> awaited_keys_;
     uint64_t last_id_ = 0, last_but_one_ = 0;
     size_t most_events_;
-    Late late_;
+    RandomDelay random_delay_;
     CUresult failure_ = kSuccess;
     Counts* counts_;
     bool usable_ = true;
-    std::unique_ptr<Crew> crew_;
+    std::unique_ptr<WorkerPool> worker_pool_;
 };
 
 }  // namespace tileprof::acs

@@ -9,7 +9,7 @@
 
 #include "driver/launch.h"
 #include "options.h"
-#include "order/late.h"
+#include "order/random_delay.h"
 #include "order/window.h"
 
 namespace tileprof::acs {
@@ -45,7 +45,7 @@ bool ends_segment(const std::vector<SegmentLaunch>& segment);
 // Graphs of earlier segments, by kernels, shapes and dependencies; parameters are updated at each launch.
 class Graphs {
   public:
-    Graphs(const Options& options, Counts* counts) : late_(options.delay_us), counts_(counts) {}
+    Graphs(const Options& options, Counts* counts) : random_delay_(options.delay_us), counts_(counts) {}
     // Returns whether the segment was launched as a graph; otherwise its launches have to be made one by one.
     // `result` is what the driver returned.
     bool launch(const std::vector<SegmentLaunch>& segment, CUstream stream, CUresult* result);
@@ -68,7 +68,7 @@ class Graphs {
 
     std::unordered_map<uint64_t, CachedGraph> graphs_;
     std::unordered_map<uint64_t, CachedGraph*> exact_;  // also by parameters: then nothing has to be compared
-    Late late_;
+    RandomDelay random_delay_;
     Counts* counts_;
 };
 

@@ -1,4 +1,4 @@
-#include "order/crew.h"
+#include "order/worker_pool.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -11,14 +11,14 @@
 
 namespace tileprof::acs {
 
-Crew::Crew(CUcontext context, CUstream stream, const Options& options)
+WorkerPool::WorkerPool(CUcontext context, CUstream stream, const Options& options)
     : context_(context),
       stream_(stream),
       window_(static_cast<size_t>(options.window)),
       workers_(options.workers),
       delay_us_(options.delay_us) {}
 
-Crew::~Crew() {
+WorkerPool::~WorkerPool() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stops_ = true;
@@ -28,7 +28,7 @@ Crew::~Crew() {
 }
 
 // Starts the threads at the first work.
-CUresult Crew::begin() {
+CUresult WorkerPool::begin() {
     Relaxed relaxed;
     if (fence_ == nullptr)
         if (CUresult failure = Driver::get().cuEventCreate(&fence_, kDisableTiming)) return failure;
@@ -42,7 +42,7 @@ CUresult Crew::begin() {
         try {
             threads_.emplace_back([this, stream] { work(stream); });
         } catch (const std::system_error&) {
-            workers_ = static_cast<int>(threads_.size());  // the crew continues with the existing threads
+            workers_ = static_cast<int>(threads_.size());  // the pool continues with the existing threads
             failure = threads_.empty() ? kLaunchTimeout : kSuccess;
         }
     }
@@ -51,7 +51,7 @@ CUresult Crew::begin() {
 }
 
 // Waits until at most this many launches have not ended; returns false if none ends for `kPatience`.
-bool Crew::wait(std::unique_lock<std::mutex>& lock, size_t most) {
+bool WorkerPool::wait(std::unique_lock<std::mutex>& lock, size_t most) {
     while (items_.size() > most) {
         const uint64_t seen = ends_;
         if (!ended_.wait_for(lock, kPatience, [&] { return ends_ != seen; })) return false;
@@ -59,9 +59,9 @@ bool Crew::wait(std::unique_lock<std::mutex>& lock, size_t most) {
     return true;
 }
 
-CUresult Crew::take_failure() { return std::exchange(failure_, kSuccess); }
+CUresult WorkerPool::take_failure() { return std::exchange(failure_, kSuccess); }
 
-CUresult Crew::add(Make make, Access&& access) {
+CUresult WorkerPool::add(Make make, Access&& access) {
     if (threads_.size() < static_cast<size_t>(workers_))
         if (CUresult failure = begin()) return failure;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -85,7 +85,7 @@ CUresult Crew::add(Make make, Access&& access) {
     return take_failure();
 }
 
-CUresult Crew::join() {
+CUresult WorkerPool::join() {
     std::unique_lock<std::mutex> lock(mutex_);
     const bool all = wait(lock, 0);
     fenced_ = false;
@@ -93,12 +93,12 @@ CUresult Crew::join() {
     return all ? failure : kLaunchTimeout;
 }
 
-bool Crew::idle() const {
+bool WorkerPool::idle() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return items_.empty();
 }
 
-void Crew::end(Item* item, CUresult result) {
+void WorkerPool::end(Item* item, CUresult result) {
     if (failure_ == kSuccess) failure_ = result;
     for (Item* child : item->children)
         if (--child->missing == 0) {
@@ -110,13 +110,13 @@ void Crew::end(Item* item, CUresult result) {
     ended_.notify_one();
 }
 
-void Crew::work(CUstream stream) {
+void WorkerPool::work(CUstream stream) {
     inside = true;
     pthread_setname_np(pthread_self(), "tileprof-acs");
     const Driver& driver = Driver::get();
     driver.cuCtxSetCurrent(context_);
     Relaxed relaxed;  // the program may capture a graph meanwhile
-    Late late(delay_us_);
+    RandomDelay random_delay(delay_us_);
     uint64_t fences = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
@@ -129,7 +129,7 @@ void Crew::work(CUstream stream) {
         CUresult result = kSuccess;
         if (fences != now) result = driver.cuStreamWaitEvent(stream, fence_, 0);
         fences = now;
-        if (result == kSuccess) result = late.delay(stream);
+        if (result == kSuccess) result = random_delay.delay(stream);
         if (result == kSuccess) result = item->make(stream);
         if (result == kSuccess) result = driver.cuStreamSynchronize(stream);
         lock.lock();

@@ -18,7 +18,7 @@ from tileprof.runtime.persistent.dealing import COMMANDS, TaskGraph, completions
 from tileprof.runtime.persistent.plan import I32, Plan
 
 SOURCE: Final = Path(__file__).parent / "native" / "pilot.cpp"
-TOWER: Final = SOURCE.with_name("tower.cpp")
+PILOT_THREAD: Final = SOURCE.with_name("pilot_thread.cpp")
 HEADERS: Final = (SOURCE.with_name("link.h"), SOURCE.with_name("exports.h"))
 LIBRARY: Final = "pilot.so"
 FLAGS: Final = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra")
@@ -35,9 +35,9 @@ def compiled(plan: Plan, choices: Choices, source: str | None = None) -> Path:
     return compiled_source(source or SOURCE.read_text(encoding="utf-8"), header(plan, choices))
 
 
-def compiled_tower() -> Path:
-    """Return the library of the thread in which co-pilots fly."""
-    return compiled_source(TOWER.read_text(encoding="utf-8"), "")
+def compiled_pilot_thread() -> Path:
+    """Return the library of the thread that steps co-pilots."""
+    return compiled_source(PILOT_THREAD.read_text(encoding="utf-8"), "")
 
 
 def compiled_source(text: str, graph: str) -> Path:

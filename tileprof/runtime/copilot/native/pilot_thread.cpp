@@ -14,28 +14,28 @@ constexpr auto AWAKE = std::chrono::milliseconds(20);  // without completions, b
 constexpr auto NAP = std::chrono::microseconds(50);
 constexpr unsigned LOOKS = 1024;  // steps without completions, before the thread reads the clock again
 
-struct Flight {
+struct Entry {
     Step step;
     void* pilot;
 };
 
-struct Tower {
-    std::mutex changing;  // changes of the flights, which happen while none steps
+struct PilotThread {
+    std::mutex changing;  // changes of the entries, which happen while none steps
     std::condition_variable changed;
-    std::vector<Flight> flights;
+    std::vector<Entry> entries;
     bool leaving = false;
     std::thread thread;
 
-    void fly() {
+    void run() {
         auto last = std::chrono::steady_clock::now();
         bool napping = false;
         for (unsigned idle = 0;;) {
             bool any = false;
             {
                 std::unique_lock<std::mutex> held(changing);
-                changed.wait(held, [this] { return leaving || !flights.empty(); });
+                changed.wait(held, [this] { return leaving || !entries.empty(); });
                 if (leaving) return;
-                for (const Flight& flight : flights) any |= flight.step(flight.pilot) != 0;
+                for (const Entry& entry : entries) any |= entry.step(entry.pilot) != 0;
             }
             if (any) {
                 idle = 0, napping = false;
@@ -58,35 +58,35 @@ struct Tower {
 
 extern "C" {
 
-Tower* tower_new() {
-    auto* tower = new Tower();
-    tower->thread = std::thread([tower] { tower->fly(); });
-    return tower;
+PilotThread* pilot_thread_new() {
+    auto* own = new PilotThread();
+    own->thread = std::thread([own] { own->run(); });
+    return own;
 }
 
-void tower_add(Tower* tower, Step step, void* pilot) {
-    const std::lock_guard<std::mutex> held(tower->changing);
-    tower->flights.push_back({step, pilot});
-    tower->changed.notify_one();
+void pilot_thread_add(PilotThread* own, Step step, void* pilot) {
+    const std::lock_guard<std::mutex> held(own->changing);
+    own->entries.push_back({step, pilot});
+    own->changed.notify_one();
 }
 
 // Returns when the pilot does not step and never will.
-void tower_remove(Tower* tower, void* pilot) {
-    const std::lock_guard<std::mutex> held(tower->changing);
-    for (auto flight = tower->flights.begin(); flight != tower->flights.end(); ++flight)
-        if (flight->pilot == pilot) {
-            tower->flights.erase(flight);
+void pilot_thread_remove(PilotThread* own, void* pilot) {
+    const std::lock_guard<std::mutex> held(own->changing);
+    for (auto entry = own->entries.begin(); entry != own->entries.end(); ++entry)
+        if (entry->pilot == pilot) {
+            own->entries.erase(entry);
             return;
         }
 }
 
-// Ends the thread. The tower stays, because pilots may still be removed.
-void tower_close(Tower* tower) {
+// Ends the thread. The object stays, because pilots may still be removed.
+void pilot_thread_close(PilotThread* own) {
     {
-        const std::lock_guard<std::mutex> held(tower->changing);
-        tower->leaving = true;
+        const std::lock_guard<std::mutex> held(own->changing);
+        own->leaving = true;
     }
-    tower->changed.notify_one();
-    tower->thread.join();
+    own->changed.notify_one();
+    own->thread.join();
 }
 }

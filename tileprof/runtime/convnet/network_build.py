@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from tileprof.runtime.convnet.tiling import MOST_SLOT_BYTES, WEIGHT_BYTES, WIDTHS
-from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.kernel_source import KernelSource
+from tileprof.runtime.persistent.persistent_build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.source import SHARED_BYTES, multiply
 
 KERNEL: Final = KernelSource(

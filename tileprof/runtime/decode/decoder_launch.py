@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tileprof.runtime.decode.build import KERNEL
+from tileprof.runtime.decode.decoder_build import KERNEL
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.persistent.model_kernel import ABSENT, ModelLauncher, holder
 

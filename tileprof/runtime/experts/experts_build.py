@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tileprof.runtime.copilot.build import compiled_source
 from tileprof.runtime.copilot.choices import Choices
-from tileprof.runtime.encoder.build import SOURCES as ENCODER
+from tileprof.runtime.copilot.copilot_build import compiled_source
+from tileprof.runtime.encoder.encoder_build import SOURCES as ENCODER
 from tileprof.runtime.experts.shape import ExpertsShape
-from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.kernel_source import KernelSource
+from tileprof.runtime.persistent.persistent_build import SOURCES as PERSISTENT
 
 SOURCES: Final = Path(__file__).parent / "native"
 PILOT: Final = SOURCES / "pilot.cpp"

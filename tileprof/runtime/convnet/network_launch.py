@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tileprof.runtime.convnet.build import KERNEL, Options, header
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Flat, Maximum, Windows, windowed
+from tileprof.runtime.convnet.network_build import KERNEL, Options, header
 from tileprof.runtime.convnet.plan import Plan
 from tileprof.runtime.convnet.tiling import (
     K_BLOCK,

@@ -1,4 +1,4 @@
-#include "order/late.h"
+#include "order/random_delay.h"
 
 namespace tileprof::acs {
 
@@ -26,7 +26,7 @@ constexpr char kSleep[] = R"(
 
 }  // namespace
 
-CUresult Late::load() {
+CUresult RandomDelay::load() {
     if (sleep_ != nullptr) return kSuccess;
     Relaxed relaxed;
     void* module = nullptr;
@@ -34,7 +34,7 @@ CUresult Late::load() {
     return Driver::get().cuModuleGetFunction(&sleep_, module, "tileprof_sleep");
 }
 
-CUresult Late::delay(CUstream stream) {
+CUresult RandomDelay::delay(CUstream stream) {
     if (most_ns_ == 0) return kSuccess;
     if (CUresult failure = load()) return failure;
     unsigned salt = static_cast<unsigned>(generator_());
@@ -42,7 +42,7 @@ CUresult Late::delay(CUstream stream) {
     return Driver::get().cuLaunchKernel(sleep_, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
 }
 
-CUresult Late::delay(CUgraph graph, std::vector<CUgraphNode>* parents) {
+CUresult RandomDelay::delay(CUgraph graph, std::vector<CUgraphNode>* parents) {
     if (most_ns_ == 0) return kSuccess;
     if (CUresult failure = load()) return failure;
     unsigned salt = static_cast<unsigned>(generator_());

@@ -1,4 +1,4 @@
-// Replaces the decoder's instructions.cuh, on the machine of machine.h: words that other threads write are polled, and
+// Replaces the decoder's decoder_ptx.cuh, on the machine of machine.h: words that other threads write are polled, and
 // stores to them arrive late.
 #pragma once
 

@@ -10,9 +10,9 @@ namespace tileprof::acs {
 
 // A kernel that sleeps before others, in a stream or in a graph. Host functions would run one after another on a thread
 // of the driver, which orders the launches that they should disturb, and take 0.1 ms each.
-class Late {
+class RandomDelay {
   public:
-    explicit Late(int most_us) : most_ns_(static_cast<unsigned>(most_us) * 1000) {}
+    explicit RandomDelay(int most_us) : most_ns_(static_cast<unsigned>(most_us) * 1000) {}
 
     // Delays later work in the stream by up to twice `most_us`; does nothing if that is 0.
     CUresult delay(CUstream stream);

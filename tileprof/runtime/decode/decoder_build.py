@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
 from tileprof.runtime.persistent.kernel_source import KernelSource
+from tileprof.runtime.persistent.persistent_build import SOURCES as PERSISTENT
 
 KERNEL: Final = KernelSource(
     "decoder",

@@ -1,4 +1,4 @@
-#include "order/pace.h"
+#include "order/spread_decision.h"
 
 #include <algorithm>
 
@@ -11,16 +11,17 @@ constexpr uint64_t kLongestRest = 1 << 18;  // number of launches: a few seconds
 
 }  // namespace
 
-Pace::Pace(uint64_t period) : period_(period), every_(std::max<uint64_t>(1, period / kSamples)), rest_(period) {}
+SpreadDecision::SpreadDecision(uint64_t period)
+    : period_(period), every_(std::max<uint64_t>(1, period / kSamples)), rest_(period) {}
 
-bool Pace::due() {
+bool SpreadDecision::due() {
     if (period_ == 0) return false;
     ++launches_;
     if (resting_ && launches_ <= rest_) return false;
     return launches_ % every_ == 0;
 }
 
-void Pace::sampled(bool idle) {
+void SpreadDecision::sampled(bool idle) {
     ++samples_;
     idle_ += idle;
     const uint64_t wanted = period_ / every_ / (resting_ ? 4 : 1);
@@ -29,7 +30,7 @@ void Pace::sampled(bool idle) {
 
 // Half of the samples begin a rest, and a quarter of them renew one, because the GPU is busy for longer in stream
 // order.
-void Pace::judge() {
+void SpreadDecision::judge() {
     if (resting_) {
         resting_ = idle_ * 4 >= samples_;
         rest_ = resting_ ? std::min(rest_ * 2, kLongestRest) : rest_;

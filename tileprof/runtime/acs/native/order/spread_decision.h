@@ -9,10 +9,10 @@ namespace tileprof::acs {
 // stream, and placing it only makes the host slower. The decision uses samples. If most of them find the GPU idle,
 // launches rest in stream order for a while, after which a few samples decide again. Each renewed rest is twice as
 // long.
-class Pace {
+class SpreadDecision {
   public:
     // `period`: number of launches per decision; 0 never rests.
-    explicit Pace(uint64_t period);
+    explicit SpreadDecision(uint64_t period);
 
     bool resting() const { return resting_; }
     // Counts a launch; returns whether its issuer has to call `sampled` first.

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from tileprof.errors import UserError
-from tileprof.runtime.persistent.build import KERNEL, RESIDENT
 from tileprof.runtime.persistent.dealing import Dealer, TaskGraph
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
+from tileprof.runtime.persistent.persistent_build import KERNEL, RESIDENT
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, Box, Halo, Plan, StagePlan
 from tileprof.runtime.persistent.source import Options, header, paired
 from tileprof.runtime.stages.attention import Attention

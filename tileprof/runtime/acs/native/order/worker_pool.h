@@ -11,20 +11,20 @@
 #include <vector>
 
 #include "options.h"
-#include "order/late.h"
+#include "order/random_delay.h"
 #include "order/window.h"
 
 namespace tileprof::acs {
 
-class Crew {
+class WorkerPool {
   public:
     using Make = std::function<CUresult(CUstream)>;
 
     // `stream`: the program's stream, for whose earlier work all added launches wait.
-    Crew(CUcontext context, CUstream stream, const Options& options);
-    ~Crew();
-    Crew(const Crew&) = delete;
-    Crew& operator=(const Crew&) = delete;
+    WorkerPool(CUcontext context, CUstream stream, const Options& options);
+    ~WorkerPool();
+    WorkerPool(const WorkerPool&) = delete;
+    WorkerPool& operator=(const WorkerPool&) = delete;
 
     // Hands work to the workers; waits while the window is full. One thread at a time.
     CUresult add(Make make, Access&& access);

@@ -1,6 +1,4 @@
-"""The ladder: what a whole program takes as recorded, under schedules that can be had, under a list schedule, and at
-the bound.
-"""
+"""What a whole program takes as recorded, under schedules that can be had, under a list schedule, and at the bound."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tileprof.analysis.guidance.values import Rung
+from tileprof.analysis.guidance.values import ScheduleTime
 from tileprof.analysis.simulate import scheduler
 from tileprof.errors import UserError
 
@@ -73,22 +71,22 @@ def _time(simulator: Simulator, name: str) -> float | None:
     return None if schedule.deadlock else schedule.time_ns
 
 
-def ladder(report: Report, times: dict[str, float]) -> tuple[Rung, ...]:
-    """Return recorded time first; schedules that gain over the rung before; the list schedule; the bound last."""
+def whole_schedules(report: Report, times: dict[str, float]) -> tuple[ScheduleTime, ...]:
+    """Return recorded time first; schedules that gain over the schedule before; the list schedule; the bound last."""
     recorded, bounds = report.program.recorded_ns, report.bounds
     if recorded <= 0:
         return ()
 
-    def rung(name: str, label: str, ns: float) -> Rung:
-        return Rung(name, label, ns, 1 - ns / recorded)
+    def against_recorded(name: str, label: str, ns: float) -> ScheduleTime:
+        return ScheduleTime(name, label, ns, 1 - ns / recorded)
 
-    rungs = [rung("recorded", "as recorded", recorded)]
+    rows = [against_recorded("recorded", "as recorded", recorded)]
     for name, label in _LABELS.items():
-        if name in times and times[name] < 0.99 * rungs[-1].time_ns:
-            rungs.append(rung(name, label, times[name]))
+        if name in times and times[name] < 0.99 * rows[-1].time_ns:
+            rows.append(against_recorded(name, label, times[name]))
     if report.dependencies_known:
-        if bounds.listed_ns is not None and bounds.listed_ns < rungs[-1].time_ns:
-            rungs.append(rung("list", "list schedule, launches for free", bounds.listed_ns))
-        if bounds.bound_ns <= rungs[-1].time_ns:
-            rungs.append(rung("bound", f"bound ({bounds.binding}): no schedule is faster", bounds.bound_ns))
-    return tuple(rungs)
+        if bounds.listed_ns is not None and bounds.listed_ns < rows[-1].time_ns:
+            rows.append(against_recorded("list", "list schedule, launches for free", bounds.listed_ns))
+        if bounds.bound_ns <= rows[-1].time_ns:
+            rows.append(against_recorded("bound", f"bound ({bounds.binding}): no schedule is faster", bounds.bound_ns))
+    return tuple(rows)

@@ -11,7 +11,7 @@ import torch
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
 from tileprof.runtime.persistent.model_kernel import ABSENT, ModelLauncher, holder
-from tileprof.runtime.prefill.build import KERNEL
+from tileprof.runtime.prefill.prefill_build import KERNEL
 from tileprof.runtime.prefill.shape import BOX, K_CHUNK, TILE_ROWS, PrefillShape
 
 WEIGHT_ROLES: Final = ("query", "key", "value", "output", "gate", "up", "down")

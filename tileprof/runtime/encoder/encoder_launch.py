@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tileprof.errors import UserError
-from tileprof.runtime.encoder.build import KERNEL
+from tileprof.runtime.encoder.encoder_build import KERNEL
 from tileprof.runtime.encoder.memory import Memory, memory_faults, memory_of
 from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, cluster_for, faults, plan_of
 from tileprof.runtime.encoder.program import Program
@@ -27,7 +27,7 @@ from tileprof.runtime.encoder.source import (
     task_tables,
 )
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
-from tileprof.runtime.persistent.launch import max_clusters
+from tileprof.runtime.persistent.persistent_launch import max_clusters
 from tileprof.runtime.programs.timeline import Timeline, of_blocks
 
 THREADS: Final = 384

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tileprof.runtime.encoder.build import SOURCES as ENCODER
-from tileprof.runtime.persistent.build import SOURCES as PERSISTENT
+from tileprof.runtime.encoder.encoder_build import SOURCES as ENCODER
 from tileprof.runtime.persistent.kernel_source import KernelSource
+from tileprof.runtime.persistent.persistent_build import SOURCES as PERSISTENT
 
 _SHARED: Final = tuple(PERSISTENT / name for name in ("absent.cuh", "model.cuh", "ptx.cuh", "ring_waits.cuh"))
 
