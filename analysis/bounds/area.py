@@ -13,10 +13,10 @@ def launch_areas(p: Problem, shares: NDArray[np.float64], sms: int) -> NDArray[n
 
     ``shares`` as `Machine.shares` gives them for the problem's launches.
     """
-    return lives(p)[:, None, None] * shares / sms
+    return launch_work(p)[:, None, None] * shares / sms
 
 
-def lives(p: Problem) -> NDArray[np.float64]:
+def launch_work(p: Problem) -> NDArray[np.float64]:
     """Return ``[launches]`` sum of the durations of a launch's tiles, ns; shared durations are summed once."""
     cache: dict[tuple[int, int], float] = {}
     sums = np.zeros(len(p.launch))

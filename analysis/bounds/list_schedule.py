@@ -167,7 +167,7 @@ def completed(
     """Count a tile's end in what `initial_counters` made. Write the tiles that wait for nothing else into ``out``, and
     return their number.
     """
-    met = 0
+    released = 0
     for x in range(s.out_at[launch], s.out_at[launch + 1]):
         link = s.out[x]
         r, c = p.relation[link], p.consumer[link]
@@ -181,6 +181,6 @@ def completed(
                 child = p.tile_base[c] + s.member[s.member_at[r] + m]
                 waits[child] -= 1
                 if waits[child] == 0:
-                    out[met] = child
-                    met += 1
-    return met
+                    out[released] = child
+                    released += 1
+    return released

@@ -188,12 +188,12 @@ class _Builder:
             effect = self._steps.get(key)
             if effect is None:
                 effect = step(memory.shadow, access, self._join)
-                effect = Step(effect.relations, self._intern(effect.shadow), effect.kept)
+                effect = Step(effect.relations, self._intern(effect.shadow), effect.old_slots)
                 self._steps[key] = effect
             for relation in effect.relations:
                 producer = memory.launches[relation.slot]
                 blocks_of[producer, relation.hazard, relation.reuse].append(self._number(relation))
-            survivors = tuple(launch if slot < 0 else memory.launches[slot] for slot in effect.kept)
+            survivors = tuple(launch if slot < 0 else memory.launches[slot] for slot in effect.old_slots)
             self._memories[buffer] = _Memory(effect.shadow, survivors)
         for (producer, hazard, reuse), blocks in blocks_of.items():
             self._rows.append((producer, launch, hazard, reuse, self._merge(tuple(sorted(blocks)))))

@@ -111,11 +111,11 @@ class Relation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """``kept[new slot]`` is the old slot of a launch, or -1 for the launch that stepped."""
+    """``old_slots[new slot]`` is the old slot of a launch, or -1 for the launch that stepped."""
 
     relations: tuple[Relation, ...]
     shadow: Shadow
-    kept: tuple[int, ...]
+    old_slots: tuple[int, ...]
 
 
 def step(shadow: Shadow, access: Access, join: Join = edge_block) -> Step:

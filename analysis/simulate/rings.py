@@ -89,7 +89,7 @@ def run(p: Problem, s: Successors, costs: Rings, place: I64, grade: I64) -> Ran:
         np.empty(tiles + 1, np.int64), np.empty(tiles + 1, np.int64), np.empty(6 * slots + 1),
         np.empty(6 * slots + 1, np.int64), np.full(slots, -1), np.full(slots, -1), np.zeros(slots, np.bool_),
         np.zeros(slots, np.bool_),
-        issued=zeros(), arrived=zeros(), taken=zeros(), claimed=zeros(), outstanding=zeros(), heard_at=zeros(),
+        issued=zeros(), arrived=zeros(), taken_commands=zeros(), claimed=zeros(), outstanding=zeros(), heard_at=zeros(),
         busy=np.zeros(costs.workers, np.bool_), until=np.zeros(costs.workers),
     )  # fmt: skip
     _loop(p, s, costs, z)
@@ -119,7 +119,7 @@ class _State(NamedTuple):
     in_ahead: NDArray[np.bool_]
     held: NDArray[np.bool_]
     """``[tiles]`` taken by a worker, which waits for parents."""
-    known: F64
+    known_ns: F64
     """``[tiles]`` when workers know of the last parent's end."""
     ready: I64
     ahead: I64
@@ -137,7 +137,7 @@ class _State(NamedTuple):
     was_taken: NDArray[np.bool_]
     issued: I64
     arrived: I64
-    taken: I64
+    taken_commands: I64
     claimed: I64
     outstanding: I64
     heard_at: I64
@@ -169,9 +169,9 @@ def _loop(p: Problem, s: Successors, o: Rings, z: _State) -> None:
             _event(z, now + o.up_ns, _HEARD, at)
             for x in range(completed(p, s, z.launch_of[at], at, z.parents, z.waits, z.out)):
                 child = z.out[x]
-                z.known[child] = now + o.local_ns
+                z.known_ns[child] = now + o.local_ns
                 if z.held[child]:
-                    _begin(p, o, z, child, z.known[child], 0.0)
+                    _begin(p, o, z, child, z.known_ns[child], 0.0)
         elif kind == _TAKES:
             z.busy[z.worker[at]] = False
             _start(p, o, z, z.worker[at], now)
@@ -223,10 +223,10 @@ def _take(heap: I64, inside: NDArray[np.bool_], z: _State, size: int) -> int:
 @internal
 def _start(p: Problem, o: Rings, z: _State, worker: int, now: float) -> None:
     """Let a worker that is free take its next command."""
-    if z.busy[worker] or z.taken[worker] == z.arrived[worker]:
+    if z.busy[worker] or z.taken_commands[worker] == z.arrived[worker]:
         return
-    at = worker * PLACES + z.taken[worker] % PLACES
-    z.taken[worker] += 1
+    at = worker * PLACES + z.taken_commands[worker] % PLACES
+    z.taken_commands[worker] += 1
     z.was_taken[at], z.busy[worker] = True, True
     tile = z.tile[at]
     z.worker[tile] = worker
@@ -236,7 +236,7 @@ def _start(p: Problem, o: Rings, z: _State, worker: int, now: float) -> None:
         z.held[tile] = True
     else:
         ahead_ns = max(0.0, z.until[worker] - now)
-        _begin(p, o, z, tile, max(now + ahead_ns, z.known[tile]) if z.waiting[at] else now + ahead_ns, ahead_ns)
+        _begin(p, o, z, tile, max(now + ahead_ns, z.known_ns[tile]) if z.waiting[at] else now + ahead_ns, ahead_ns)
 
 
 @internal

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds import Machine
-from tileprof.analysis.bounds.area import lives as launch_lives
+from tileprof.analysis.bounds.area import launch_work
 from tileprof.analysis.bounds.durations import Durations, tile_durations
 from tileprof.analysis.bounds.machine import product
 from tileprof.analysis.bounds.problem import Links, Problem, Successors, problem, successors
@@ -165,7 +165,7 @@ class Simulator:
         if isinstance(scheduler, Rewires):
             as_was = p
             p, remarks = scheduler.rewired(self.graph, p)
-            in_the_loop_ns = float((launch_lives(p) - launch_lives(as_was)).sum())
+            in_the_loop_ns = float((launch_work(p) - launch_work(as_was)).sum())
             notes += remarks
         plan = draft.plan()
         room = self._room(name, draft, p)
@@ -211,7 +211,7 @@ class Simulator:
         lives = outcome.end_ns - outcome.begin_ns
         counts = np.diff(p.tile_base)
         sums = np.add.reduceat(lives, p.tile_base[:-1]) if p.tiles else np.zeros(0)
-        work_ns = float((launch_lives(p) + plan.overhead_ns * counts).sum())
+        work_ns = float((launch_work(p) + plan.overhead_ns * counts).sum())
         working_ns = outcome.working_ns if self._sharing.clocks else work_ns
         recorded_ns = float((self._recorded_ns[p.launch] + plan.overhead_ns * counts).sum()) + in_the_loop_ns
         slowed_ns = _difference(working_ns, recorded_ns) if self._sharing.clocks else 0.0

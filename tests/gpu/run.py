@@ -44,7 +44,7 @@ WHEELS = (
     "nvidia-cuda-sanitizer-api==13.4.92", "cupti-python==13.0.1", "cuda-core==1.2.2", "jsonschema==4.26.0",
     "jsonschema-specifications==2025.9.1", "referencing==0.37.0", "rpds-py==2026.9.1", "attrs==26.1.0",
 )  # fmt: skip
-WANTED = (
+PACKAGES = (
     "torch",
     "triton",
     "transformers",
@@ -264,7 +264,7 @@ def run(step, out, environment, limit_s):
 def machine():
     """Return the machine's hardware and versions; "" for a missing package."""
     matches = {}
-    for name in WANTED:
+    for name in PACKAGES:
         try:
             matches[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

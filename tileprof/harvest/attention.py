@@ -24,7 +24,7 @@ CASES: Final = 12_000
 _SEED: Final = 20261124
 _MOST_FLOPS: Final = (2e10, 2e10, 4e11, 4e11)
 _MOST_ELEMENTS: Final = 1 << 26
-_POOL: Final = 1 << 30
+POOL: Final = 1 << 30
 _REPETITIONS: Final = 4
 _MEMORY: Final = 0.4
 """Part of the GPU's memory: graphs of many backward passes are kept at once. A case that does not fit is an error."""
@@ -148,9 +148,12 @@ class Attention:
         """Fill the pool with numbers that are finite in all types."""
         import torch  # noqa: PLC0415 - heavy
 
-        self._torch = torch
         torch.cuda.set_per_process_memory_fraction(_MEMORY)
-        self._pool = torch.empty(_POOL, dtype=torch.float16, device="cuda").normal_()
+        self.use(torch, torch.empty(POOL, dtype=torch.float16, device="cuda").normal_())
+
+    def use(self, torch: Any, pool: Any) -> None:
+        """Take operands from a pool of `POOL` elements of float16, wherever it lies."""
+        self._torch, self._pool = torch, pool
 
     def calls(self, case: tuple[int, ...]) -> Sequence[Callable[[], object]]:
         """Return the repetitions of a call; forward passes that a backward pass needs run here."""

@@ -124,7 +124,7 @@ def _loop(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z
         z.n[EVENTS] -= 1
         kind, number = item >> KIND_SHIFT, item & ((1 << KIND_SHIFT) - 1)
         if kind == WAIT_IS_OVER:
-            _work(room, sharing, z, now, z.known[number], int(np.int64(z.launch_of[number])), number)
+            _work(room, sharing, z, now, z.known_ns[number], int(np.int64(z.launch_of[number])), number)
         elif kind == QUANTUM_ENDS:
             _quantum_ends(plan, z, now)
         elif kind == LANE_FREE:
@@ -175,10 +175,10 @@ def _activate(p: Problem, plan: Plan, z: State, now: float, tile: int) -> None:
 @apart
 def _waits_are_over(p: Problem, plan: Plan, z: State, now: float, tile: int) -> None:
     undecided = plan.deciding.servers > 0 and not plan.deciding.ahead and not z.alone[tile]
-    if z.known[tile] <= now and not undecided:
+    if z.known_ns[tile] <= now and not undecided:
         _make_ready(p, z, tile)
     else:
-        _schedule(z, max(z.known[tile], now), TILE_KNOWS, tile)
+        _schedule(z, max(z.known_ns[tile], now), TILE_KNOWS, tile)
 
 
 @internal
@@ -340,7 +340,7 @@ def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, no
                 z.waits[t] = 1
             else:
                 life = _life(p, plan, i, t)
-                z.known[t] = z.grid_end[plan.waits_for[i]] + plan.signal_ns[i] + (1.0 - plan.prologue[i]) * life
+                z.known_ns[t] = z.grid_end[plan.waits_for[i]] + plan.signal_ns[i] + (1.0 - plan.prologue[i]) * life
         if sharing.clocks > 0 and (z.waits[t] > 0 or _will_wait(p, plan, z, now, i, t)):
             _work_before_waiting(p, plan, room, sharing, z, now, i, t)
         if z.waits[t] == 0:
@@ -386,7 +386,7 @@ def _bring_back(z: State, launch: int) -> None:
 def _will_wait(p: Problem, plan: Plan, z: State, now: float, launch: int, tile: int) -> bool:
     """Return whether a tile that begins still has to wait for the signal of what has ended."""
     inside = plan.gate[launch] == INSIDE or plan.gate[launch] == GRID
-    return bool(inside and z.known[tile] > now + _life(p, plan, launch, tile))
+    return bool(inside and z.known_ns[tile] > now + _life(p, plan, launch, tile))
 
 
 @internal
@@ -408,9 +408,9 @@ def _end_is_known(
         return  # looked at again when this part of it ends
     life = _life(p, plan, launch, tile)
     end = z.begin[tile] + z.late[tile] + life
-    waits = (plan.gate[launch] == INSIDE or plan.gate[launch] == GRID) and z.known[tile] > end
+    waits = (plan.gate[launch] == INSIDE or plan.gate[launch] == GRID) and z.known_ns[tile] > end
     if waits:
-        end = z.known[tile]
+        end = z.known_ns[tile]
     if plan.trigger[launch] > 0:
         _triggers(plan, z, end - (1.0 - plan.trigger[launch]) * life, launch)
     if sharing.clocks == 0:
@@ -422,7 +422,7 @@ def _end_is_known(
         goes_on = max(now, end - rest)
     z.working[0] += max(0.0, life - z.done[tile] - (end - goes_on))
     if goes_on > now:  # no work and no load on others until then
-        z.known[tile] = end
+        z.known_ns[tile] = end
         _schedule(z, goes_on, WAIT_IS_OVER, tile)
     else:
         _work(room, sharing, z, now, end, launch, tile)
@@ -486,7 +486,7 @@ def _launch_ends(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State,
             for t in range(p.tile_base[c], p.tile_base[c + 1]):
                 if z.waits[t] > 0:
                     z.waits[t] = 0
-                    z.known[t] = now + plan.signal_ns[c] + (1.0 - plan.prologue[c]) * _life(p, plan, c, t)
+                    z.known_ns[t] = now + plan.signal_ns[c] + (1.0 - plan.prologue[c]) * _life(p, plan, c, t)
                     _end_is_known(p, plan, room, sharing, z, now, c, t)
 
 
@@ -580,7 +580,7 @@ def _set_ends(
             later = plan.deciding.bypass_ns if z.alone[tile] else plan.signal_ns[c]
             if z.noted[tile] == 2:
                 later += plan.nodes.spill_ns
-            z.known[tile] = max(z.known[tile], now + later)
+            z.known_ns[tile] = max(z.known_ns[tile], now + later)
             if z.waits[tile] == 0 and z.open_ns[c] < np.inf and tile < z.n[KNOWN]:
                 _waits_are_over(p, plan, z, now, tile)
             continue
@@ -589,8 +589,8 @@ def _set_ends(
             last_life, last_known = life, known_end(p, link, k, life, z.end, plan.signal_ns[c])
             if sharing.clocks > 0:
                 last_rest = rest_of(p, link, k, life, z.end, plan.signal_ns[c], last_known)
-        if sharing.clocks > 0 and last_known >= z.known[tile]:
-            z.rest[tile] = last_rest if last_known > z.known[tile] else max(z.rest[tile], last_rest)
-        z.known[tile] = max(z.known[tile], last_known)
+        if sharing.clocks > 0 and last_known >= z.known_ns[tile]:
+            z.rest[tile] = last_rest if last_known > z.known_ns[tile] else max(z.rest[tile], last_rest)
+        z.known_ns[tile] = max(z.known_ns[tile], last_known)
         if z.waits[tile] == 0 and z.begin[tile] < np.inf:
             _end_is_known(p, plan, room, sharing, z, now, c, tile)

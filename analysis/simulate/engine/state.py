@@ -73,7 +73,7 @@ class State(NamedTuple):
     n: I64
     begin: F64
     end: F64
-    known: F64
+    known_ns: F64
     """Earliest end of a tile by what it waited for (INSIDE, GRID); when it knows that it is ready (READY)."""
     sm: NDArray[np.int32]
     parents: NDArray[np.int32]
@@ -123,7 +123,7 @@ class State(NamedTuple):
     done: F64
     """``[tiles]`` work in that part."""
     rest: F64
-    """``[tiles]`` of INSIDE launches: work after the wait that ``known`` counts from."""
+    """``[tiles]`` of INSIDE launches: work after the wait that ``known_ns`` counts from."""
     running: I64
     """``[launches]`` tiles that run."""
     parked: I64

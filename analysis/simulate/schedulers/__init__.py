@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tileprof.analysis.simulate.scheduler import Scheduler, close, key_values
 from tileprof.analysis.simulate.schedulers.acs import AcsHardware, AcsSoftware
 from tileprof.analysis.simulate.schedulers.blockmaestro import BlockMaestro
@@ -44,6 +46,15 @@ SCHEDULERS: dict[str, Scheduler] = {
 """All schedulers with their default options, from those that run today to the one that nothing reaches."""
 
 
+_OF_THE_RUNTIME: Final = {
+    "acs": "acs-sw:events=1",
+    "acs-graph": "acs-sw:captured=1",
+    "ccks-ready": "ccks:speculate=0",
+    "ccks-overwrite": "ccks:overwrite=1",
+}
+"""Names of `tileprof run --scheduler` whose twin has another name here."""
+
+
 def scheduler(text: str) -> Scheduler:
     """Return the scheduler that ``name`` or ``name:key=value,…`` asks for.
 
@@ -55,6 +66,8 @@ def scheduler(text: str) -> Scheduler:
             "a trace has no spawn events; `tileprof simulate workload:bfs` compares rules for child grids, and the "
             "scheduler inline applies SPAWN's rule to the tiles of a trace"
         )
+    if name in _OF_THE_RUNTIME:
+        raise UserError(f"{name} is a scheduler of `tileprof run`; the simulator has it as {_OF_THE_RUNTIME[name]}")
     if name not in SCHEDULERS:
         raise UserError(f"there is no scheduler {name!r}{close(name, SCHEDULERS)}; there are {', '.join(SCHEDULERS)}")
     return SCHEDULERS[name].with_options(options)

@@ -1,9 +1,11 @@
 """The table of operators' durations from slices of the harvest of operators.
 
-``python tests/gpu/harvest/operator_table.py DIR [-o FILE]``: each harvested call runs here, on the CPU, under the model
-recorder. The kernels that it models are paired with the launches of the GPU in order: as many as have the same kind and
-the same number of tiles. Pairs are entries; of a call with another number of kernels only those with as many tiles, and
-none where the recorder models kernels that were not launched.
+``python tests/gpu/harvest/operator_table.py DIR [-o FILE] [--only NAME ...]``: each harvested call runs here, on the
+CPU, under the model recorder. The kernels that it models are paired with the launches of the GPU in order: as many as
+have the same kind and the same number of tiles. Pairs are entries; of a call with another number of kernels only those
+with as many tiles, and none where the recorder models kernels that were not launched. With ``--only`` the entries of
+these operators join those of the table that is there. Slices of the harvest of attention give entries of its kernels,
+in the place of those that the table has.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).parents[3]))  # helpers of the tests
 
 from tests.support.in_order import matched_in_order
 from tileprof import devices
-from tileprof.harvest import operators
+from tileprof.harvest import attention, operators
 from tileprof.harvest.operators import registry
 from tileprof.harvest.products.product_cases import Dtype
 from tileprof.harvest.slices import slices
 from tileprof.record import Options
 from tileprof.record.model import duration, operator_times
 from tileprof.record.model.session import Session
-from tileprof.record.model.tables import write
+from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.places import FOLDER
 from tileprof.record.model.tiles import load_all
 
@@ -45,9 +48,9 @@ class Collector(Session):
         self.kernels += [one.kernel for one in kernel_plans]
 
 
-def harvested(folder):
+def harvested(folder, family):
     """Yield each case that ran: the case, and its launches ``(name, tiles, ns)``."""
-    for _, _, path in slices(folder, "operators"):
+    for _, _, path in slices(folder, family):
         with np.load(path) as file:
             columns = {name: file[name] for name in file.files}
         launches = [[] for _ in columns["cases"]]
@@ -75,24 +78,41 @@ def paired(kernels, launches):
     return [(kernels[i], launches[j]) for i, j in matched_in_order(worth)]
 
 
-def entries(folder, log):
-    """Return rows ``(kernel, *features, ns)`` of all cases."""
-    load_all()
+def operator_calls(folder, only, session):
+    """Yield name, maker of the call, and launches of each harvested operator, or of those that are named."""
     registry.DEVICE = "cpu"
+    for (number, dtype, *sizes), launches in sorted(harvested(folder, "operators")):
+        name, build, *_ = operators.OPERATORS[number]
+        if not only or name in only:
+            yield name, partial(build, torch, TYPES[Dtype(dtype)], *sizes), launches
+
+
+def attention_calls(folder, _only, session):
+    """Yield the same of harvested attention; tensors are fake."""
+    family = attention.Attention()
+    with session.fake_mode:
+        family.use(torch, torch.empty(attention.POOL, dtype=torch.float16))
+    for case, launches in harvested(folder, "attention"):
+        yield "attention", lambda case=case: family.calls(case)[0], launches
+
+
+def entries(folder, log, calls, only=()):
+    """Return rows ``(kernel, *features, ns)`` of all cases, or of those of some operators."""
+    load_all()
     device = devices.get("H200")
     rows, failed, unpaired = [], Counter(), Counter()
     with tempfile.TemporaryDirectory() as temporary:
-        options = Options(program=("table",), output=Path(temporary) / "table.tileprof")
+        output = Path(temporary) / "table.tileprof"
+        options = Options(program=("table",), output=output, fake=calls is attention_calls)
         session = Collector(options, device, ["table"])
         session.kernels = []
         session.start()
-        for case_number, (case, launches) in enumerate(sorted(harvested(folder))):
-            number, dtype, *sizes = case
-            name, build, *_ = operators.OPERATORS[number]
+        session.active = False
+        for case_number, (name, make, launches) in enumerate(calls(folder, only, session)):
             session.active = False
             torch.manual_seed(0)
             try:
-                call = build(torch, TYPES[Dtype(dtype)], *sizes)
+                call = make()
                 session.active, session.kernels = True, []
                 call()
             except Exception as error:  # noqa: BLE001 - whatever the CPU lacks: the case is left out
@@ -106,6 +126,8 @@ def entries(folder, log):
             alike = len(session.kernels) == len(launches)
             for kernel, (_, tiles, ns) in pairs if len(session.kernels) <= len(launches) else ():
                 if not alike and tiles != kernel.footprint.tiles:
+                    continue
+                if calls is attention_calls and "attention" not in kernel.name:
                     continue
                 tile_bytes, distinct = duration.traffic(kernel)
                 of = operator_times.features(kernel, float(tile_bytes.sum()), distinct)
@@ -143,19 +165,31 @@ def build(rows, about, path):
     return len(keys)
 
 
-def main():
+def known(path):
+    """Return the rows of a table that is there."""
+    table = read(path)
+    names, times = table.columns["name"].tolist(), np.exp(table.columns["time"] / operator_times.TIME_SCALE)
+    return [(names[kernel], *more, ns) for (kernel, *more), ns in zip(table.keys.tolist(), times.tolist(), strict=True)]
 
+
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "h200" / "operators-torch-2.11.npz")
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="operators whose entries are added")
     options = parser.parse_args()
 
     def log(text):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
-    about = json.loads((options.folder / "operators.json").read_text())
-    rows = entries(options.folder, log)
+    family = "attention" if (options.folder / "attention.json").exists() else "operators"
+    about = json.loads((options.folder / f"{family}.json").read_text())
+    rows = entries(options.folder, log, attention_calls if family == "attention" else operator_calls, options.only)
+    if family == "attention":
+        rows += [row for row in known(options.output) if "attention" not in row[0]]
+    elif options.only:
+        rows += known(options.output)
     count = build(rows, about, options.output)
     print(f"{len(rows):,} launches, {count:,} entries; {options.output.stat().st_size:,} bytes")
 

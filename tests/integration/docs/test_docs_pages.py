@@ -169,7 +169,7 @@ GROUNDS = {"record", "runtime", "policy", "cli", "trace", "devices"}
 def test_short_names_of_files_in_contributing_are_near_the_path_before_them():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     for row in re.findall(r"^\|.*`(?:tileprof|analysis|viz)/.*\|$", text, re.MULTILINE):
-        names = re.findall(r"`([\w/.]+\.(?:py|js|cu|cpp|toml)|(?:tileprof|analysis|viz)/[\w/]+)`", row)
+        names = re.findall(r"`([\w/.]+\.(?:py|js|cuh?|cpp|h|toml)|(?:tileprof|analysis|viz)/[\w/]+)`", row)
         first = Path(names[0])
         ground = ROOT.joinpath(*first.parts[: 1 + (first.parts[0] == "tileprof" and first.parts[1] in GROUNDS)])
         near = {path.name for path in ground.rglob("*")}

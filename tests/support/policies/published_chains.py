@@ -98,7 +98,7 @@ def chains() -> Iterator[Chain]:
 
 
 @dataclass(frozen=True)
-class Found:
+class PairOutcome:
     """One pair of stages: the times, in microseconds, of the synthesised policy and of cuSync's kinds (None if a kind
     does not fit).
     """
@@ -122,7 +122,7 @@ class Found:
 DEVICES = {"v100": "V100", "a100": "A100-40GB"}
 
 
-def measure(chain: Chain, folder: Path) -> list[Found]:
+def measure(chain: Chain, folder: Path) -> list[PairOutcome]:
     """Return every pair of neighbours of a chain."""
     path = folder / f"{chain.model}-{chain.arch}-{chain.block}-{chain.size}.tileprof"
     graph = record(chain.run, path, fake=True, tile=chain.tiles(), device=DEVICES[chain.arch])
@@ -130,7 +130,7 @@ def measure(chain: Chain, folder: Path) -> list[Found]:
     return [_pair(chain, graph, pair, n) for n, pair in enumerate(pairwise(stages))]
 
 
-def _pair(chain: Chain, whole: TileGraph, pair: tuple[int, int], number: int) -> Found:
+def _pair(chain: Chain, whole: TileGraph, pair: tuple[int, int], number: int) -> PairOutcome:
     graph = fuse(whole, pair)
     predict = Predictor(graph)
     policy = synthesise(graph, pair, predictor=predict)
@@ -147,7 +147,7 @@ def _pair(chain: Chain, whole: TileGraph, pair: tuple[int, int], number: int) ->
         missing[kind] = len(verify(shipped_waits, graph, pair).missing)
     edge = policy.edges[0]
     names = f"{chain.rows[number].op} -> {chain.rows[number + 1].op}"
-    return Found(
+    return PairOutcome(
         chain, names, edge.kind, sum(s.count for s in policy.semaphores), policy.prediction["stream_us"],
         policy.prediction["policy_us"], shipped_us, missing, edge.reason,
     )  # fmt: skip

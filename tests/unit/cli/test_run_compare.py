@@ -62,7 +62,7 @@ def test_the_expected_recording_of_a_chain_is_valid_and_holds_what_its_tiles_tou
     assert int(pair["edges"].sum()) == len(expected[0])
 
 
-FOUND = {
+COMPARISON = {
     "device": "NVIDIA H200",
     "driver": "1",
     "cuda": "13.0",
@@ -105,25 +105,25 @@ FOUND = {
 
 
 def test_the_table_shows_gain_prediction_and_residual_and_marks_what_is_wrong(capsys) -> None:
-    comparing.report(FOUND, as_json=False)
+    comparing.report(COMPARISON, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("NVIDIA H200, driver 1")
     (wrong,) = [line for line in lines if "unsynchronised" in line]
     assert "20.0%" in wrong
     assert "wrong on purpose" in wrong
-    comparing.report(FOUND, as_json=True)
-    assert json.loads(capsys.readouterr().out) == FOUND
+    comparing.report(COMPARISON, as_json=True)
+    assert json.loads(capsys.readouterr().out) == COMPARISON
 
 
 def test_rows_become_csv_and_nothing_is_overwritten(tmp_path) -> None:
     path = tmp_path / "rows.csv"
-    comparing.write_csv(FOUND, path, force=False)
+    comparing.write_csv(COMPARISON, path, force=False)
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["row"] for row in rows] == ["graph", "unsynchronised"]
     with pytest.raises(UserError, match="exists"):
-        comparing.write_csv(FOUND, path, force=False)
-    comparing.write_csv(FOUND, path, force=True)
+        comparing.write_csv(COMPARISON, path, force=False)
+    comparing.write_csv(COMPARISON, path, force=True)
 
 
 def run(*words: object) -> int:

@@ -142,11 +142,11 @@ def _keeping(step: Any) -> Any:
     class Keeping(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
         def __init__(self) -> None:
             super().__init__()
-            self.kept: list[Any] = []
+            self.results: list[Any] = []
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = function(*args, **(kwargs or {}))
-            self.kept.append(result)
+            self.results.append(result)
             return result
 
     def keeping_step() -> Any:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     Case = tuple[int, ...]
 
-KNOWN: Final = 3000
+MOST_REPEATED: Final = 3000
 _SEED: Final = 20261128
 _POOL: Final = 1 << 29
 _CALLS: Final = 32
@@ -88,7 +88,7 @@ def table_cases() -> NDArray[np.int64]:
     table = tables.table(convolution_table.FAMILY, get("H200"))
     if table is None:
         return np.empty((0, len(_FIRST) + 3), np.int64)
-    return table.keys[np.random.default_rng(_SEED).permutation(len(table))[:KNOWN]]
+    return table.keys[np.random.default_rng(_SEED).permutation(len(table))[:MOST_REPEATED]]
 
 
 def drawn_cases(seed: int, worker: int, kind: str | None = None) -> Iterator[Case]:
@@ -106,9 +106,9 @@ class _LaunchColumns:
         self.kernel: list[int] = []
         self.grid: list[tuple[int, int, int]] = []
 
-    def add(self, cases: list[Case], found: list[list[Launch] | None]) -> None:
+    def add(self, cases: list[Case], captured: list[list[Launch] | None]) -> None:
         self.cases += cases
-        for launches in found:
+        for launches in captured:
             self.count.append(-1 if launches is None else len(launches))
             for one in launches or ():
                 shape = (*one.block, *one.cluster, one.resources[0], one.resources[2])

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 GROUPS: Final = tuple(group + more for more in (0, learned.ENGINES) for group in (learned.PLAIN, learned.WINDOWS))
-WANTED: Final = (8000, 22000)
+CALLS_PER_KIND: Final = (8000, 22000)
 """Examples of products and of other calls."""
 _SEED: Final = 20261125
 _SEE_OWN: Final = 0.5
@@ -64,7 +64,7 @@ def held_out(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
 def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:
     """Return the entries to learn from and to judge by."""
     plain = learned.is_plain(table.keys)
-    kinds_of_calls = (plain, WANTED[0]), (~plain, WANTED[1])
+    kinds_of_calls = (plain, CALLS_PER_KIND[0]), (~plain, CALLS_PER_KIND[1])
     some = [random.permutation(np.flatnonzero(inside))[:count] for inside, count in kinds_of_calls]
     return random.permutation(np.concatenate(some))
 

@@ -30,7 +30,8 @@ def draft(call: RecordedCall) -> Draft:
     """Return the operator of a launch; raises `UnknownStageError` where there is none, or where its grid is another."""
     kind = _BY_OPERATOR.get(call.op) or _BY_OPERATOR.get(call.op.rstrip("_"))
     if kind is None:
-        raise UnknownStageError(f"no stage operator computes {call.op}")
+        how = "; stages of attention are for chains built in Python, see docs/ccks.md" if "attention" in call.op else ""
+        raise UnknownStageError(f"no stage operator computes {call.op}{how}")
     stage = kind(call)
     if stage.grid != call.grid:
         option = {"gemm": "gemm", "conv2d": "conv"}.get(stage.name)

@@ -50,6 +50,12 @@ class Slot:
         """The element of the buffer behind its last."""
         return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
 
+    def computable(self) -> Slot:
+        """Return the slot; raises `UnknownStageError` where stages do not compute in its type."""
+        if self.dtype not in ITEM_BYTES:
+            raise UnknownStageError(f"{self.argument} is {self.dtype}; stages compute in {', '.join(ITEM_BYTES)}")
+        return self
+
     def like(self, shape: Sequence[int], strides: Sequence[int]) -> Slot:
         """Return the same elements in another form."""
         return replace(self, shape=tuple(shape), strides=tuple(strides))
@@ -148,7 +154,7 @@ class RecordedCall:
         for name in names:
             for slot in self.slots:
                 if slot is not None and slot.argument == name:
-                    return slot
+                    return slot.computable()
         return None
 
     def need(self, *names: str) -> Slot:
@@ -166,7 +172,7 @@ class RecordedCall:
         slot: Slot | None = self.slots[numbers[0]] if numbers else None
         if slot is None:
             raise UnknownStageError(f"{self.kernel} writes workspace")
-        return slot
+        return slot.computable()
 
     def only(self, **expected: Any) -> None:
         """Raise `UnknownStageError` unless each of these arguments has the value expected or is not there."""
@@ -234,10 +240,8 @@ def place(element: int, slot: Slot) -> Shape:
 
 
 def _slot(number: int, description: dict[str, Any], buffer: int, offset: int) -> Slot:
-    dtype = str(description["dtype"])
-    if dtype not in ITEM_BYTES:
-        raise UnknownStageError(f"{description['argument']} is {dtype}; stages compute in {', '.join(ITEM_BYTES)}")
-    if offset % ITEM_BYTES[dtype]:
+    dtype, shape, strides = str(description["dtype"]), tuple(description["shape"]), tuple(description["strides"])
+    item_bytes = ITEM_BYTES.get(dtype, 1)  # a slot of another type says so when an operator asks for it
+    if offset % item_bytes:
         raise UnknownStageError(f"{description['argument']} does not begin at a whole element of its buffer")
-    shape, strides = tuple(description["shape"]), tuple(description["strides"])
-    return Slot(number, str(description["argument"]), shape, strides, dtype, buffer, offset // ITEM_BYTES[dtype])
+    return Slot(number, str(description["argument"]), shape, strides, dtype, buffer, offset // item_bytes)

@@ -289,6 +289,8 @@ class Session:
         arguments = operator.values(args, kwargs)
         buffers = self.buffers
         buffers.bury()
+        if host_data.puts_a_number(operator.name, arguments) and buffers.is_number(arguments[2]):
+            self._copy_in(arguments[2], path)
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
         lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is not memory of the GPU
@@ -298,6 +300,8 @@ class Session:
         key.append("->")
         strided = flatten(result, tensors, key) and strided
         places = buffers.places(tensors, len(tensors) if lifted else inputs)
+        if lifted and places[-1] is not None:
+            places[-1].made_of_a_number = True
         self._move(path)
         if operator.name in overload_facts.HOST_READS:
             if overload_facts.reads_a_step() or on_host(places):
@@ -420,6 +424,8 @@ class Session:
         """Record the copy of a tensor from the host."""
         self.operator_count += 1
         places = self.buffers.places([tensor], 0)
+        if places[0] is not None:
+            places[0].made_of_a_number = False
         self._move(path)
         self.buffers.wrote([tensor])
         if self.window.covers(path):

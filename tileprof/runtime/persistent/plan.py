@@ -222,10 +222,10 @@ class StagePlan:
     def key_blocks(self, row: int) -> int:
         """Return blocks of `K_BLOCK` keys that a tile in row ``row`` of attention reads."""
         assert isinstance(self.operator, Attention)
-        seen = self.operator.key_rows
+        visible_rows = self.operator.key_rows
         if self.operator.causal:
-            seen = min(seen, (row + 1) * self.operator.rows)
-        return -(-seen // K_BLOCK)
+            visible_rows = min(visible_rows, (row + 1) * self.operator.rows)
+        return -(-visible_rows // K_BLOCK)
 
     @property
     def pair(self) -> bool:

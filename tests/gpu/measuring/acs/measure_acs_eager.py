@@ -129,7 +129,7 @@ class Running:
         self.words, self.mode, self.folder = words, mode, folder
         self.chosen = settings(words, mode, folder, first)
         self.variables = {**os.environ, **(acs.environment(library, self.chosen) if self.chosen else {})}
-        self.said, self.profiles = "", False
+        self.printed, self.profiles = "", False
         self.process: subprocess.Popen[str] | None = None
         if words == "islands":
             return
@@ -174,7 +174,7 @@ class Running:
                 )
             except subprocess.TimeoutExpired:
                 return ""
-            self.said = result.stdout.strip()
+            self.printed = result.stdout.strip()
             return result.stderr
         orders, answers = self.process.stdin, self.process.stdout
         try:
@@ -198,7 +198,7 @@ class Running:
         if self.process is not None:
             self.close()
             try:
-                self.said, _ = self.process.communicate(timeout=max(0.1, limit - time.monotonic()))
+                self.printed, _ = self.process.communicate(timeout=max(0.1, limit - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.communicate()
@@ -206,7 +206,7 @@ class Running:
                 print(f"{self.words} {self.mode}: {self.errors.read_text()[-600:]}", flush=True)
         counts = acs.results(self.chosen.folder) if self.chosen else []
         return {
-            "said": self.said.strip()[:64],
+            "said": self.printed.strip()[:64],
             "counts": {k: v for k, v in counts[0].items() if k != "unknown_at"} if counts else {},
         }
 

@@ -150,11 +150,11 @@ def recorded(words: tuple[str, ...], place: Path, library: Path) -> None:
 
 @dataclass(frozen=True)
 class Pools:
-    """Workers that make tables, and workers that run programs which have one. ``told`` gets a row after each stage."""
+    """Workers that make tables, and workers that run programs with one; ``report`` gets a row after each stage."""
 
     recordings: Executor
     runs: Executor
-    told: Callable[[dict[str, Any]], None] = lambda row: None
+    report: Callable[[dict[str, Any]], None] = lambda row: None
 
 
 class _Program:
@@ -203,7 +203,7 @@ class _Program:
             if ended and self._ended("plain"):
                 self.row["same"] = all(self.row[stage] == self.row["plain"] for stage in ended)
             write_whole(self._place / "row.json", json.dumps(self.row))
-            self._pools.told(dict(self.row))
+            self._pools.report(dict(self.row))
 
     def _under(
         self, mode: acs.Mode, steps: int, table: Path, label: str, **more: Any
@@ -239,8 +239,8 @@ class _Program:
         began, stage = time.time(), stage_of(way)
         mode: acs.Mode = "graph" if way == "graph" else "streams"
         code, output, counts = self._under(mode, self._limits.steps, self._table, stage, delay_us=DELAY_US, **WAYS[way])
-        kept = {key: counts.get(key, 0) for key in ("launches", "spread", "unknown", "graph_kernels")}
-        numbers = kept if way == "streams" else {f"{stage}-counts": kept}
+        counters = {key: counts.get(key, 0) for key in ("launches", "spread", "unknown", "graph_kernels")}
+        numbers = counters if way == "streams" else {f"{stage}-counts": counters}
         self._keep(**{stage: [code, output], f"{stage}_s": time.time() - began}, **numbers)
 
     def _run_check(self) -> None:

@@ -46,13 +46,13 @@ def seconds(work: Callable[[], Any], *, on_gpu: bool) -> list[float]:
             work()
             end.record()
             end.synchronize()
-            taken = begin.elapsed_time(end) / 1e3
+            elapsed_s = begin.elapsed_time(end) / 1e3
         else:
             start = time.perf_counter()
             work()
-            taken = time.perf_counter() - start
+            elapsed_s = time.perf_counter() - start
         if i >= WARM:
-            times.append(taken)
+            times.append(elapsed_s)
     return times
 
 

@@ -183,15 +183,15 @@ def _is_installed(name: str) -> bool:
 # ---- a worker
 
 
-class Kept(logging.Handler):
+class LogMessages(logging.Handler):
     """Collects the messages of the backend."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
         print(record.getMessage(), flush=True)
 
 
@@ -220,7 +220,7 @@ class Worked:
         self.saved = [t.clone() for t in self.case.changed]
         self.variants = [v for v in VARIANTS if v != "autotuned" or (options.autotune and name in AUTOTUNED)]
         self.models: dict[str, Any] = {}
-        self.kept = Kept()
+        self.log = LogMessages()
 
     def run(self) -> None:
         from tileprof.runtime.compile.racing.report import reports
@@ -229,7 +229,7 @@ class Worked:
         torch, case = self.torch, self.case
         logger = logging.getLogger("tileprof.runtime.compile")
         logger.setLevel(logging.INFO)
-        logger.addHandler(self.kept)
+        logger.addHandler(self.log)
         self._race_in_turn()
         self.row["compile_seconds"], self.row["error"], self.row["peak_mb"] = {}, {}, {}
         with torch.no_grad():
@@ -261,7 +261,7 @@ class Worked:
             del exact, out
             self.wait()
             self.row["us"] = self.timed() if self.device == "cuda" else {}
-        self.row["log"] = self.kept.said
+        self.row["log"] = self.log.messages
 
     def compiled(self, variant: str) -> Any:
         torch, model = self.torch, self.case.model

@@ -160,9 +160,9 @@ def join(out, folder, timed):
         if kind == "launches":
             for name, launches in frames.items():
                 launches["duration_ns"] = durations(launches, timed / f"{name}.times.json")
-                known = before.get(name)
-                if launches.duration_ns.isna().all() and known is not None and alike(launches, known):
-                    launches["duration_ns"] = known.duration_ns.to_numpy()
+                earlier = before.get(name)
+                if launches.duration_ns.isna().all() and earlier is not None and alike(launches, earlier):
+                    launches["duration_ns"] = earlier.duration_ns.to_numpy()
         frames = {name: rows.drop(columns="program") for name, rows in before.items()} | frames
         table = pd.concat(frames, names=["program"]).reset_index(level=0).reset_index(drop=True)
         table.to_parquet(path, compression="zstd", index=False)

@@ -67,7 +67,7 @@ def stacked(tokens: int, width: int, inner: int, layers: int) -> Chain:
     return Chain(tuple(f"s{n}" for n in range(len(operators))), tuple(operators))
 
 
-def resnet18_layer(number: int, images: int) -> Chain:
+def resnet18_layer(number: int, images: int, tile: tuple[int, int] = (64, 64)) -> Chain:
     """Return the convolutions of one of ResNet-18's four layers, two residual blocks with batch norms folded into them.
 
     Stages add a residual behind ReLU, and ResNet in front of it.
@@ -81,7 +81,7 @@ def resnet18_layer(number: int, images: int) -> Chain:
         x: View, out: View, taps: int, stride: int = 1, residual: View | None = None, epilogue: str = "none"
     ) -> Conv2d:
         weight, bias = view(f"w_{out.tensor}", channels, taps, taps, x.shape[3]), view(f"b_{out.tensor}", channels)
-        return Conv2d(x, weight, out, bias, residual, stride=stride, padding=taps // 2, epilogue=epilogue)
+        return Conv2d(x, weight, out, bias, residual, tile=tile, stride=stride, padding=taps // 2, epilogue=epilogue)
 
     x = view("x", images, 2 * size, 2 * size, channels // 2) if halves else view("x", images, size, size, channels)
     operators, residual = [], x
@@ -108,7 +108,7 @@ RIGHT = {
     "pairs": gelu_mlp(700, (256, 96), (256, 128), 512, 384),
     "four MLPs": stacked(128, 512, 1024, 4),
     "convolutions, rows": convolution_pair(3, 14, 64, (98, 32)),
-    "a layer of ResNet-18": in_tiles(resnet18_layer(2, 1)),
+    "a layer of ResNet-18": resnet18_layer(2, 1, (28, 32)),
 }
 
 

@@ -56,7 +56,7 @@ def test_a_copilot_that_has_ended_ends_the_kernel_and_a_new_one_goes_on() -> Non
 def test_a_program_that_ends_while_kernels_run_ends() -> None:
     folders = (str(Path(__file__).parents[2] / "measuring" / "schedulers"), os.environ.get("PYTHONPATH", ""))
     result = subprocess.run(
-        [sys.executable, "-c", LEAVES],
+        [sys.executable, "-P", "-c", LEAVES],
         capture_output=True,
         text=True,
         timeout=60,

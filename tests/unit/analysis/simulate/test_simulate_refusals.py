@@ -68,6 +68,7 @@ def test_a_foreign_device_has_its_own_occupancy():
         ("dataflow-bloom:hashes=0", "at least 1"),
         ("persistent-dynamic:scheduler_sms=0.5", "whole number"),
         ("strem", "did you mean stream?"),
+        ("ccks-ready", "the simulator has it as ccks:speculate=0"),
         ("pdl:prolog=1", "did you mean prologue?"),
         ("pdl:prologue=2", "at most 1"),
         ("cusync:window=2,window=3", "window is given twice, as 2 and 3"),

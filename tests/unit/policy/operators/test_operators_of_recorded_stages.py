@@ -118,6 +118,9 @@ UNKNOWN = {
     "native_dropout uses random numbers of PyTorch's generator, which stages cannot reproduce": lambda x: (
         torch.dropout(x @ x, 0.5, True) @ x
     ),
+    "; stages of attention are for chains built in Python": lambda x: (
+        torch.nn.functional.scaled_dot_product_attention(*[(x @ x)[None, None]] * 3)[0, 0] @ x
+    ),
     "softmax over dimension 0": lambda x: torch.softmax(x @ x, 0) @ x,
 }
 

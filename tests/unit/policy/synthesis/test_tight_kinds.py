@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.policies.published_chains import chains, measure
 
-WANTED = {
+EXPECTED = {
     ("gpt3-175b-tp8", "v100", "mlp", 64),
     ("gpt3-175b-tp8", "v100", "mlp", 1024),
     ("gpt3-175b-tp8", "a100", "mlp", 1792),
@@ -21,7 +21,7 @@ WANTED = {
 """All 152 pairs: tests/benchmarks/policies/bench_policy_kinds.py."""
 
 
-@pytest.mark.parametrize("key", sorted(WANTED))
+@pytest.mark.parametrize("key", sorted(EXPECTED))
 def test_no_kind_of_cusync_that_waits_for_everything_is_faster(key, tmp_path) -> None:
     (chain,) = (c for c in chains() if (c.model, c.arch, c.block, c.size) == key)
     for result in measure(chain, tmp_path):

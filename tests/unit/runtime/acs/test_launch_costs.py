@@ -13,7 +13,7 @@ from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.runtime.acs import costs
 
-FOUND = {"name": "NVIDIA H200", "host_issue_ns": 3000.0, "host_issue_shared_ns": 1000.0, "graph_issue_ns": 100.0}
+MEASURED = {"name": "NVIDIA H200", "host_issue_ns": 3000.0, "host_issue_shared_ns": 1000.0, "graph_issue_ns": 100.0}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -34,7 +34,7 @@ def test_costs_are_measured_through_the_driver(
 
 def test_a_device_file_keeps_what_was_not_measured(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
-    path.write_text(json.dumps(costs.device_file(FOUND)))
+    path.write_text(json.dumps(costs.device_file(MEASURED)))
     device, h200 = devices.get(path), devices.get("H200")
     assert (device.host_issue_ns, device.graph_issue_ns) == (3000, 100)
     assert device.launch_gap_ns == h200.launch_gap_ns

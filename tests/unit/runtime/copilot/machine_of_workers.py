@@ -26,7 +26,7 @@ class Worker:
     ring: np.ndarray
     """The worker's copy of its commands."""
     claims_at: int
-    taken: int = 0
+    taken_commands: int = 0
     fetched: deque[int] = field(default_factory=deque)
     link: deque[tuple[int, int]] = field(default_factory=deque)
     """Words on their way to the CPU: their destination and value."""
@@ -108,16 +108,16 @@ class Machine:
         return True, None
 
     def _waiting_command(self, worker: Worker) -> int | None:
-        word = int(worker.ring[worker.taken % COMMANDS].astype(np.uint64))
-        return word if word >> 32 == worker.taken + 1 else None
+        word = int(worker.ring[worker.taken_commands % COMMANDS].astype(np.uint64))
+        return word if word >> 32 == worker.taken_commands + 1 else None
 
     def fetch(self, worker: Worker, _number: int, lead: int, _runs: list[int]) -> tuple[bool, str | None]:
         """The worker takes its next command and claims it."""
         word = self._waiting_command(worker)
         if word is None or worker.ended or len(worker.fetched) >= lead:
             return False, None
-        worker.link.append((worker.claims_at + worker.taken % COMMANDS, word))
-        worker.taken += 1
+        worker.link.append((worker.claims_at + worker.taken_commands % COMMANDS, word))
+        worker.taken_commands += 1
         if word & NO_MORE == NO_MORE:
             worker.ended = True
         else:

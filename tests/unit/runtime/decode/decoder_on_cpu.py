@@ -24,7 +24,7 @@ def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None
     texts = KERNEL.texts()
     texts["config.h"] = shape.header(blocks)
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
-    texts["decoder_ptx.cuh"] = (EMULATED / "decoder_decoder_ptx.cuh").read_text(encoding="utf-8")
+    texts["decoder_ptx.cuh"] = (EMULATED / "decoder_ptx.cuh").read_text(encoding="utf-8")
     return link_kernel(folder, texts, patch, "decoder_entry.cpp")
 
 

@@ -70,6 +70,8 @@ class Buffer:
     """Storages that stand for this memory: more than one for `from_numpy` of one array, twice."""
     on_host: bool = False
     """True for Python's data that, as far as is known, would not be on the GPU yet."""
+    made_of_a_number: bool = False
+    """PyTorch made it of a number of Python's, and nothing has copied it to the GPU."""
 
 
 @dataclass(slots=True, eq=False)
@@ -128,7 +130,7 @@ class Buffers:
         """Memory from outside that launches wrote to and that no tensor shows now; its owner may show it again."""
         self._read_and_left = False
         """True if memory from outside that launches only read was given up with its last tensor."""
-        self._kept: dict[str, Buffer] = {}
+        self._workspaces: dict[str, Buffer] = {}
         """Workspaces of libraries."""
         self._moves: list[Move] = []
         self._merges = 0
@@ -140,7 +142,7 @@ class Buffers:
         self.writer = writer
         for live in self._live.values():
             live.buffer.id, live.buffer.made_at = ABSENT, 0
-        for buffer in self._kept.values():
+        for buffer in self._workspaces.values():
             buffer.id, buffer.made_at = ABSENT, 0
         unseen = {id(b): b for move in self._moves for b in (move.old, move.new) if not b.holders}
         for old in (*self._remaining, *unseen.values()):
@@ -203,6 +205,11 @@ class Buffers:
         storage = tensor.untyped_storage()
         entry = self._live.get(storage._cdata)  # noqa: SLF001
         return entry is not None and entry.bytes == storage.nbytes()
+
+    def is_number(self, tensor: torch.Tensor) -> bool:
+        """Return whether PyTorch made the tensor of a number of Python's, which is still on the host."""
+        buffer = self.of(tensor, is_result=False)
+        return buffer is not None and buffer.made_of_a_number
 
     def of(self, tensor: torch.Tensor, *, is_result: bool) -> Buffer | None:
         """Return the buffer ``tensor`` lies in, None for memory of no size; ``is_result``: an operator just returned
@@ -433,10 +440,12 @@ class Buffers:
     def scratch(self, size: int, library: str = "") -> Buffer:
         """Return workspace that lives until `release`, or the library's own if that is large enough."""
         if library and size <= LIBRARY_BYTES:
-            if library not in self._kept:
+            if library not in self._workspaces:
                 size = PINNED_BYTES if library == PINNED else LIBRARY_BYTES
-                self._kept[library] = self._workspace(size, library if library == PINNED else f"workspace of {library}")
-            return self._kept[library]
+                self._workspaces[library] = self._workspace(
+                    size, library if library == PINNED else f"workspace of {library}"
+                )
+            return self._workspaces[library]
         return self._workspace(size)
 
     def _workspace(self, size: int, name: str = "") -> Buffer:
@@ -445,7 +454,7 @@ class Buffers:
 
     def release(self, scratch: Buffer) -> None:
         """Free a workspace; a library's own stays."""
-        if scratch not in self._kept.values():
+        if scratch not in self._workspaces.values():
             self._free(scratch)
 
 

@@ -28,6 +28,8 @@ _CUDNN_WIDEST: Final = 128
 _FLASH_WIDEST: Final = 256
 _FLASH_WIDTHS: Final = 8
 """FlashAttention's heads have multiples of this width."""
+_MASK_ROWS: Final = 8
+"""The memory-efficient kernel's rows of masks begin at multiples of this."""
 _PREFER_CUDNN: Final = (9, 10)
 """Generations of GPUs on which PyTorch asks cuDNN first."""
 _CPU_MATH: Final = 0
@@ -176,10 +178,18 @@ def _fused_attention(
         return operators._scaled_dot_product_cudnn_attention(  # noqa: SLF001 - as above
             query, key, value, numbers, learns, dropout, causal, False, scale=scale
         )[0]
-    bias = None if numbers is None else numbers.expand(*query.shape[:3], key.shape[2])
+    bias = None if numbers is None else _aligned(numbers).expand(*query.shape[:3], key.shape[2])
     return operators._scaled_dot_product_efficient_attention(  # noqa: SLF001 - as above
         query, key, value, bias, learns, dropout, causal, scale=scale
     )[0]
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """Return numbers whose rows begin at multiples of eight: a padded copy, unless they do (``preprocess_mask``)."""
+    if mask.stride(-1) == 1 and not any(stride % _MASK_ROWS for stride in mask.stride()[:-1]):
+        return mask
+    keys = mask.shape[-1]
+    return torch.nn.functional.pad(mask, (0, _MASK_ROWS - keys % _MASK_ROWS))[..., :keys]
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

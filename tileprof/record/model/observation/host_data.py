@@ -19,11 +19,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from tileprof.record.model.observation.dispatch import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tileprof.record.model.session import Session
 
 _FUNCTIONS = ("tensor", "as_tensor")
+_PUTS = ("aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
 _LIBRARIES = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
 
 
@@ -62,6 +63,17 @@ def _wrapped(original: Callable[..., torch.Tensor], session: Session) -> Callabl
         return tensor
 
     return make
+
+
+def puts_a_number(op: str, arguments: Sequence[Any]) -> bool:
+    """Return whether the call is ``x[indices] = number`` or the like: PyTorch makes a tensor on the host of a number,
+    which the operator copies to the GPU. For a mask it fills instead.
+    """
+    if op not in _PUTS:
+        return False
+    _, indices, value, *_ = arguments
+    masks = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and not masks
 
 
 def _called_by_a_library() -> bool:

@@ -47,6 +47,31 @@ def test_a_program_may_forbid_kernels():
     assert actual is Backend.EFFICIENT
 
 
+@pytest.mark.parametrize(
+    ("strides", "expected"),
+    [((49 * 6, 49, 1), (336, 56, 1)), ((56 * 6, 56, 1), (336, 56, 1)), ((400, 64, 1), (400, 64, 1))],
+)
+def test_the_memory_efficient_kernel_takes_masks_whose_rows_begin_at_multiples_of_eight(strides, expected):
+    mask = torch.randn(2000).as_strided((4, 6, 49), strides)
+    query, key, value = tensors(keys=49)
+    seen = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+            if "efficient_attention" in str(func):
+                seen.append(args[3])
+            return func(*args, **(kwargs or {}))
+
+    with as_on_gpu(HOPPER), Watch():
+        functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=0.5)
+
+    (bias,) = seen
+    assert bias.shape == (2, 4, 6, 49)
+    assert bias.stride() == (0, *expected)
+    assert (bias.data_ptr() == mask.data_ptr()) == (strides == expected)
+    assert torch.equal(bias[1], mask)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("kind", ["plain", "causal", "mask", "learnt mask"])
 def test_kernels_that_a_cpu_lacks_have_the_values_of_the_written_out_form(dtype, kind):

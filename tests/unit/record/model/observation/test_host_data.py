@@ -41,6 +41,32 @@ def test_a_number_is_copied_to_the_host_unless_it_is_there_already(trace_of):
     assert [one for one in launches(trace) if one[0] == OUT[0]] == [OUT, OUT]
 
 
+PUT = "aten::index_put_"
+
+
+@pytest.mark.parametrize(
+    ("value", "copied"), [(1.0, True), (lambda: torch.ones(()), False), (lambda: torch.ones(1), False)]
+)
+def test_a_number_that_is_put_at_indices_is_copied_from_the_host(trace_of, value, copied):
+    def program():
+        x, indices = torch.ones(5), torch.arange(3)
+        x[indices] = value() if callable(value) else value
+
+    trace = trace_of(program)
+    number = launches(trace).index(next(one for one in launches(trace) if one[0] == PUT))
+    assert (launches(trace)[number - 1] == IN) == copied
+    if copied:
+        assert trace.operands_of(number - 1)[0][0] in trace.operands_of(number)[0]
+
+
+def test_a_number_that_is_put_under_a_mask_is_not_copied(trace_of):
+    def program():
+        x = torch.ones(5)
+        x[x > 3] = 1.0
+
+    assert IN not in launches(trace_of(program))
+
+
 def test_constants_of_a_module_are_made_before_the_program_runs(trace_of):
     class Scale(torch.nn.Module):
         def __init__(self):
@@ -59,9 +85,9 @@ def test_step_counters_of_optimisers_stay_on_the_host(trace_of):
         weight.grad = torch.ones(4)
         torch.optim.AdamW([weight]).step()
 
-    found = launches(trace_of(program))
-    assert not {IN, OUT} & set(found)
-    operators = [op for op, _ in found]
+    recorded = launches(trace_of(program))
+    assert not {IN, OUT} & set(recorded)
+    operators = [op for op, _ in recorded]
     assert "aten::_foreach_addcdiv_.ScalarList" in operators
     assert "aten::_foreach_add_.Tensor" not in operators
 

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 MAX_SPLITS = 128
 FEW = 0.8
 """FlashAttention splits keys when the tiles fill less than this part of the SMs."""
+MASK_ELEMENTS = 8
+"""Elements of a mask that xFormers' kernels load at once."""
 SPLIT_QUERIES = 64
 """Rows of a tile of FlashAttention-2's kernel with slices."""
 
@@ -80,18 +82,29 @@ def attention(call: Call, device: Device) -> list[Kernel]:
         if call.arguments.get("dropout_p"):
             return _with_seed(_cudnn_kernels(problem, device, (out, statistics), []), extra)
         return _cudnn_kernels(problem, device, (out, statistics), extra)
-    blocks = blocks_of(problem, device)
-    slices, blocks = split(problem, blocks, device)
+    efficient = is_efficient(call.op, problem)
+    if efficient:
+        problem = replace(problem, mask=_loaded_mask(problem.mask))
+    blocks = blocks_of(problem, device, efficient=efficient)
+    slices, blocks = (1, blocks) if efficient else split(problem, blocks, device)
     extra = [o for o in others if o.numel]
     if slices == 1:
         main = _main_kernel(problem, blocks, 1, (out, statistics), (out, statistics), extra)
-        return [dispatched(main, EFFICIENT_ORDER) if is_efficient(call.op, problem) else main]
+        return [dispatched(main, EFFICIENT_ORDER) if efficient else main]
     totals, total_room = scratch_rows(0, problem.batch, slices * problem.heads, problem.queries, problem.value_width)
     weights, weight_room = scratch_rows(1, problem.batch, slices * problem.heads, problem.queries)
     return [
         _main_kernel(problem, blocks, slices, (totals, weights), (total_room, weight_room), extra),
         _combine_kernel(problem, slices, (totals, weights), (total_room, weight_room), (out, statistics)),
     ]
+
+
+def _loaded_mask(mask: Operand | None) -> Operand | None:
+    """Return a mask as xFormers' kernels load it: rows to the next multiple of eight elements, where they lie apart."""
+    if mask is None:
+        return None
+    keys = -(-mask.shape[3] // MASK_ELEMENTS) * MASK_ELEMENTS
+    return replace(mask, shape=(*mask.shape[:3], keys)) if keys <= mask.strides[2] else mask
 
 
 @models("aten::_fused_sdp_choice")

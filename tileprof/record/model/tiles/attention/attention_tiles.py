@@ -100,16 +100,22 @@ def attention_of(call: Call) -> Attention:
     return Attention(q, k, v, bool(call["is_causal"]), mask)
 
 
-def blocks_of(attention: Attention, device: Device, *, backward: bool = False) -> Blocks:
-    """Return tile sizes by head width and type, as dictated or as the libraries' own tables have them."""
+def blocks_of(attention: Attention, device: Device, *, backward: bool = False, efficient: bool = False) -> Blocks:
+    """Return tile sizes by head width and type, as dictated or as the libraries' own tables have them.
+
+    ``efficient``: those of xFormers' forward kernels in PyTorch (``mem_eff_attention/kernels/generate_kernels.py``,
+    GPUs from sm_80 on), which take every type.
+    """
     width = max(attention.width, attention.value_width)
     half = attention.q.dtype in HALF
-    if half and backward:
+    if efficient and not backward:
+        queries, keys = (64, 64) if width <= 64 else (64, 128) if width <= 128 else (32, 128)
+    elif half and backward:
         queries, keys = (128, 128) if width <= 64 else (64, 128) if width <= 128 else (64, 64)
     elif half:
         queries, keys = (128, 128) if width <= 64 else (128, 64) if width <= 128 else (64, 64)
     else:
-        queries, keys = (64, 64) if width <= 64 or backward else (32, 128)
+        queries, keys = 64, 64
     override = dictated("attention", (attention.queries, attention.keys))
     if override is not None:
         queries, keys = override.tile

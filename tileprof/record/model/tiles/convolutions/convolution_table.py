@@ -28,16 +28,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.record.model import tables
-from tileprof.record.model.tiles.convolutions import cudnn_engines, launch_grids, learned
+from tileprof.record.model.tiles.convolutions import cudnn_engines, launch_grids, learned, measured_times
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
 from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
-from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns, work_s
+from tileprof.record.model.tiles.convolutions.measured_times import TRAITS, scaled_ns, traits
 from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 from tileprof.record.model.tiles.products import gemm_kernel_choice
 from tileprof.record.model.tiles.products import problem as products
 from tileprof.trace.sources import ShapeSource
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from tileprof.devices import Device
@@ -103,13 +105,13 @@ def entry_of(
         if _is_timed(table)[row]:
             return Entry(launches_of(table, row), ShapeSource.TABLE, timed=True)
         near, apart = nearest(key, table, learned.COMPARED)
-        return _like(table, near, apart, learned.alike(table, near, row), key, ShapeSource.TABLE, None)
+        return _like(table, near, learned.alike(table, near, row), key, ShapeSource.TABLE, None)
     if trees is None:
         near, apart = nearest(key, table, learned.COMPARED, without=without)
         if not len(near) or apart[0] > _FARTHEST:
             return None
         same, source = learned.alike(table, near, near[0]), ShapeSource.NEIGHBOUR
-        return _like(table, near, apart, same, key, source, without)
+        return _like(table, near, same, key, source, without)
     engine = engine_of(table, key)
     near_entries = candidates(table, key, device, engine, without=without)
     if near_entries is None or near_entries.apart[0] > _FARTHEST:
@@ -117,7 +119,7 @@ def entry_of(
     best = learned.best(near_entries, trees, learned.group_of(key, engine=engine is not None))
     same = learned.alike(table, near_entries.near, near_entries.entries[best])
     source = ShapeSource.LEARNED if engine is None else ShapeSource.HEURISTIC
-    return _like(table, near_entries.near, near_entries.apart, same, key, source, without)
+    return _like(table, near_entries.near, same, key, source, without)
 
 
 def candidates(
@@ -192,13 +194,13 @@ def engine_of(table: Table, key: tuple[int, ...]) -> int | None:
 def _with(
     key: tuple[int, ...],
     table: Table,
-    wanted: NDArray[np.bool_],
+    required: NDArray[np.bool_],
     near: NDArray[np.int64],
     apart: NDArray[np.float64],
     without: NDArray[np.bool_] | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return near entries, and the nearest ones of those that are wanted besides."""
-    others = ~wanted if without is None else ~wanted | without
+    """Return near entries, and the nearest ones of those that are required besides."""
+    others = ~required if without is None else ~required | without
     same, so_far = nearest(key, table, learned.COMPARED, without=others)
     more = ~np.isin(same, near)
     near, apart = np.concatenate([near, same[more]]), np.concatenate([apart, so_far[more]])
@@ -223,7 +225,6 @@ def nearest(
 def _like(
     table: Table,
     near: NDArray[np.int64],
-    apart: NDArray[np.float64],
     same: NDArray[np.int64],
     key: tuple[int, ...],
     source: ShapeSource,
@@ -238,9 +239,10 @@ def _like(
     row = int(typed[0] if len(typed) else rows[0])
     own = launches_of(table, row)
     grids = launch_grids.carried(own, tuple(table.keys[row].tolist()), key)
+    times = _times(table, near, row, grids, key, without)
     launches = (
         launch._replace(name=_name_for_type(table, launch.name, key[1]), grid=grid, ns=ns)
-        for launch, grid, ns in zip(own, grids, _times(table, near, apart, same, key, without), strict=True)
+        for launch, grid, ns in zip(own, grids, times, strict=True)
     )
     return Entry(tuple(launches), source)
 
@@ -248,41 +250,61 @@ def _like(
 def _times(
     table: Table,
     near: NDArray[np.int64],
-    apart: NDArray[np.float64],
-    same: NDArray[np.int64],
+    row: int,
+    grids: Sequence[tuple[int, int, int]],
     key: tuple[int, ...],
     without: NDArray[np.bool_] | None,
 ) -> list[float]:
-    """Return times for the launches of the entries ``near[same]``: of those that were timed, or of other timed entries
-    of the same kernels with about the same work; else near calls' time, most of it for what computes.
+    """Return times for the launches of the entry ``row`` in a call with these grids: from timed entries of the same
+    kernels, or else the near calls' time, most of it for what computes.
     """
-    timed = _is_timed(table)
-    chosen = same[timed[near[same]]][:_TIMED]
-    rows, weight = near[chosen], (apart[chosen] + _NEAR) ** -2.0
-    if not len(rows):
-        alike = learned.lists(table).alike
-        others = timed & (alike[table.columns["sequence"]] == alike[table.columns["sequence"][near[same[0]]]])
-        rows = np.flatnonzero(others if without is None else others & ~without)
-        if len(rows) > _MOST_TIMED:
-            rows = np.random.default_rng(0).choice(rows, _MOST_TIMED, replace=False)
-        work = [work_s(tuple(table.keys[some].tolist()), arithmetic=True) for some in rows.tolist()]
-        ratio = np.abs(np.log(np.array(work) / work_s(key, arithmetic=True)))
-        rows, weight = rows[np.argsort(ratio)][:_TIMED], (np.sort(ratio)[:_TIMED] + _NEAR) ** -2.0
+    own = launches_of(table, row)
+    computes = [parse_name(one.name).role in MAINS for one in own]
+    main = max((number for number, one in enumerate(computes) if one), default=len(own) - 1)
+    rows, entry_traits = _timed_alike(table, row, main)
+    if without is not None:
+        rows, entry_traits = rows[~without[rows]], entry_traits[~without[rows]]
     if len(rows):
+        far = measured_times.apart(entry_traits, traits(key, own[main], grids[main]))
+        chosen = np.argsort(far, kind="stable")[:_TIMED]
+        weight = (far[chosen] + _NEAR) ** -2.0
         logarithms = [
-            [np.log(scaled_ns(one, key, tuple(table.keys[some].tolist()))) for one in launches_of(table, some)]
-            for some in rows.tolist()
+            [
+                np.log(scaled_ns(one, grid, key, tuple(table.keys[some].tolist())))
+                for one, grid in zip(launches_of(table, some), grids, strict=True)
+            ]
+            for some in rows[chosen].tolist()
         ]
         times: list[float] = np.exp(weight @ np.array(logarithms) / weight.sum()).tolist()
         return times
-    roles = [parse_name(one.name).role in MAINS for one in launches_of(table, int(near[same[0]]))]
-    calls = near[timed[near]][:_TIMED].tolist()
-    total = np.median(
-        [sum(scaled_ns(one, key, tuple(table.keys[row].tolist())) for one in launches_of(table, row)) for row in calls]
-    ) if calls else 0.0  # fmt: skip
-    shares = np.where(roles, 1.0, _SIDE_SHARE)
+    total = np.median([_carried_ns(table, some, key) for some in near[_is_timed(table)[near]][:_TIMED].tolist()] or [0])
+    shares = np.where(computes, 1.0, _SIDE_SHARE)
     spread: list[float] = np.maximum(shares / shares.sum() * total, _LEAST_NS).tolist()
     return spread
+
+
+def _carried_ns(table: Table, row: int, key: tuple[int, ...]) -> float:
+    """Return the time of all launches of an entry, carried over to a call."""
+    launches, measured = launches_of(table, row), tuple(table.keys[row].tolist())
+    grids = launch_grids.carried(launches, measured, key)
+    return sum(scaled_ns(one, grid, key, measured) for one, grid in zip(launches, grids, strict=True))
+
+
+def _timed_alike(table: Table, row: int, main: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return timed entries of the same kernels, a few hundred at most, and the traits of their launch ``main``."""
+    alike, sequence = learned.lists(table).alike, table.columns["sequence"]
+    what = ("timed alike", int(alike[sequence[row]]))
+    if what not in table.derived:
+        rows = np.flatnonzero(_is_timed(table) & (alike[sequence] == what[1]))
+        if len(rows) > _MOST_TIMED:
+            rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_TIMED, replace=False))
+        far = np.empty((len(rows), TRAITS))
+        for number, some in enumerate(rows.tolist()):
+            one = launches_of(table, some)[main]
+            far[number] = traits(tuple(table.keys[some].tolist()), one, one.grid)
+        table.derived[what] = rows, far
+    found: tuple[NDArray[np.int64], NDArray[np.float64]] = table.derived[what]
+    return found
 
 
 def _is_timed(table: Table) -> NDArray[np.bool_]:
@@ -319,12 +341,12 @@ class _Columns:
     begin: NDArray[np.int64]
 
 
-_KNOWN: dict[int, tuple[Table, _Columns]] = {}
+_COLUMNS_OF: dict[int, tuple[Table, _Columns]] = {}
 """Columns by identity of the table, which is kept alive here."""
 
 
 def _columns(table: Table) -> _Columns:
-    if id(table) not in _KNOWN:
+    if id(table) not in _COLUMNS_OF:
         sizes, same, group = _features(table.keys)
         order = np.lexsort(group.T)
         ends = np.flatnonzero(np.r_[(group[order][1:] != group[order][:-1]).any(axis=1), True]) + 1
@@ -334,8 +356,8 @@ def _columns(table: Table) -> _Columns:
         }
         first = table.columns["first"].astype(np.int64)
         launches = np.diff(first)[table.columns["sequence"]]
-        _KNOWN[id(table)] = table, _Columns(sizes, same, groups, np.r_[0, np.cumsum(launches)])
-    return _KNOWN[id(table)][1]
+        _COLUMNS_OF[id(table)] = table, _Columns(sizes, same, groups, np.r_[0, np.cumsum(launches)])
+    return _COLUMNS_OF[id(table)][1]
 
 
 def launches_of(table: Table, row: int) -> tuple[MeasuredLaunch, ...]:

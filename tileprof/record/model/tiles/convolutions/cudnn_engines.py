@@ -74,7 +74,7 @@ class _Descriptor:
     def __init__(self, library: ctypes.CDLL, kind: int) -> None:
         self.library = library
         self.pointer = ctypes.c_void_p()
-        self.kept: list[_Descriptor] = []
+        self.referenced: list[_Descriptor] = []
         _check(library.cudnnBackendCreateDescriptor(kind, ctypes.byref(self.pointer)))
 
     def __del__(self) -> None:
@@ -93,7 +93,7 @@ class _Descriptor:
         return self.put(attribute, kind, (value,), ctypes.c_int)
 
     def refer(self, attribute: int, other: _Descriptor) -> _Descriptor:
-        self.kept.append(other)
+        self.referenced.append(other)
         return self.put(attribute, _DESCRIPTOR, (other.pointer.value,), ctypes.c_void_p)
 
     def finish(self) -> _Descriptor:

@@ -44,9 +44,9 @@ class Placement:
     """The placing of tiles: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has
     tiles of its own. ``certain``: the launch's grid is that of these tiles.
 
-    ``segments``: so many blocks add up the depth of each tile within the launch. ``by_residue``: rows are pixels with
-    the same remainders by the strides. ``aside``: along x of the grid, so many tiles of the other axis lie beside each
-    of the axis that comes first, which are rows, or columns if ``turned``; 0 where the grid does not tell.
+    ``segments``: the number of blocks that add up the depth of each tile within the launch. ``by_residue``: rows are
+    pixels with the same remainders by the strides. ``aside``: along x of the grid, the number of tiles of the other
+    axis beside each of the axis that comes first, rows, or columns if ``turned``; 0 where the grid does not tell.
     """
 
     rows: int
@@ -89,7 +89,7 @@ class Problem:
         library = (
             "cublas" in launch.name or "nvjet" in launch.name or "Kernel2<" in launch.name or "Kernel2I" in launch.name
         )
-        images, rows, columns = _product_sizes(key)
+        images, rows, columns = product_of_group(key)
         alone = library and key[2] == Layout.CONTIGUOUS and key[0] != Pass.WEIGHT_GRADIENT and images > 1
         along_a, along_b = kernel.cluster
         ways = [(first * along_a, second * along_b), (second * along_b, first * along_a)]
@@ -145,7 +145,7 @@ def _aside(grid: tuple[int, int, int], tiles: tuple[int, int]) -> int:
     return next((some for some in _SWIZZLES if grid[:2] == (one * some, -(-other // some))), 0)
 
 
-def _product_sizes(key: tuple[int, ...]) -> tuple[int, int, int]:
+def product_of_group(key: tuple[int, ...]) -> tuple[int, int, int]:
     """Return images, and rows and columns of a group's product: pixels by channels, or channels by channels and
     taps.
     """

@@ -184,13 +184,13 @@ def short(op: str) -> str:
     return op.removeprefix("aten::").split(".")[0]
 
 
-def contiguous(source: Operand) -> tuple[list[Kernel], Operand]:
-    """A kernel that takes only dense operands is given a copy of others, in workspace 0: the copy's launch, and what is
+def contiguous(source: Operand, workspace: int = 0) -> tuple[list[Kernel], Operand]:
+    """A kernel that takes only dense operands is given a copy of others, in a workspace: the copy's launch, and what is
     read then.
     """
     if is_contiguous(source):
         return [], source
-    copied = replace(scratch(0, *source.shape, itemsize=source.itemsize), dtype=source.dtype)
+    copied = replace(scratch(workspace, *source.shape, itemsize=source.itemsize), dtype=source.dtype)
     return elementwise("contiguous", [source], [copied], flops_each=0), copied
 
 

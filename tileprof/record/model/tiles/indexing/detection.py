@@ -67,7 +67,7 @@ def nms(call: Call, device: Device) -> list[Kernel]:
         *index_select(part_of("aten::index_select", {"self": boxes, "dim": 0, "index": order}, ordered), device),
         _overlaps(ordered, mask),
         *elementwise("zero_", [], [kept_boxes], flops_each=0),
-        _walk(mask, kept_boxes),
+        _walk(mask, kept_boxes, values(kept_boxes)),
         *masked_select(part_of("aten::masked_select", {"self": order, "mask": kept_boxes}, out), device),
     ]
 
@@ -102,12 +102,20 @@ def _overlaps(boxes: Operand, mask: Operand) -> Kernel:
     return sketch.kernel("nms", threads=_GROUP, flops=10 * count * count // 2)
 
 
-def _walk(mask: Operand, kept_boxes: Operand) -> Kernel:
-    """One block, which reads the rows of the boxes that it keeps: here all of them."""
+def _walk(mask: Operand, kept_boxes: Operand, is_kept: torch.Tensor | None) -> Kernel:
+    """One block, which reads the rows of the boxes that it keeps, here all of them, and writes a byte for each; the
+    others stay zero.
+    """
     sketch = Sketch(1)
     sketch.whole(mask, READ)
-    sketch.whole(kept_boxes, WRITE)
     note = "the rows of boxes that are not kept are not read"
+    if is_kept is None:
+        note = "which boxes are kept is not known: the bytes of all are read and written"
+        for mode in (READ, WRITE):
+            sketch.whole(kept_boxes, mode)
+    else:
+        edges = np.flatnonzero(np.diff(is_kept.numpy().astype(np.int8), prepend=0, append=0))
+        sketch.span(kept_boxes, WRITE, np.zeros(len(edges) // 2, np.int64), Span((0,), edges[::2], edges[1::2]))
     return sketch.kernel("gather_keep_from_mask", threads=min(mask.shape[1], 1024), note=note)
 
 

@@ -40,12 +40,16 @@ def layer_norm_backward(call: Call, _device: Device) -> list[Kernel]:
     inner = len(call["normalized_shape"])
     statistics = [o for o in (call.arguments.get("mean"), call.arguments.get("rstd")) if o is not None]
     weight = call.arguments.get("weight")
-    inputs = [call["grad_out"], call["input"]]
+    copies, inputs = [], []
+    for slot, operand in enumerate((call["grad_out"], call["input"])):
+        copy, dense = contiguous(operand, slot)
+        copies += copy
+        inputs.append(dense)
     mask = call["output_mask"]
     outputs = iter(call.outputs)
     # Gradients that are not asked for are not returned at all.
     gradient_of = [next(outputs, None) if on else None for on in mask]
-    kernels: list[Kernel] = []
+    kernels: list[Kernel] = copies
     if gradient_of[0] is not None:
         vectors = [weight] if weight is not None else []
         kernels += _rows(name, inputs, vectors, [gradient_of[0]], [], inner, flops_each=12, row_statistics=statistics)

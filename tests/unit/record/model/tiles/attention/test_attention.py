@@ -17,6 +17,7 @@ from tests.unit.record.model.tiles.oracle import (
     slot_of,
 )
 from tileprof.devices import get
+from tileprof.record.model.observation.attention_choice import as_on_gpu
 from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
@@ -299,6 +300,32 @@ def test_blocks_of_efficient_attention_lie_along_queries_heads_and_batches():
     for t, (x, h, b) in enumerate(main.footprint.block.tolist()):
         assert t == x + 2 * (h + 4 * b)
         assert bytes_of(main.footprint, t, 0) == rows_of(call["query"], b, h, range(64 * x, 64 * x + 64))
+
+
+def efficient(q, k, v, mask):
+    with as_on_gpu((9, 0)):  # a CPU has no such kernel
+        return call_of("aten::_scaled_dot_product_efficient_attention", q, k, v, mask, False)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "tile"),
+    [(torch.bfloat16, 64, (64, 64)), (torch.float16, 128, (64, 128)), (torch.float32, 72, (64, 128)),
+     (torch.float16, 256, (32, 128))],
+)  # fmt: skip
+def test_tiles_of_efficient_attention_go_by_the_width_of_heads(dtype, width, tile):
+    q = torch.zeros(1, 1, 200, width, dtype=dtype)
+    (main,) = run_model(efficient(q, q, q, None), H200)
+    assert main.name.endswith(f"_{tile[0]}x{tile[1]}")
+    assert main.grid == (-(-200 // tile[0]), 1, 1)
+
+
+@pytest.mark.parametrize(("stride", "read"), [(56, 56), (49, 49), (0, 49)])
+def test_efficient_attention_loads_eight_elements_of_a_mask_where_rows_lie_apart(stride, read):
+    q, k = torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 49, 8)
+    mask = torch.zeros(4 * 56).as_strided((1, 1, 4, 49), (0, 0, stride, 1))
+    (main,) = run_model(efficient(q, k, k, mask), H200)
+    rows = {4 * (stride * row + key) + byte for row in range(4) for key in range(read) for byte in range(4)}
+    assert bytes_of(main.footprint, 0, 5) == rows
 
 
 @pytest.mark.parametrize(("keys", "causal"), [(128, True), (128, False), (64, False)])

@@ -178,19 +178,19 @@ def test_entries_that_were_captured_have_no_time_and_get_one_from_those_that_wer
     assert convolution_table.entry_of(table(), tuple(table().keys[row].tolist()), H200).timed
 
 
-def test_the_time_of_a_call_lies_between_those_that_near_entries_give_it():
+def test_the_time_of_a_call_lies_between_those_that_entries_of_the_same_kernels_give_it():
     of = UNSEEN[0]
     candidates = offered(of)
     entry = convolution_table.entry_of(table(), of, H200, trees=trees())
-    group = learned.group_of(of, engine=False)
-    same = candidates.near[
-        learned.alike(table(), candidates.near, int(candidates.entries[learned.best(candidates, trees(), group)]))
-    ]
-    timed = [row for row in same.tolist() if convolution_table.launches_of(table(), row)[0].ns]
-    near_times = []
-    for row in timed[:4]:
-        measured = tuple(table().keys[row].tolist())
-        near_times.append([scaled_ns(one, of, measured) for one in convolution_table.launches_of(table(), row)])
-    assert near_times
-    for one, times in zip(entry.launches, zip(*near_times, strict=True), strict=True):
-        assert min(times) * 0.999 <= one.ns <= max(times) * 1.001
+    best = learned.best(candidates, trees(), learned.group_of(of, engine=False))
+    alike, sequence = learned.lists(table()).alike, table().columns["sequence"]
+    chosen = int(candidates.entries[best])
+    times = []
+    for row in np.flatnonzero(alike[sequence] == alike[sequence[chosen]]).tolist():
+        launches, measured = convolution_table.launches_of(table(), row), tuple(table().keys[row].tolist())
+        if launches[0].ns:
+            pairs = zip(launches, entry.launches, strict=True)
+            times.append([scaled_ns(one, mine.grid, of, measured) for one, mine in pairs])
+    assert times
+    for one, each in zip(entry.launches, zip(*times, strict=True), strict=True):
+        assert min(each) * 0.999 <= one.ns <= max(each) * 1.001

@@ -326,5 +326,14 @@ def test_nearest_entries_are_of_the_same_pass_and_kind_and_never_those_left_out(
 def test_times_grow_with_the_work_beyond_what_a_launch_takes():
     of, twice = key(images=64, inside=512, outside=512), key(images=128, inside=512, outside=512)
     one = launch(GATHER, 99, 1, 1)
-    assert scaled_ns(one, of, of) == one.ns
-    assert one.ns < scaled_ns(one, twice, of) < 2 * one.ns
+    assert scaled_ns(one, one.grid, of, of) == one.ns
+    assert one.ns < scaled_ns(one, (198, 1, 1), twice, of) < 2 * one.ns
+
+
+def test_times_of_blocks_that_have_an_sm_each_grow_with_their_depth_alone():
+    few, more, deep = (
+        key(images=n, inside=inside, outside=64, size=(7, 7)) for n, inside in ((1, 512), (2, 512), (1, 2048))
+    )
+    one = launch(GATHER, 1, 1, 1)
+    assert scaled_ns(one, (2, 1, 1), more, few) == pytest.approx(one.ns)
+    assert scaled_ns(one, (1, 1, 1), deep, few) > 2 * one.ns

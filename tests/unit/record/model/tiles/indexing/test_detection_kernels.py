@@ -1,6 +1,7 @@
 """torchvision's kernels for detectors, compared with their algorithms written as loops (torchvision is not needed)."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,9 +71,22 @@ def test_suppression_sorts_compares_groups_walks_the_mask_and_selects(count):
     assert ordered in gather.operands
     walk = next(k for k in kernels if k.name == "gather_keep_from_mask")
     assert mask in walk.operands
+    kept = set(call.value(call.outputs[0]).tolist())
+    places = {place for place, box in enumerate(scores.argsort(descending=True, stable=True).tolist()) if box in kept}
+    assert bytes_of(walk.footprint, 0, 1, WRITE) == places
+    assert bytes_of(walk.footprint, 0, 1, READ) == set()
     assert kernels[-1].name == "index<masked_select>"
     assert kernels[-1].coverage == "exact"
     assert any(by_tile(kernels[-1], call.outputs[0], WRITE))
+
+
+def test_the_byte_of_a_box_that_may_not_be_kept_may_stay_zero():
+    boxes, scores = boxes_of(70), torch.rand(70)
+    call = call_with("torchvision::nms", kept_boxes(boxes, scores, 0.5), dets=boxes, scores=scores, iou_threshold=0.5)
+    kernels = REGISTRY["torchvision::nms"].model(replace(call, value=lambda _: None), H200)
+    walk = next(k for k in kernels if k.name == "gather_keep_from_mask")
+    for mode in (READ, WRITE):
+        assert bytes_of(walk.footprint, 0, 1, mode) == set(range(70))
 
 
 def test_nothing_is_launched_without_boxes():

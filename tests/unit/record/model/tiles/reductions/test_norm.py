@@ -64,6 +64,20 @@ def test_backward_is_a_row_kernel_and_a_column_kernel():
         assert_writes(by_column, out)
 
 
+def test_backward_reads_copies_of_what_is_not_dense():
+    x, gradient = (torch.rand(ROWS, BATCH, COLUMNS).transpose(0, 1) for _ in range(2))
+    mean, weight = torch.rand(BATCH, ROWS, 1), torch.rand(COLUMNS)
+    mask = [True, True, True]
+    call = call_of("aten::native_layer_norm_backward", gradient, x, [COLUMNS], mean, mean.clone(), weight, weight, mask)
+    *copies, by_row, by_column = run_model(call, H200)
+    assert len(copies) == 2
+    for number, (copy, name) in enumerate(zip(copies, ("grad_out", "input"), strict=True)):
+        source = scratch(number, *x.shape)
+        assert_reads(copy, source, call[name], positions(x))
+        assert_reads(by_row, call.outputs[0], source, rows_of(x.contiguous()))
+        assert slot_of(by_column, source) >= 0
+
+
 def test_only_the_gradients_asked_for_are_launched():
     call = gradients([False, True, False])
     [kernel] = run_model(call, H200)
