@@ -187,9 +187,9 @@ class Costs(NamedTuple):
     child: int
     warp: int
     launch_ns: float
-    told_ns: float
+    assumed_first_ns: float
     another_ns: float
-    told_another_ns: float
+    assumed_another_ns: float
     serve_ns: float
     window_ns: float
     ended: int

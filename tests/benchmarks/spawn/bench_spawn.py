@@ -401,7 +401,7 @@ def comparison(results, names=None):
     for scale in (14, *TESTED):
         costs, rows, measured = joined(runs_at(results, scale))
         rows = {name: row for name, row in rows.items() if name not in LEFT_OUT and name in (names or rows)}
-        options = replace(H200, told_ns=costs["taken_first_ns"], told_another_ns=each_ns)
+        options = replace(H200, assumed_first_ns=costs["taken_first_ns"], assumed_another_ns=each_ns)
         works = {
             name: (with_gaps(work, 1e3 * costs["round_us"]), work_counts)
             for name, (work, work_counts) in sites(scale, rows).items()
