@@ -44,13 +44,14 @@ class Ccks(Options):
     start without the CPU, ``local_ns`` after these. ``batch`` decisions share one ``commit_ns``.
 
     ``up_ns`` and ``down_ns``, the link each way, are half of the device's round trip for as many blocks as it has SMs,
-    by ``way`` (`LINK_WAYS`); on an H200 over PCIe 2.5 us, with which the runtime's ``ccks`` is simulated within 9% on
-    ten chains, and with ``speculate=0`` its ``ccks-ready`` within 14% (docs/ccks.md). Of NVLink-C2C, which the proposal
+    by ``way`` (`LINK_WAYS`); on an H200 over PCIe 2.5 us, with which the runtime's ``ccks`` is simulated within 15% on
+    15 of 18 chains, and with ``speculate=0`` its ``ccks-ready``, too (docs/ccks.md). Of NVLink-C2C, which the proposal
     has, ``up=500ns,down=500ns`` is assumed, and so are ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns``; a
     block that relays costs nothing here. ``local_ns`` is two L2 round trips. Workers are those of ``persistent``.
 
-    ``depth`` ties tiles to workers as the runtime's co-pilot does: each is sent up to so many, and ``overwrite=1``
-    overwrites commands that are not taken where a more urgent tile becomes ready (`tileprof.analysis.simulate.rings`).
+    ``depth`` ties tiles to workers as the runtime's co-pilot does: each worker is sent up to ``depth`` tiles.
+    ``overwrite=1`` overwrites commands that are not taken where a more urgent tile becomes ready
+    (`tileprof.analysis.simulate.rings`).
     A worker takes its next command ``lead_ns`` before its tile has ended; the runtime's loaders do when the tile's last
     blocks of k are in their rings.
     Tiles with the longest chain behind them go first, before them the program of launch ``urgent``: all launches that

@@ -46,7 +46,7 @@ KERNELS = f"graph:gap={SIGNAL_NS}ns,issue=0ns"
 """Kernel after kernel."""
 WINDOW = 512
 BASE = 0x7F0000000000
-"""Of the addresses that the program declares; filters hash them."""
+"""The lowest address that the program declares; filters hash addresses."""
 WORKERS = 2
 """For each SM."""
 CLOSE = 4e-3

@@ -106,8 +106,8 @@ def side(trace, granule=1):
 
 
 def counterparts(modelled, recordings):
-    """Launches of the recording by launches of the model, and both lists of keys: as many as can be matched in order,
-    and of the ways to match so many one with the most equal numbers of tiles.
+    """Launches of the recording by launches of the model, and both lists of keys: as many as can be matched in order.
+    If several matchings are that long, the one with the most equal numbers of tiles.
     """
     keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in (modelled, recordings)]
     numbers = {key: n for n, key in enumerate(dict.fromkeys(keys[0] + keys[1]))}

@@ -81,7 +81,7 @@ TWO_PROGRAMS = {
     "deadline, overwrite, depth 5": "5 tiles, overwritten",
 }
 LATENCIES_US = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5, 5.0, 7.0, 10.0, 20.0)
-"""Of the link, one way, in the notebook's curves."""
+"""Latencies of the link, one way, in the notebook's curves."""
 CURVES, TWINS = (ROOT / f"notebooks/data/{name}.csv" for name in ("ccks_twins", "twins"))
 ATTENTION = ROOT / "tests/benchmarks/results/attention_twins.json"
 """Errors of chains with attention by scheduler, which `bench_attention_twins.py --write` leaves."""

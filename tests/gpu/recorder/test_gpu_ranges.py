@@ -26,7 +26,8 @@ torch = pytest.importorskip("torch")
 LONGEST_SHARE = 1.05
 """Highest ratio of the program's own time outside regions to the time it is compared with."""
 PROCESSES, TURNS = 3, 16
-"""Of each kind, and how often each is measured: their speeds differ by several per cent, and drift together.
+"""The number of processes of each kind, and how often each is measured: their speeds differ by several per cent, and
+drift together.
 
 Two ratios are made of the turns: the median of the ratios within each turn, and that of the fastest turns. What
 disturbs a turn only ever makes it longer, so a cost of the recorder's own is in both; noise seldom is (seen: 0.90 and

@@ -226,12 +226,14 @@ def _of_eager() -> Iterator[Figure]:
 
 
 def _of_dealing() -> Iterator[Figure]:
-    us = list(results("dealers")["us"].values())
+    chains = results("dealers")["us"]
+    us = [row for name, row in chains.items() if not name.startswith("ResNet-18")]
     for sentence, way, other in (
         (r"`ccks` takes ([\d.]+) to ([\d.]+) times as long as `persistent-dynamic`", "ccks", "persistent-dynamic"),
         (r"`ccks` takes ([\d.]+) to ([\d.]+) times as long as static lists", "ccks", "persistent"),
     ):
         yield Figure(sentence, ends(row[way] / row[other] for row in us))
+    yield from _of_resnet18(chains)
     layers = [row for row in results("experts")["us"].values() if "persistent-dynamic" in row]
     dynamic = [row for row in layers if min(row[way] for way in DEALT) == row["persistent-dynamic"]]
     for sentence, other in (
@@ -242,6 +244,20 @@ def _of_dealing() -> Iterator[Figure]:
     words = dict(enumerate(("five", "six", "seven", "eight"), 5))
     cells = words[len(dynamic)], words[len(layers)]
     yield Figure(r"queue on the GPU is the fastest in (\w+) of (\w+) layers", cells)
+
+
+def _of_resnet18(chains: Mapping[str, Mapping[str, float]]) -> Iterator[Figure]:
+    one, eight = (
+        [row for name, row in chains.items() if name.startswith("ResNet-18") and name.endswith(images)]
+        for images in ("1 image", "8 images")
+    )
+    for sentence, rows, way, other in (
+        (r"static lists take ([\d.]+) to ([\d.]+) of", one + eight, "persistent", "persistent-stages"),
+        (r"the queue ([\d.]+) to ([\d.]+) times as long as lists", one + eight, "persistent-dynamic", "persistent"),
+        (r"`ccks` takes as long as the queue with one image \(([\d.]+) to ([\d.]+)", one, "ccks", "persistent-dynamic"),
+        (r"and ([\d.]+) to ([\d.]+) times with eight", eight, "ccks", "persistent-dynamic"),
+    ):
+        yield Figure(sentence, ends(row[way] / row[other] for row in rows))
 
 
 def _of_attention() -> Iterator[Figure]:

@@ -254,11 +254,53 @@ def steps_that_repeat() -> list[str]:
 DEALT = ("persistent", "persistent-dynamic", "ccks", "ccks-ready")
 
 
+SMS = 132
+"""Of the H200: a cluster of one block on each."""
+
+
 def dealers_table() -> list[str]:
     """Return the table of times of chains under schedulers that assign tiles at run time."""
     us = results("dealers")["us"]
     rows = [[name, *(f"{row[way]:.1f}" for way in ("persistent-stages", *DEALT))] for name, row in us.items()]
     return markdown(["chain", "stages one by one", *(f"`{way}`" for way in DEALT)], rows)
+
+
+def spawn_on_graphs() -> list[str]:
+    """Return the times of programs that launch from kernels on graphs of files, medians over processes."""
+    processes: dict[tuple[str, str], list[Any]] = {}
+    for key, rows in results("spawn_graphs").items():
+        if key.startswith("graph "):
+            for row in rows[1:]:
+                graph, program = key.split(", ")[0].removeprefix("graph "), row["name"].removesuffix("-file")
+                processes.setdefault((graph, program), []).append(row)
+    table = []
+    for (graph, program), rows in processes.items():
+        assert all(row["right"] for row in rows)
+        rules = ("flat", "always", "threshold", "spawn", "warp")
+        us = {rule: statistics.median([us for row in rows for us in row["all"][f"{rule}_us"]]) for rule in rules}
+        launched = [
+            f"{statistics.median_high([n for row in rows for n in row['all'][f'{rule}_launched']]):,}"
+            for rule in ("always", "spawn", "warp")
+        ]
+        best = min(rows, key=lambda row: row["best_us"])
+        cells = [f"{us[rule]:,.0f}" for rule in rules]
+        cells.insert(3, f"{best['best_us']:,.0f} ({best['best_threshold']})")
+        table.append([f"{program}, {graph}", *cells, " / ".join(launched)])
+    head = ["program, graph", "flat", "always", "threshold 32", "best threshold", "SPAWN", "by warps"]
+    return markdown([*head, "launched: always / SPAWN / warps"], table)
+
+
+MANY = ("persistent-stages", "persistent", "persistent-dynamic", "ccks, depth 1", "ccks", "ccks, depth 3", "ccks-ready")
+
+
+def by_tile_time() -> list[str]:
+    """Return the times of chains of many tiles under schedulers that hand tiles out, by how long a tile takes."""
+    rows = []
+    for name, us in results("dealers")["many"].items():
+        tiles = int(name.split()[0].replace(",", ""))
+        rows.append([name, f"{us['persistent-stages'] * SMS / tiles:.1f}", *(f"{us[way]:.0f}" for way in MANY)])
+    head = ["stages one by one", *(f"`{way}`" for way in MANY[1:])]
+    return markdown(["chain", "us per tile", *head], rows)
 
 
 def attention_table() -> list[str]:
@@ -472,11 +514,13 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
     },
     "ccks": {
         "dealt": dealers_table,
+        "by tile time": by_tile_time,
         "attention": attention_table,
         "attention alone": attention_alone,
         "ways over the link": link_ways,
         "deadlines": deadlines,
     },
+    "spawn": {"graphs of files": spawn_on_graphs},
     "exported-headers": {"kernels with exported headers": exported_headers},
     "cuda-recorder": {"bytes written": bytes_written, "accesses pass": accesses_pass},
     "chain-times": {"chains": chains, "two streams by chain": streams_by_chain},

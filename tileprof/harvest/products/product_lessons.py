@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 HELD_OUT_EVERY: Final = 25
 LEAST, SHARE = 3, 2000
-"""How often a kernel is chosen for problems of a category, and it with so many slices for any, at least, to become a
-candidate of the category: so often, but once per so many problems is enough."""
+"""A kernel becomes a candidate of a category if it is chosen often enough for problems of the category, and with its
+slices for problems of any category: once per `SHARE` problems, once at least; `LEAST` times are always enough."""
 _KIND, _M, _N, _SPLIT, _POST = (RECIPE.index(name) for name in ("kind", "m", "n", "split", "post"))
 _CLUSTER: Final = [RECIPE.index(name) for name in ("cluster_m", "cluster_n")]
 _GEMV: Final = KINDS.index("gemv")

@@ -1,8 +1,8 @@
 """Models the durations of tiles and launches: a roofline of the device, the same for every kernel, where tables have no
 measured time.
 
-Of ``c`` blocks that share an SM each gets 1/c of its arithmetic rate and of its path to L2; of all ``r`` tiles that
-run at once each gets 1/r of the DRAM bandwidth. A tile takes ::
+If ``c`` blocks share an SM, each gets 1/c of its arithmetic rate and of its path to L2. If ``r`` tiles run at once,
+each gets 1/r of the DRAM bandwidth. A tile takes ::
 
     max(flops / arithmetic share,  bytes / L2 share,  its part of the launch's DRAM bytes / DRAM share) + BLOCK_NS
 

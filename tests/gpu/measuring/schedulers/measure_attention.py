@@ -37,7 +37,7 @@ DELAYED = ("persistent", *ROWS, "ccks-overwrite")
 def with_tiles(
     chain: Chain, tile: tuple[int, int], rows: int, last_tile: tuple[int, int] | None = None, *, causal: bool = True
 ) -> Chain:
-    """Return an attention block in tiles of its products, and of so many queries."""
+    """Return an attention block in tiles of its products, and of a number of queries."""
     first, attention, last = chain.operators
     attention = replace(attention, rows=rows, causal=causal)
     return Chain(chain.names, (replace(first, tile=tile), attention, replace(last, tile=last_tile or tile)))

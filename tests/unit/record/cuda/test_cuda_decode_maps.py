@@ -48,7 +48,7 @@ def test_loads_through_maps_are_boxes_of_their_tiles(trace_of):
 def test_replays_name_the_writer_of_every_granule(trace_of, tmp_path):
     owners = np.full(0x2000 // 16, 0, "<i4")
     owners[256:] = 1
-    owners[0] = raw.NOBODY
+    owners[0] = raw.NO_OWNER
     owners.tofile(tmp_path / "owners-0.bin")
     actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
     actual |= {"regions": [[112, 0x2000]], "refused": ""}
@@ -147,7 +147,7 @@ def test_two_results_of_the_same_shape_are_not_told_apart_in_a_graph(trace_of, t
 
 
 def test_bytes_that_several_clusters_wrote_belong_to_all_of_them(trace_of, tmp_path):
-    np.array([0, raw.SEVERAL, 1, 1], "<i4").tofile(tmp_path / "owners-0.bin")
+    np.array([0, raw.SEVERAL_OWNERS, 1, 1], "<i4").tofile(tmp_path / "owners-0.bin")
     actual = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
     actual |= {"regions": [[112, 64]], "refused": ""}
     events = [ALLOC, STORES, launch(1), actual, {"e": "owned", "launch": 1, "id": 0, "bases": [0x100000]}]

@@ -83,7 +83,7 @@ def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference
 
 
 LAYERS = pre_norm(33, 64, 4)
-"""So many layers that memory is reused within a run, where generations have two stages."""
+"""Enough layers for memory to be reused within a run, where generations have two stages."""
 
 
 def layers_plan() -> tuple[Plan, Memory]:

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import HostKernel, compile_machine, compiled, compiler_missing
 from tests.support.runtime.planted import Patch, gate_third, replaced, without_effect
 from tests.unit.runtime.persistent.kernel_cases import CASES, own_rows_alone, plan_for, wrong_runs
@@ -41,6 +42,7 @@ CHOICES = {
     "far ahead": Choices(affinity=True, depth=6),
     "deadline": Choices(order="deadline", deadlines_us=(50.0,)),
 }
+RUNS = orders(6)
 URGENT = Choices(order="deadline", deadlines_us=(math.inf, 40.0), speculate=False, overwrite=True)
 OVERWRITING = {"overwrite": URGENT, "overwrite, ahead": replace(URGENT, speculate=True)}
 
@@ -82,18 +84,20 @@ def cache(monkeypatch, tmp_path_factory) -> None:
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path_factory.getbasetemp() / "pilots"))
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize("name", NAMES)
 def test_a_queue_on_the_gpu_gives_the_same_bits_in_every_order(make, name) -> None:
-    assert not list(wrong_runs(make(name), CASES[name][0], 12))
+    assert not list(wrong_runs(make(name), CASES[name][0], RUNS))
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize("choices", list(CHOICES))
 @pytest.mark.parametrize("name", ["products by two", "gated pairs", "bias and residual", "attention"])
 def test_a_copilot_gives_the_same_bits_in_every_order(make, name, choices) -> None:
     kernel = make(name, CHOICES[choices])
-    assert not list(wrong_runs(kernel, CASES[name][0], 12))
+    assert not list(wrong_runs(kernel, CASES[name][0], RUNS))
     counts = kernel.pilot.counts()
-    assert counts.runs >= 11
+    assert counts.runs >= RUNS - 1
     assert (counts.ahead > 0) == CHOICES[choices].speculate
     assert (counts.own > 0) == (choices == "affinity")
     assert kernel.pilot.ended_us()[0] > 0

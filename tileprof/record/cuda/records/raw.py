@@ -42,7 +42,7 @@ TILED, IM2COL = 0, 1
 SPILL_PAGE_BYTES: Final = 1 << 21
 SPILL_PAGES: Final = 1 << 20
 
-NOBODY, SEVERAL = -1, -2
+NO_OWNER, SEVERAL_OWNERS = -1, -2
 """Owners of granules that no cluster or more than one wrote."""
 
 Entries = NDArray[np.void]

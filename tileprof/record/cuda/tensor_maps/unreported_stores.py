@@ -298,7 +298,7 @@ class Owners:
         heads = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
         ends = np.append(heads[1:], len(owner))
         who, start, end = owner[heads], heads * granule, np.minimum(ends * granule, event["regions"][index][1])
-        several = who == raw.SEVERAL
+        several = who == raw.SEVERAL_OWNERS
         tile = np.concatenate([who[who >= 0], np.repeat(np.arange(tiles), several.sum())])
         start = np.concatenate([start[who >= 0], np.tile(start[several], tiles)])
         end = np.concatenate([end[who >= 0], np.tile(end[several], tiles)])

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.arrays.boxes import fold
-from tileprof.record.model.compiled.lanes import Bools, Chunk, Ints, Lanes, Mask, Unknowable, elements
+from tileprof.record.model.compiled.lanes import Bools, Chunk, Lanes, Mask, Unknowable, elements
 from tileprof.trace.footprint import Boxes
 
 _MOST_LANES = 1 << 24
@@ -37,20 +38,20 @@ class Space:
 class _Rows:
     """Boxes of one access: columns as in `Boxes`; ``when`` is the access's number in the program."""
 
-    tile: Ints
+    tile: I64
     operand: int
     mode: int
-    offset: Ints
-    length: Ints
-    count: Ints
-    stride: Ints
+    offset: I64
+    length: I64
+    count: I64
+    stride: I64
     when: int
 
 
 class Accesses:
     """Collects the accesses of the programs ``tiles`` (numbers in the grid), which run together."""
 
-    def __init__(self, tiles: Ints) -> None:
+    def __init__(self, tiles: I64) -> None:
         self.tiles = tiles
         self._rows: list[_Rows] = []
         self._accesses = 0
@@ -81,7 +82,7 @@ class Accesses:
         self._between(rest, mode, space, offset, itemsize, when)
 
     def _append(
-        self, rows: Ints, mode: int, space: Space, offset: Ints, length: Any, count: Any, stride: Any, when: int
+        self, rows: I64, mode: int, space: Space, offset: I64, length: Any, count: Any, stride: Any, when: int
     ) -> None:
         tile = self.tiles[rows]
         at, long, many, step = (
@@ -89,7 +90,7 @@ class Accesses:
         )
         self._rows.append(_Rows(tile, space.operand, mode, at, long, many, step, when))
 
-    def _between(self, rows: Ints, mode: int, space: Space, offset: Lanes | None, itemsize: int, when: int) -> None:
+    def _between(self, rows: I64, mode: int, space: Space, offset: Lanes | None, itemsize: int, when: int) -> None:
         self.bounded = True
         low, high = np.array([space.low]), np.array([space.high])
         if offset is not None:
@@ -127,7 +128,7 @@ class Accesses:
             )
 
     def _lattice(
-        self, rows: Ints, mode: int, space: Space, base: Ints, itemsize: int, axes: list[tuple[int, int]], when: int
+        self, rows: I64, mode: int, space: Space, base: I64, itemsize: int, axes: list[tuple[int, int]], when: int
     ) -> None:
         """Add one lattice per program: axes are (step in elements, lanes)."""
         levels: list[tuple[int, int]] = []
@@ -153,7 +154,7 @@ class Accesses:
 
     # ---- lane by lane
 
-    def _dense(self, rows: Ints, mode: int, space: Space, offset: Lanes, itemsize: int, mask: Mask, when: int) -> None:
+    def _dense(self, rows: I64, mode: int, space: Space, offset: Lanes, itemsize: int, mask: Mask, when: int) -> None:
         shape = tuple(np.broadcast_shapes(offset.shape, mask.shape))
         size = max(1, elements(shape))
         step = max(1, _CHUNK_LANES // size)
@@ -183,7 +184,7 @@ class Accesses:
 _HASH = 1_000_003
 
 
-def _groups(key: Ints) -> list[tuple[int, Ints]]:
+def _groups(key: I64) -> list[tuple[int, I64]]:
     """Return the rows of each different key."""
     if bool((key == key[0]).all()):
         return [(int(key[0]), np.arange(len(key)))]
@@ -192,7 +193,7 @@ def _groups(key: Ints) -> list[tuple[int, Ints]]:
     return [(int(key[part[0]]), part) for part in np.split(order, begins[1:])]
 
 
-def _runs(address: Ints, lanes: Bools, itemsize: int) -> tuple[Ints, Ints, Ints]:
+def _runs(address: I64, lanes: Bools, itemsize: int) -> tuple[I64, I64, I64]:
     """Return the contiguous runs of active lanes of each row: row, begin and length, ordered."""
     far = np.iinfo(np.int64).max // 2
     ordered = np.sort(np.where(lanes, address, far), axis=1)
@@ -255,17 +256,17 @@ def boxes(parts: list[Accesses], spaces: list[Space]) -> Boxes:
     )  # fmt: skip
 
 
-def _running_end(offset: Ints, length: Ints, single: Bools) -> Ints:
+def _running_end(offset: I64, length: I64, single: Bools) -> I64:
     """Return the furthest end so far in each stretch of contiguous boxes of one tile, operand and mode."""
     end = offset + length
     starts = np.concatenate([[True], ~single])
     group = np.cumsum(starts)
     wide = int(end.max() - offset.min()) + 1  # stretches stay apart
-    furthest: Ints = np.maximum.accumulate(end + group * wide) - group * wide
+    furthest: I64 = np.maximum.accumulate(end + group * wide) - group * wide
     return furthest
 
 
-def _check(operand: Ints, low: Ints, extent: Ints, spaces: list[Space]) -> None:
+def _check(operand: I64, low: I64, extent: I64, spaces: list[Space]) -> None:
     bounds = {space.operand: space for space in spaces}
     lows = np.array([bounds[n].low if n in bounds else 0 for n in range(max(bounds) + 1)])
     highs = np.array([bounds[n].high if n in bounds else 0 for n in range(max(bounds) + 1)])

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.arrays import grids
+from tileprof.arrays import I64, grids
 from tileprof.record.model.compiled import lane_arithmetic, lanes
 from tileprof.record.model.compiled.accesses import Accesses, Space, boxes
-from tileprof.record.model.compiled.lanes import Ints, Lanes, Mask, NotUniform, Unknowable, Unknown
+from tileprof.record.model.compiled.lanes import Lanes, Mask, NotUniform, Unknowable, Unknown
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Footprint
 
 _MOST_WAYS = 4096
@@ -104,7 +104,7 @@ def evaluate(
 class _Run:
     """One way through the kernel, for the programs ``tiles``."""
 
-    def __init__(self, places: Ints, tiles: Ints, grid: tuple[int, int, int]) -> None:
+    def __init__(self, places: I64, tiles: I64, grid: tuple[int, int, int]) -> None:
         self.tiles, self.grid, self.flops = tiles, grid, 0
         self.accesses = Accesses(tiles)
         self._places = places[tiles]

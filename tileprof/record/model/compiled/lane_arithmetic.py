@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
 from tileprof.record.model.compiled.lanes import (
     MAYBE,
     Bools,
     Chunk,
     Dense,
-    Ints,
     Lanes,
     Mask,
     Shape,
@@ -64,7 +64,7 @@ def _as_mask(value: Any, shape: Shape) -> Mask:
     return _compare("!=", value, lanes(0)) if isinstance(value, Lanes) else maybe(shape)
 
 
-def _bounded(left: Lanes, right: Lanes, corners: list[Ints], function: Callable[[Any, Any], Any]) -> Lanes:
+def _bounded(left: Lanes, right: Lanes, corners: list[I64], function: Callable[[Any, Any], Any]) -> Lanes:
     low, high = corners[0], corners[0]
     for corner in corners[1:]:
         low, high = np.minimum(low, corner), np.maximum(high, corner)

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
+from tileprof.arrays import I64
 
-Clip = dict[int, tuple[Ints, Ints]]
+Bools = NDArray[np.bool_]
+
+Clip = dict[int, tuple[I64, I64]]
 """The first lane of each program for which a mask holds, and one past the last, by dimension (negative)."""
 
 MAYBE = 2
@@ -38,7 +39,7 @@ class Unknowable(Exception):  # noqa: N818 (an answer, not an error)
 class NotUniform(Exception):  # noqa: N818 (as above)
     """Programs take different ways: ``groups`` gives each program the number of its way."""
 
-    def __init__(self, groups: Ints) -> None:
+    def __init__(self, groups: I64) -> None:
         super().__init__()
         self.groups = groups
 
@@ -46,7 +47,7 @@ class NotUniform(Exception):  # noqa: N818 (as above)
 class Chunk:
     """Programs that are evaluated lane by lane together; what was computed is kept."""
 
-    def __init__(self, rows: Ints) -> None:
+    def __init__(self, rows: I64) -> None:
         self.rows = rows
         self.memo: dict[int, NDArray[Any]] = {}
 
@@ -143,22 +144,22 @@ class Lanes(Value):
     def __init__(
         self,
         shape: Shape,
-        base: Ints,
+        base: I64,
         coefficients: tuple[int, ...],
         ok: Bools = _ONE,
-        low: Ints | None = None,
-        high: Ints | None = None,
+        low: I64 | None = None,
+        high: I64 | None = None,
         maker: Dense | None = None,
     ) -> None:
         self.shape, self.base, self.ok, self.maker = shape, base, ok, maker
         self.coefficients = tuple(0 if n == 1 else c for n, c in zip(shape, coefficients, strict=True))
         below = sum(min(0, c * (n - 1)) for n, c in zip(shape, self.coefficients, strict=True))
         above = sum(max(0, c * (n - 1)) for n, c in zip(shape, self.coefficients, strict=True))
-        self.low: Ints = base + below if low is None else np.where(ok, base + below, low)
-        self.high: Ints = base + above if high is None else np.where(ok, base + above, high)
+        self.low: I64 = base + below if low is None else np.where(ok, base + below, low)
+        self.high: I64 = base + above if high is None else np.where(ok, base + above, high)
 
     @classmethod
-    def bounded(cls, shape: Shape, low: Ints, high: Ints, maker: Dense) -> Lanes:
+    def bounded(cls, shape: Shape, low: I64, high: I64, maker: Dense) -> Lanes:
         """Return lanes that are not affine."""
         return cls(shape, np.zeros(1, np.int64), (0,) * len(shape), _NONE, low, high, maker)
 
@@ -170,9 +171,9 @@ class Lanes(Value):
             chunk.memo[id(self)] = cached
         return cached
 
-    def _affine(self, chunk: Chunk) -> Ints:
+    def _affine(self, chunk: Chunk) -> I64:
         rank = len(self.shape)
-        total: Ints = chunk.column(self.base, rank)
+        total: I64 = chunk.column(self.base, rank)
         for axis, (size, step) in enumerate(zip(self.shape, self.coefficients, strict=True)):
             if step:
                 total = total + (step * np.arange(size)).reshape((-1,) + (1,) * (rank - axis - 1))

@@ -55,7 +55,7 @@ CUDNN_DOT_ROWS = 16
 """Rows of a block of cuDNN's first kernel (T5 on an H200: 32 blocks for 16 heads of 32 queries)."""
 CUDNN_REGISTERS = 168
 _LOCK_BYTES, _SUM_COLUMNS = 16, 64
-"""Of xFormers' workspace for a block of queries: what its lock and counter take, and columns of its sums."""
+"""Sizes in xFormers' workspace for a block of queries: bytes of its lock and counter, and columns of its sums."""
 _COUNTER = 4
 """The workspace from which blocks of cuDNN's kernel take their work."""
 

@@ -36,7 +36,7 @@ _BYTES_PER_S: Final = 3.5e12
 _SMS: Final = 132
 TRAITS: Final = 4
 _TRAIT_WEIGHTS: Final = np.array([0.5, 1.0, 0.6, 0.1])
-"""Of five sets of weights the best for 1,500 timed calls, each without the entries of its weight."""
+"""The best of five sets of weights, judged by 1,500 timed calls, each without the entries of its weight."""
 
 
 def scaled_ns(launch: MeasuredLaunch, grid: Grid, key: tuple[int, ...], measured: tuple[int, ...]) -> float:

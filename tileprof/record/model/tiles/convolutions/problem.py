@@ -44,9 +44,9 @@ class Placement:
     """The placing of tiles: pixels (rows of a weight) and channels (columns) of one, slices, and whether each image has
     tiles of its own. ``certain``: the launch's grid is that of these tiles.
 
-    ``segments``: so many blocks add up the depth of each tile within the launch. ``by_residue``: rows are pixels with
-    the same remainders by the strides. ``aside``: along x of the grid, so many tiles of the other axis lie beside each
-    of the axis that comes first, which are rows, or columns if ``turned``; 0 where the grid does not tell.
+    ``segments``: the number of blocks that add up the depth of each tile within the launch. ``by_residue``: rows are
+    pixels with the same remainders by the strides. ``aside``: along x of the grid, the number of tiles of the other
+    axis beside each of the axis that comes first, rows, or columns if ``turned``; 0 where the grid does not tell.
     """
 
     rows: int

@@ -45,7 +45,7 @@ _WARP = 32
 THREADS = 256
 """Threads of a block of the launches around a product with an epilogue of its own."""
 _COUNTERS = 4
-"""How many counters of four bytes a kernel deals its tiles out by, or lets slices wait at."""
+"""The number of counters of four bytes by which a kernel deals its tiles out, or at which its slices wait."""
 
 
 @dataclass(frozen=True, slots=True)

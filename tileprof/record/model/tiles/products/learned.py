@@ -102,7 +102,7 @@ class Expected(NamedTuple):
 
 
 def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
-    """Return the kernel that a library is expected to launch for a problem on a GPU of so many SMs; None for problems
+    """Return the kernel that a library is expected to launch for a problem on a GPU of ``sms`` SMs; None for problems
     like which the nets have seen none.
     """
     number = GROUPS.get(problem.dtype)
