@@ -29,13 +29,14 @@ that keep theirs have done so, and threads that do items with sites count them o
 ``read_ns``: rules read as many of the controller's words as spawn.cuh, one after the other. All lie at one place that
 serves one read in ``word_ns``, one update in ``update_ns`` and ``lane_ns`` for each thread that launches, in the order
 in which they come, but for reads of ``near`` SMs. Threads of a warp decide by one reading; what they launch can be read
-when it has come there. ``think_ns``: of the rule ``warp``, after its last read. Without ``read_ns`` rules know all.
+when it has come there. ``think_ns``: of the rule ``warp``, before its first read, for each
+site. Without ``read_ns`` rules know all.
 
 ``ended=1`` reads windows as spawn.cuh does: throughput and time of a child tile are those of the last whole window in
 which any ended, of six, else of all of time since the first began. `Spawns.together`: threads of a warp that do their
 items inline slow each other. ``issue_ns``: the GPU does at most one item inline in this time (items without sites);
-where more threads keep theirs, all come forward alike, as much slower as that takes. ``told_ns``, ``told_another_ns``:
-what rules take for the costs of launches.
+where more threads keep theirs, all come forward alike, as much slower as that takes. ``assumed_first_ns``,
+``assumed_another_ns``: what rules take for the costs of launches.
 
 The rule ``warp`` is ours. Threads of a warp wait for the slowest of them, so that to launch one thread's items gains
 nothing while another keeps as many; and a child warp's time is more than an item's. It launches the largest of a warp's

@@ -6,7 +6,7 @@ import numpy as np
 
 from tileprof.analysis.bounds.compiled import apart
 from tileprof.analysis.heaps import push
-from tileprof.analysis.simulate.spawning.rules import pace, tiles_of
+from tileprof.analysis.simulate.spawning.rules import throughput, tiles_of
 from tileprof.analysis.simulate.spawning.state import (
     COMPLETED,
     COMPLETES,
@@ -44,9 +44,9 @@ def beside(w: Work, z: State, count: int) -> float:
 def launch(w: Work, o: Costs, z: State, first: int, t: int, launches: int, now: float) -> int:
     """Count a launch of thread t of the warp of thread ``first``, its number ``launches``; return its tiles."""
     tiles = tiles_of(o, w.items[t])
-    each, _ = pace(w, o, z, t, now)
+    each, _ = throughput(w, o, z, t, now)
     z.asked[t] = now
-    z.estimate[t] = o.told_ns + (launches + 1) * o.told_another_ns + (z.c[QUEUED] + tiles) * each
+    z.estimate[t] = o.assumed_first_ns + (launches + 1) * o.assumed_another_ns + (z.c[QUEUED] + tiles) * each
     z.to_end[t] = z.to_start[t] = tiles
     z.c[QUEUED] += tiles
     z.c[PENDING] += 1
@@ -85,8 +85,8 @@ def ends(w: Work, o: Costs, z: State, grid: int, now: float) -> None:
             return
         took = o.complete_ns + (o.first_ns if z.c[COMPLETED] < FIRST else 0.0)
         z.c[COMPLETED] += 1
+        z.ns[DONE] = max(z.ns[DONE], now) + took
         if took > 0:
-            z.ns[DONE] = max(z.ns[DONE], now) + took
             later(w, o, z, COMPLETES, grid, z.ns[DONE])
             return
         z.c[PENDING] -= 1

@@ -19,6 +19,7 @@ from tileprof.analysis.simulate.spawning.state import (
     COMPLETED,
     CURRENT,
     DECIDES,
+    DONE,
     ENDED,
     ENTERED,
     FRONT,
@@ -89,12 +90,12 @@ def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> floa
         while c[HELD] > 0 and c[PARENT] == stop and c[FRONT] < c[ENTERED] and c[ROOM] >= o.child:
             _start_child(z, o, w, now)
         if c[RUNNING] == 0 and c[PENDING] == 0 and c[PARENT] == stop:
-            settle_ns = o.settle_ns if c[COMPLETED] > 0 else 0.0
+            settled = max(now, z.ns[DONE] + o.settle_ns) if c[COMPLETED] > 0 else now
             c[CURRENT], c[COMPLETED] = c[CURRENT] + 1, 0
             if c[CURRENT] + 1 < len(round_at):
-                schedule(z, now + settle_ns + o.gap_ns, o.slots + 2 * n)
+                schedule(z, settled + w.gap_ns[c[CURRENT]], o.slots + 2 * n)
             else:
-                now += settle_ns
+                now = settled
                 break
         if c[SIZE] == 0 and c[KEEPING] == 0:
             break

@@ -25,9 +25,11 @@ class Spawning:
     child: int = field(default=32, metadata={"meaning": "threads of a child tile", "least": 1})
     warp: int = field(default=32, metadata={"meaning": "threads that launch together", "least": 1})
     launch_ns: float = field(default=28_300.0, metadata={"meaning": "for a warp to launch at all", "least": 0})
-    told_ns: float = field(default=0.0, metadata={"meaning": "launch_ns as rules know it, 0: as it is", "least": 0})
+    assumed_first_ns: float = field(
+        default=0.0, metadata={"meaning": "launch_ns as rules know it, 0: as it is", "least": 0}
+    )
     another_ns: float = field(default=2_400.0, metadata={"meaning": "more for each of its launches", "least": 0})
-    told_another_ns: float = field(
+    assumed_another_ns: float = field(
         default=0.0, metadata={"meaning": "another_ns as rules know it, 0: as it is", "least": 0}
     )
     serve_ns: float = field(
@@ -94,6 +96,10 @@ class Spawning:
         },
     )
     think_ns: float = field(
+        default=0.0,
+        metadata={"meaning": "for the rule warp, before it reads, for each site of a warp, with read", "least": 0},
+    )
+    weigh_ns: float = field(
         default=0.0, metadata={"meaning": "for the rule warp to decide when it has read, with read", "least": 0}
     )
     word_ns: float = field(

@@ -43,8 +43,10 @@ def launches_by_rule(w: Work, o: Costs, z: State, t: int, before: int, now: floa
         return True
     if o.prior == 0 and z.c[ENDED] == 0:
         return bool(queued(z, o) + tiles_of(o, w.items[t]) <= o.untried)
-    each, warp_ns = pace(w, o, z, t, now)
-    expected = o.told_ns + (before + 1) * o.told_another_ns + (queued(z, o) + tiles_of(o, w.items[t])) * each
+    each, warp_ns = throughput(w, o, z, t, now)
+    expected = (
+        o.assumed_first_ns + (before + 1) * o.assumed_another_ns + (queued(z, o) + tiles_of(o, w.items[t])) * each
+    )
     return not expected >= w.items[t] * warp_ns
 
 
@@ -82,9 +84,9 @@ def _choose(w: Work, o: Costs, z: State, count: int, now: float) -> None:
                 largest, longest = i, took
         ends_ns = longest
         if launches > 0:
-            warp_ns = o.told_ns + launches * o.told_another_ns
-            each, _ = pace(w, o, z, z.lanes[0], now)
-            queued_ns = (queued(z, o) + tiles) * (o.told_another_ns if np.isnan(each) else each)
+            warp_ns = o.assumed_first_ns + launches * o.assumed_another_ns
+            each, _ = throughput(w, o, z, z.lanes[0], now)
+            queued_ns = (queued(z, o) + tiles) * (o.assumed_another_ns if np.isnan(each) else each)
             ends_ns = warp_ns + max(longest, queued_ns)
         if launches == 0 or ends_ns < best_ns:
             best_ns, best = ends_ns, launches
@@ -107,7 +109,7 @@ def _item_ns(w: Work, o: Costs, z: State, t: int) -> float:
 
 
 @apart
-def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]:
+def throughput(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]:
     """Return one over the throughput of child tiles, and the time of a child warp; not a number while nothing
     is known.
     """
@@ -116,7 +118,7 @@ def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]
         warp_ns = w.child_ns + w.item_ns[t]
         each = warp_ns / min(o.slots, o.resident // o.child)
     if o.ended > 0:
-        return _pace_of_window(o, z, now) if z.c[ENDED] > 0 else (each, warp_ns)
+        return _throughput_of_window(o, z, now) if z.c[ENDED] > 0 else (each, warp_ns)
     if z.c[ENDED] > 0:
         busy = z.ns[BUSY] + (now - z.ns[SINCE] if z.c[CHILDREN] > 0 else 0.0)
         each = busy / z.c[ENDED]
@@ -128,9 +130,9 @@ def pace(w: Work, o: Costs, z: State, t: int, now: float) -> tuple[float, float]
 
 
 @apart
-def _pace_of_window(o: Costs, z: State, now: float) -> tuple[float, float]:
-    """Return `pace` as spawn.cuh has it: of the last whole window in which child tiles ended, else of all since the
-    first of them started.
+def _throughput_of_window(o: Costs, z: State, now: float) -> tuple[float, float]:
+    """Return `throughput` as spawn.cuh has it: of the last whole window in which child tiles ended, else of all since
+    the first of them started.
     """
     current = int(now // o.window_ns)
     for back in range(1, WINDOWS - 1):

@@ -104,7 +104,8 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     values: dict[str, Any] = {key: (float if key.endswith("_ns") else int)(getattr(o, key)) for key in Costs._fields}
     costs = Costs(**values)
     costs = costs._replace(
-        told_ns=costs.told_ns or costs.launch_ns, told_another_ns=costs.told_another_ns or costs.another_ns
+        assumed_first_ns=costs.assumed_first_ns or costs.launch_ns,
+        assumed_another_ns=costs.assumed_another_ns or costs.another_ns,
     )
     z = fresh_state(n, costs)
     program = Work(
@@ -118,6 +119,7 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
         int(policy),
         int(threshold),
         float(work.together),
+        np.full(len(work.round_at) - 1, float(o.gap_ns)) if work.gap_ns is None else work.gap_ns,
     )
     time_ns = run_events(work.round_at, program, costs, z)
     return Ran(time_ns, z.took, z.estimate, float(z.ns[LIVED] / z.c[ENDED]) if z.c[ENDED] else np.nan)

@@ -177,6 +177,7 @@ class Work(NamedTuple):
     policy: int
     threshold: int
     together: float
+    gap_ns: NDArray[np.float64]
 
 
 class Costs(NamedTuple):
@@ -186,19 +187,19 @@ class Costs(NamedTuple):
     child: int
     warp: int
     launch_ns: float
-    told_ns: float
+    assumed_first_ns: float
     another_ns: float
-    told_another_ns: float
+    assumed_another_ns: float
     serve_ns: float
     window_ns: float
     ended: int
     queues: int
-    gap_ns: float
     prior: int
     untried: int
     children: int
     read_ns: float
     think_ns: float
+    weigh_ns: float
     word_ns: float
     update_ns: float
     lane_ns: float

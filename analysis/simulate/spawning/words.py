@@ -33,12 +33,32 @@ def looks(w: Work, o: Costs, z: State, now: float, first: int) -> bool:
         z.words[first] = 0
         z.c[SEEN] = z.looked[first]
         return True
-    z.words[first] = _words(w, o, z, now)
+    sites, worth_asking = _asked(w, z, first)
+    asked = sites if w.policy == BY_WARP else worth_asking
+    z.words[first] = _words(w, o, z, now) if asked > 0 else 0
     if z.words[first] == 0:
         z.c[SEEN] = z.c[QUEUED]
         return True
-    later(w, o, z, READS, first, now + _way_ns(o, z, first))
+    think_ns = sites * o.think_ns if w.policy == BY_WARP else 0.0
+    later(w, o, z, READS, first, now + think_ns + _way_ns(o, z, first))
     return False
+
+
+@apart
+def _asked(w: Work, z: State, first: int) -> tuple[int, int]:
+    """Return how many sites threads of a warp have come to, and how many of these a rule for threads asks about."""
+    sites = worth_asking = 0
+    if z.parts[first] == 0:
+        for t in range(first, z.stop[first]):
+            sites += w.items[t] > 0
+            worth_asking += w.items[t] > 0 and w.items[t] >= w.threshold
+        return sites, worth_asking
+    t = z.site[first]
+    while t >= 0:
+        sites += 1
+        worth_asking += w.items[t] >= w.threshold
+        t = z.peer[t]
+    return sites, worth_asking
 
 
 @apart
@@ -84,8 +104,8 @@ def reads(w: Work, o: Costs, z: State, now: float, first: int) -> None:
 def samples(w: Work, o: Costs, z: State, now: float, first: int) -> None:
     """A warp has read how many children wait, and will decide."""
     z.looked[first], z.words[first] = z.c[VISIBLE], -1
-    think_ns = o.think_ns if w.policy == BY_WARP else 0.0
-    later(w, o, z, DECIDES if z.parts[first] == 0 else COMES, first, now + _way_ns(o, z, first) + think_ns)
+    weigh_ns = o.weigh_ns if w.policy == BY_WARP else 0.0
+    later(w, o, z, DECIDES if z.parts[first] == 0 else COMES, first, now + _way_ns(o, z, first) + weigh_ns)
 
 
 @apart

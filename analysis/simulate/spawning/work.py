@@ -45,6 +45,8 @@ class Spawns(NamedTuple):
     """``[threads]`` the longest item of a child tile, in the mean of a thread's tiles, where items have no sites. None:
     ``item_ns``.
     """
+    gap_ns: NDArray[np.float64] | None = None
+    """``[rounds]`` the time from the end of the round before. None: the option ``gap_ns`` for each."""
 
 
 def own_times(work: Spawns, first_child: NDArray[np.int64]) -> NDArray[np.float64]:

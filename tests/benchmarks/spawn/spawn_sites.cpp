@@ -11,7 +11,7 @@
 int main(int count, char** given) {
     for (const Work& work : works_of(std::atoi(given[1]))) {
         if (std::find(given + 2, given + count, work.name) == given + count) continue;
-        emulated::nodes.clear(), emulated::rounds.clear(), emulated::outside.clear();
+        emulated::nodes.clear(), emulated::rounds.clear(), emulated::outside.clear(), emulated::waited.clear();
         Control rule = {};
         if (work.name.rfind("sssp", 0) == 0) rule.rule = spawn::ALWAYS;
         Buffer<Control> control(std::vector<Control>{rule});

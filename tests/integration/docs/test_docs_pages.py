@@ -87,6 +87,7 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--launched",
         "--leave-one-out",
         "--rules",
+        "--single-precision",
         "--seconds",
         "--thin",
         "--wide",

@@ -38,6 +38,7 @@ struct Node {
 
 inline std::vector<Node> nodes;
 inline std::vector<std::vector<int>> rounds;  // by thread: its node, or -1
+inline std::vector<int> waited;  // by round: 1 if the host read results before it launched the kernel, else 0
 inline std::vector<std::vector<unsigned long long>> outside;  // by thread: basic blocks outside of its site
 inline std::vector<std::pair<int, int>> open;  // nodes, and the current item of each
 inline unsigned long long counted;  // basic blocks until now that are assigned
@@ -57,6 +58,7 @@ NOT_COUNTED inline void charge() {
 NOT_COUNTED inline void begin_round(int blocks, int threads) {
     rounds.emplace_back(static_cast<std::size_t>(blocks) * threads, -1);
     outside.emplace_back(static_cast<std::size_t>(blocks) * threads, 0);
+    waited.push_back(std::exchange(host_waited, false));
 }
 NOT_COUNTED inline void begin_thread() { counted = blocks_run; }
 NOT_COUNTED inline void end_thread() { charge(); }
@@ -106,13 +108,13 @@ NOT_COUNTED inline std::pair<double, double> mean_and_longest(const std::vector<
     return {double(sum) / own.size(), double(longest) / tiles};
 }
 
-// {"rounds": the items of each round's threads, "below": of the items of all of these, of the items of those, ...,
-//  "own": blocks of all these threads and items outside of their sites, "mean", "longest": of the items of each, in the
-//  mean, and of the longest of each child block in the mean}
+// {"waited": of each round, "rounds": the items of each round's threads, "below": of the items of all of these, of the
+//  items of those, ..., "own": blocks of all these threads and items outside of their sites, "mean", "longest": of the
+//  items of each, in the mean, and of the longest of each child block in the mean}
 NOT_COUNTED inline void print_sites() {
     std::vector<int> level, all;
     std::vector<unsigned long long> own;
-    std::printf("\"rounds\": [");
+    std::printf("\"waited\": "), print_row(waited, true), std::printf(", \"rounds\": [");
     for (std::size_t i = 0; i < rounds.size(); ++i) {
         std::vector<int> items;
         for (const int node : rounds[i]) items.push_back(node < 0 ? 0 : nodes[node].items), level.push_back(node);

@@ -40,6 +40,7 @@ inline int refuse_one_in = std::getenv("SPAWN_REFUSE") ? std::atoi(std::getenv("
 inline std::vector<Grid> pending;
 inline unsigned long long now;
 inline cudaError_t last;
+inline bool host_waited = false;  // since this was last cleared, for what a kernel has written
 
 // Returns whether a fault that a test has planted in the sources is active in this run.
 inline bool planted(const char* name) { return std::strcmp(fault, name) == 0; }
@@ -88,7 +89,8 @@ inline cudaError_t cudaGetLastError() { return std::exchange(emulated::last, cud
 inline const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 inline cudaError_t cudaMalloc(void** to, std::size_t bytes) { return *to = std::malloc(bytes), cudaSuccess; }
 inline cudaError_t cudaFree(void* at) { return std::free(at), cudaSuccess; }
-inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    if (kind == cudaMemcpyDeviceToHost) emulated::host_waited = true;
     return std::memcpy(to, from, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemset(void* at, int byte, std::size_t bytes) {

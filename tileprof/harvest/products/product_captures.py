@@ -3,9 +3,10 @@
 `tileprof.harvest.graph_captures` says how.
 
 A worker captures its share of the cases that were launched, too (`launched_cases`), then those that `drawn_cases`
-lists again from ``--seed``, its number, ``--wide`` and ``--float32``. The files hold, in the order of the cases::
+lists again from ``--seed``, its number, ``--wide`` and ``--single-precision``. The files hold, in the order of the
+cases::
 
-    asked      [4] int64              how many cases of the harvest, how many drawn, whether --wide, --float32
+    asked      [4] int64              how many cases of the harvest, how many drawn, whether --wide, --single-precision
     recipe     [cases] int32          place in ``recipes``; -1 where the call failed, or its launches tell no recipe
     recipes    [recipes, 13] int32    `tileprof.record.model.tables.product_entries.RECIPE`
     count, name, grid                 launches of the cases of the harvest: how many, places in ``names``, grids
@@ -234,10 +235,10 @@ def _work(worker: int, end: float, options: Namespace) -> None:
     for batch in batches(captures, launched, _CALLS, end):
         columns.add(*batch)
     first = len(columns.cases)
-    drawn = drawn_cases(options.seed, worker, wide=options.wide, float32=options.float32)
+    drawn = drawn_cases(options.seed, worker, wide=options.wide, float32=options.single_precision)
     for batch in batches(captures, drawn, _CALLS, end):
         columns.add(*batch)
-    arrays = columns.arrays(first, wide=options.wide, float32=options.float32)
+    arrays = columns.arrays(first, wide=options.wide, float32=options.single_precision)
     about = np.array(json.dumps(machine()))
     np.savez_compressed(options.output / f"captures-{worker:02d}.npz", allow_pickle=False, about=about, **arrays)
     sys.stderr.write(
@@ -251,7 +252,7 @@ def main(words: list[str] | None = None) -> int:
     parser = option_parser("products.product_captures", "capture products, without launches")
     parser.add_argument("--launched", type=int, default=0, help="number of cases of the harvest to capture first")
     parser.add_argument("--wide", action="store_true", help="draw most widths freely, not from models")
-    parser.add_argument("--float32", action="store_true", help="draw products of float32 alone, with and without TF32")
+    parser.add_argument("--single-precision", action="store_true", help="draw products of float32 alone")
     return start(_work, parser.parse_args(words))
 
 

@@ -1,4 +1,4 @@
-r"""Trains the nets that choose kernels for products that were not measured: ``python -m
+r"""Trains the nets that choose kernels for products of 16 bits that were not measured: ``python -m
 tileprof.harvest.products.product_ranker``.
 
 They learn from what PyTorch would launch for millions of products (`tileprof.harvest.products.product_captures`): the
@@ -9,6 +9,7 @@ the sieve leaves (`tileprof.record.model.tiles.products.learned`). Folders of ca
     python -m tileprof.harvest.products.product_ranker CAPTURES products-cublas-13.1.npz -o product-nets-cublas-13.1.npz
 
 It needs PyTorch; with a GPU, minutes are enough. Every 25th layer is left out of training, and judged.
+Products of float32 have trees instead (`tileprof.harvest.products.product_trees`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ import math
 import sys
 import time
 from argparse import ArgumentParser
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +62,7 @@ _FIRST_PRICES: Final = (1.0, 1.0, 0.25, 1.0, 2.0)
 """Prices (`weighing.modelled_times`) of kernels that nothing is known of."""
 _NONE: Final = -1e4
 _JUDGED: Final = 20_000
+_GROUP: Final = learned.GROUPS[problems.BF16]
 
 
 class Trainer:
@@ -374,8 +374,8 @@ def train_group(every: Problems, group: int, options: Namespace, entries: Table 
         "types": [_TYPES[dtype] for dtype, own in learned.GROUPS.items() if own == group],
         "problems": len(lesson.training_rows), "candidates": len(menu.recipes), "kernels": int(menu.kernel.max()) + 1,
     }  # fmt: skip
-    facts["sieve was shown"] = trainer.train_sieve(options.seconds[group] / 3)
-    facts["judge was shown"] = trainer.train_judge(options.seconds[group] * 2 / 3)
+    facts["sieve was shown"] = trainer.train_sieve(options.seconds / 3)
+    facts["judge was shown"] = trainer.train_judge(options.seconds * 2 / 3)
     if options.device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = False
     trainer.round()
@@ -398,8 +398,7 @@ def main(words: list[str] | None = None) -> int:
                         help="folders of captures (`product_captures`), and tables of products")  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="as for each folder of captures")
-    parser.add_argument("--seconds", type=float, nargs=3, default=(120, 90, 180), metavar="S",
-                        help="of training, for fp32, tf32 and 16 bits, at once (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=180, help="of training (default: %(default)s)")
     parser.add_argument("--thin", type=Path, metavar="FILE", help="write the table without entries that nets tell")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write how right they are about other layers")
     parser.add_argument("--device", default="cuda")
@@ -408,22 +407,14 @@ def main(words: list[str] | None = None) -> int:
     every, about = gathered(options.sources, options.seed, options.processes)
     every = of_whole_blocks(every)
     entries = next((read(path) for path in options.sources if path.is_file()), None) if options.thin else None
-    groups = sorted(set(learned.GROUPS.values()))
-    with ProcessPoolExecutor(len(groups), get_context("spawn")) as pool:
-        trained_groups = list(
-            pool.map(train_group, [every] * len(groups), groups, [options] * len(groups), [entries] * len(groups))
-        )
-    nets = {group: (one["menu"], one["parameters"]) for group, one in zip(groups, trained_groups, strict=True)}
-    say({"bytes": write_nets(options.output, about, nets)})
+    trained = train_group(every, _GROUP, options, entries)
+    say({"bytes": write_nets(options.output, about, {_GROUP: (trained["menu"], trained["parameters"])})})
     if entries is not None:
         recipes = np.full((len(entries), len(RECIPE)), -1, np.int32)
-        for one in trained_groups:
-            recipes[one["sure choices"].rows] = one["sure choices"].recipes
+        recipes[trained["sure choices"].rows] = trained["sure choices"].recipes
         say(thin(entries, recipes, options.thin))
     if options.report is not None:
-        options.report.write_text(
-            json.dumps(about | {"groups": [one["facts"] for one in trained_groups]}, indent=1) + "\n"
-        )
+        options.report.write_text(json.dumps(about | {"group": trained["facts"]}, indent=1) + "\n")
     return 0
 
 

@@ -6,6 +6,7 @@ SUBJECT:
 
     link_ways    `measuring/programs/link_ways.cu`: ways from a CPU thread to a running block
     spawn_costs  `measuring/programs/spawn_costs.cu`: launches from kernels, decisions, reads of the controller's words
+    spawn_rounds `measuring/programs/spawn_rounds.cu`: rounds of few launches, items of a sort; in two processes
     launches     `measuring/programs/divergent_launches.cu`; what it costs that threads of a warp launch one at a time
                  (`times_us`); and programs whose children launch, with delays in which threads do not sleep (`awake`);
                  other entries of the file stay
@@ -117,6 +118,19 @@ def spawn_costs(output: Runner, _: dict[str, Any]) -> dict[str, Any]:
     return {"note": note, "launches": launches, "decisions": decisions, "reads": reads}
 
 
+def spawn_rounds(output: Runner, _: dict[str, Any]) -> dict[str, Any]:
+    """Return rounds and sorts of two processes, ``spawn_rounds_1`` and ``spawn_rounds_2``."""
+    flags = [*DEVICE_LAUNCHES, "-I", SOURCES / "spawn", PROGRAMS / "spawn_rounds.cu"]
+    processes = []
+    for number in (1, 2):
+        rows = [json.loads(line) for line in output(f"spawn_rounds_{number}", flags).splitlines()]
+        processes.append(
+            {"rounds": [row for row in rows if "us" in row], "sorts": [row for row in rows if "item_ns" in row]}
+        )
+    note = "microseconds of 40 rounds: least, 10, 25, 50, 75, 90%, greatest"
+    return {"note": note, "processes": processes}
+
+
 def launches(output: Runner, before: dict[str, Any]) -> dict[str, Any]:
     """Return what groups of threads do that launch, and times of SPAWN's programs with and without a lock per warp."""
     flags = [*DEVICE_LAUNCHES, PROGRAMS / "divergent_launches.cu"]
@@ -205,7 +219,7 @@ def halo(output: Runner, _: dict[str, Any]) -> dict[str, Any]:
     return {"what": what, "cusync": "https://github.com/parasailteam/cusync", "rows": rows}
 
 
-SUBJECTS = {measure.__name__: measure for measure in (link_ways, spawn_costs, launches, halo)}
+SUBJECTS = {measure.__name__: measure for measure in (link_ways, spawn_costs, spawn_rounds, launches, halo)}
 
 
 def main(words: list[str] | None = None) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 
 from measure_delayed import SOURCES, device_name, spawn_names
 
-TOLD = "45706,390.6"
+ASSUMED = "45706,390.6"
 """Costs in ns that the rules assume: the first child's, as a process measured it that ran before, and another's."""
 UNTRIED = 1024
 WINDOW_LOG2, LEAST = 16, 32
@@ -61,11 +61,11 @@ def machine() -> dict[str, str]:
 
 def key_of(inputs: str, process: str, options: argparse.Namespace) -> str:
     """Return the name of an entry."""
-    told = "" if options.costs == TOLD else "told its own costs, "
-    if told and options.costs:
-        told = f"told {float(options.costs.split(',', maxsplit=1)[0]):,.0f} ns, "
+    assumption = "" if options.costs == ASSUMED else "assuming its own costs, "
+    if assumption and options.costs:
+        assumption = f"assuming {float(options.costs.split(',', maxsplit=1)[0]):,.0f} ns, "
     bound = "" if options.untried == UNTRIED else f"untried {options.untried}, "
-    return f"{told}{bound}{inputs}, process {process}"
+    return f"{assumption}{bound}{inputs}, process {process}"
 
 
 def unused(results: dict[str, Any]) -> Iterator[str]:
@@ -128,7 +128,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--replace", nargs="+", default=[], metavar="PROCESS", help="names of entries to write anew, f")
     parser.add_argument("--repeats", type=int, default=7, help="runs of each program and rule in a process (7)")
     parser.add_argument(
-        "--costs", default=TOLD, metavar="FIRST,ANOTHER", help=f"ns that rules assume ({TOLD}); '': own"
+        "--costs", default=ASSUMED, metavar="FIRST,ANOTHER", help=f"ns that rules assume ({ASSUMED}); '': own"
     )
     parser.add_argument("--untried", type=int, default=UNTRIED, help=f"blocks before a child has ended ({UNTRIED})")
     parser.add_argument("--search", action="store_true", help="search the best threshold, too, which takes longer")

@@ -43,8 +43,8 @@ class Plain:
 
     def __init__(self, work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> None:
         self.work, self.options, self.policy, self.threshold = work, options, policy, threshold
-        self.told_ns = options.told_ns or options.launch_ns
-        self.told_another_ns = options.told_another_ns or options.another_ns
+        self.assumed_first_ns = options.assumed_first_ns or options.launch_ns
+        self.assumed_another_ns = options.assumed_another_ns or options.another_ns
         longest = work.item_ns if work.longest_ns is None else work.longest_ns
         self.longest_ns: dict[int | None, float] = dict(enumerate(longest.tolist()))
         self.own_ns = dict.fromkeys(range(work.round_at[-1]), work.base_ns)
@@ -82,7 +82,8 @@ class Plain:
     def run(self) -> Ran:
         o = self.options
         for number, (begin, end) in enumerate(pairwise(self.work.round_at.tolist())):
-            self.now += o.gap_ns if number else 0.0
+            gap_ns = o.gap_ns if self.work.gap_ns is None else self.work.gap_ns[number]
+            self.now += gap_ns if number else 0.0
             parents = deque(range(begin, end, o.parent))
             while True:
                 while len(self.active) < o.queues and self.waiting:
@@ -323,7 +324,7 @@ class Plain:
         self.served = max(when, self.served + self.options.serve_ns)
         self.later(self.served if self.options.serve_ns else when, ARRIVES, t, lambda: self.waiting.append(t))
 
-    def pace(self, t: int) -> tuple[float, float]:
+    def throughput(self, t: int) -> tuple[float, float]:
         """One over the throughput of child tiles, and a child warp's time; not a number while nothing is known."""
         o = self.options
         each = warp_ns = np.nan
@@ -356,8 +357,10 @@ class Plain:
         """The time of thread t's items as a grid; not a number while nothing is known."""
         o = self.options
         own = -(-int(self.work.items[t]) // o.child)
-        each, _ = self.pace(t)
-        return float(self.told_ns + (turn + 1) * self.told_another_ns + (sum(self.left.values()) + own) * each)
+        each, _ = self.throughput(t)
+        return float(
+            self.assumed_first_ns + (turn + 1) * self.assumed_another_ns + (sum(self.left.values()) + own) * each
+        )
 
     def chosen(self, warp: list[int]) -> set[int]:
         """The largest sites of a warp, as many as make the later of the warp and its children end first, of these the
@@ -365,13 +368,13 @@ class Plain:
         """
         o = self.options
         sites = sorted((t for t in warp if self.known(t)), key=lambda t: (-self.known(t), t))
-        each, _ = self.pace(warp[0])
+        each, _ = self.throughput(warp[0])
         ends = []
         for n in range(len(sites) + 1):
             longest = self.known(sites[n]) if n < len(sites) else 0.0
             tiles = (self.queued() if n else 0) + sum(-(-int(self.work.items[t]) // o.child) for t in sites[:n])
-            queued_ns = tiles * (self.told_another_ns if np.isnan(each) else each)
-            ends.append(self.told_ns + n * self.told_another_ns + max(longest, queued_ns) if n else longest)
+            queued_ns = tiles * (self.assumed_another_ns if np.isnan(each) else each)
+            ends.append(self.assumed_first_ns + n * self.assumed_another_ns + max(longest, queued_ns) if n else longest)
         return {t for t in sites[: ends.index(min(ends))] if self.work.items[t] >= self.threshold}
 
     def known(self, t: int) -> float:
@@ -400,8 +403,8 @@ class Plain:
             return False
         if self.policy != SPAWN:
             return True
-        o, (each, warp_ns) = self.options, self.pace(t)
+        o, (each, warp_ns) = self.options, self.throughput(t)
         tiles = self.queued() - (-n // o.child)
         if np.isnan(each):
             return tiles <= o.untried
-        return self.told_ns + (turn + 1) * self.told_another_ns + tiles * each < n * warp_ns
+        return self.assumed_first_ns + (turn + 1) * self.assumed_another_ns + tiles * each < n * warp_ns

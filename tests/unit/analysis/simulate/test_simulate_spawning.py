@@ -43,8 +43,8 @@ options = st.builds(
     child=st.integers(1, 4),
     warp=st.integers(1, 3),
     launch_ns=costs,
-    told_ns=costs,
-    told_another_ns=costs,
+    assumed_first_ns=costs,
+    assumed_another_ns=costs,
     another_ns=costs,
     serve_ns=costs,
     queues=st.integers(1, 3),
@@ -93,6 +93,7 @@ def test_the_compiled_simulation_equals_the_plain_one(
     work = work._replace(together=together, beside_ns=beside_ns)
     if uneven:
         work = work._replace(own_ns=random.choice([2.0, 5.0, 9.0], count), longest_ns=item_ns + random.choice(3, count))
+        work = work._replace(gap_ns=random.choice([0.0, 3.0], len(levels)))
     fast, plain = run(work, options, policy, threshold), Plain(work, options, policy, threshold).run()
     assert fast.time_ns == plain.time_ns
     for a, b in ((fast.child_ns, plain.child_ns), (fast.took_ns, plain.took_ns), (fast.estimate_ns, plain.estimate_ns)):
@@ -327,6 +328,10 @@ def test_a_round_ends_when_its_grids_are_complete_one_after_the_other():
     assert run(work, slow, ALWAYS).time_ns == 2 * (1 + 20 + 10 + 2 * 4 + 7) + 5
     assert run(work, replace(slow, first_ns=6.0), ALWAYS).time_ns == 2 * (1 + 20 + 10 + 2 * 10 + 7) + 5
     assert run(work, slow, FLAT).time_ns == 2 * (1 + 10) + 5
+    # A thread that keeps 3 items ends at 1 + 20 + 30, and the grid is complete at 1 + 20 + 10 + 4 meanwhile.
+    uneven = spawns("uneven", [np.array([3, 20])], item_ns=10.0, base_ns=1.0, child_ns=0.0)
+    assert run(uneven, slow, THRESHOLD, threshold=10).time_ns == 51
+    assert run(uneven, replace(slow, settle_ns=50.0), THRESHOLD, threshold=10).time_ns == 35 + 50
     # A grid is complete after those that its threads have launched: 1 + 20, 10 + 20, then three of 5 ns.
     nested = spawns("nested", [np.array([1])], [10.0, 5.0, 0.0, 0.0, 0.0], base_ns=1.0, child_ns=0.0,
                     below=[np.array([3]), np.zeros(3, np.int64)])  # fmt: skip

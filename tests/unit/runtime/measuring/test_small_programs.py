@@ -109,3 +109,11 @@ def test_wrong_rounds_are_read_as_the_programs_print_them(results):
             f"wrong, {row['wrong_pixels']:6d} wrong pixels\n"
         )
     assert results("halo", **texts)["rows"] == expected
+
+
+def test_rounds_and_sorts_of_both_processes_are_kept(results):
+    expected = shipped("spawn_rounds")["processes"]
+    printed = ["\n".join(map(json.dumps, rows["rounds"] + rows["sorts"])) for rows in expected]
+    file = results("spawn_rounds", spawn_rounds_1=printed[0], spawn_rounds_2=printed[1])
+    assert file["processes"] == expected
+    assert printed[0] != printed[1]

@@ -97,7 +97,7 @@ def test_a_process_that_hangs_is_ended(run) -> None:
 def test_a_result_that_differs_is_no_success(run) -> None:
     row = '{"name": "bfs", "right": false, "flat_us": 1.0, "said": " warp differs from flat."}'
     code, results = run(f"printf '%s' '{PRINTED}'\necho '{row}'\nexit 1", "--processes", "1", "--costs", "")
-    assert (code, results["told its own costs, scale 16, process a"][1]) == (1, json.loads(row))
+    assert (code, results["assuming its own costs, scale 16, process a"][1]) == (1, json.loads(row))
 
 
 def test_a_program_that_finds_no_gpu_is_no_success(run, tmp_path) -> None:

@@ -73,7 +73,7 @@ struct Control {
 };
 
 // The children that ended recently: number, sum of durations, and the time in which they ended.
-struct Pace {
+struct Throughput {
     float ended, lived_ns, over_ns;
 };
 
@@ -86,27 +86,28 @@ struct Place {
     bool last;
 };
 
-__device__ inline Pace pace_of(u64 word, float over_ns) {
+__device__ inline Throughput throughput_of(u64 word, float over_ns) {
     return {static_cast<float>(word >> ENDED_SHIFT), static_cast<float>(word & ((1ull << ENDED_SHIFT) - 1)), over_ns};
 }
 
 // Returns whether a child is expected to end before the thread would by itself. `waiting`: child blocks in the system;
 // `turn`: launches of the warp before this one.
-__device__ inline bool worth_launching(Costs costs, const Pace& pace, int untried, int waiting, int turn, int items) {
+__device__ inline bool worth_launching(Costs costs, const Throughput& throughput, int untried, int waiting, int turn,
+                                       int items) {
     const int own = blocks_of(items);
-    if (pace.ended <= 0) return waiting + own <= untried;
+    if (throughput.ended <= 0) return waiting + own <= untried;
     const float overhead = costs.first_ns + costs.another_ns * static_cast<float>(turn + 1);
-    const float child_ns = overhead + static_cast<float>(waiting + own) * pace.over_ns / pace.ended;
-    return child_ns < static_cast<float>(items) * pace.lived_ns / pace.ended;
+    const float child_ns = overhead + static_cast<float>(waiting + own) * throughput.over_ns / throughput.ended;
+    return child_ns < static_cast<float>(items) * throughput.lived_ns / throughput.ended;
 }
 
 // Returns when warp and children end, in nanoseconds. `kept` items stay with the slowest thread; `launched` sites of
 // the warp have `blocks` child blocks.
-__device__ inline float warp_end(Costs costs, const Pace& pace, float item_ns, int waiting, int launched, int blocks,
-                                 int kept) {
+__device__ inline float warp_end(Costs costs, const Throughput& throughput, float item_ns, int waiting, int launched,
+                                 int blocks, int kept) {
     const float own_ns = static_cast<float>(kept) * item_ns;
     if (launched == 0) return own_ns;
-    const float each_ns = pace.ended > 0 ? pace.over_ns / pace.ended : costs.another_ns;
+    const float each_ns = throughput.ended > 0 ? throughput.over_ns / throughput.ended : costs.another_ns;
     const float queue_ns = static_cast<float>(waiting + blocks) * each_ns;
     return costs.first_ns + costs.another_ns * static_cast<float>(launched) + (own_ns > queue_ns ? own_ns : queue_ns);
 }
@@ -115,16 +116,16 @@ constexpr int RANK_BITS = 6;  // 0 to 32 sites of a warp are launched
 
 // Returns the better of a thread's two proposals: its site is the largest that the warp keeps, or, for the smallest of
 // all, none is kept. The word has the time in units of 16 ns above, and the number of launched sites below.
-__device__ inline u32 proposal(Costs costs, const Pace& pace, float item_ns, int waiting, const Place& place,
-                               int items) {
+__device__ inline u32 proposal(Costs costs, const Throughput& throughput, float item_ns, int waiting,
+                               const Place& place, int items) {
     const auto word = [](float ns, int launched) {
         const float units = ns / 16 < 6.0e7f ? ns / 16 : 6.0e7f;  // at most a second
         return static_cast<u32>(units) << RANK_BITS | static_cast<u32>(launched);
     };
-    const u32 keep = word(warp_end(costs, pace, item_ns, waiting, place.rank, place.blocks, items), place.rank);
+    const u32 keep = word(warp_end(costs, throughput, item_ns, waiting, place.rank, place.blocks, items), place.rank);
     if (!place.last) return keep;
     const int all = place.blocks + blocks_of(items);
-    const u32 none = word(warp_end(costs, pace, item_ns, waiting, place.rank + 1, all, 0), place.rank + 1);
+    const u32 none = word(warp_end(costs, throughput, item_ns, waiting, place.rank + 1, all, 0), place.rank + 1);
     return none < keep ? none : keep;
 }
 
@@ -192,15 +193,15 @@ __device__ inline u32 least_in_warp(u32 mask, u32 word) { return __reduce_min_sy
 #endif
 
 // Returns the last complete window within the ring's time in which children ended; without any, all of time.
-__device__ inline Pace recent_pace(const Control& control) {
+__device__ inline Throughput recent_throughput(const Control& control) {
     const u64 now = time_ns(), current = now >> control.window_log2;
     for (u64 back = 1; back < WINDOWS - 1; ++back) {
         const u32 slot = (current - back) % WINDOWS;
         if (seen(control.number[slot]) == current - back)
-            return pace_of(seen(control.window[slot]), static_cast<float>(1ull << control.window_log2));
+            return throughput_of(seen(control.window[slot]), static_cast<float>(1ull << control.window_log2));
     }
     const u64 begun = seen(control.begun_ns);
-    return pace_of(seen(control.total), begun != 0 && now > begun ? static_cast<float>(now - begun) : 1.0f);
+    return throughput_of(seen(control.total), begun != 0 && now > begun ? static_cast<float>(now - begun) : 1.0f);
 }
 
 // Returns whether a thread's site is among those that its warp launches: threads make proposals, and the earliest end
@@ -211,7 +212,7 @@ __device__ inline bool warp_launches(const Control& control, int items) {
     const u64 own = seen(control.own_items);
     const float item_ns = own > 0 ? static_cast<float>(seen(control.own_ns)) / static_cast<float>(own) : ITEM_NS;
     const u32 best = least_in_warp(
-        mask, proposal(control.costs, recent_pace(control), item_ns, seen(control.waiting), place, items));
+        mask, proposal(control.costs, recent_throughput(control), item_ns, seen(control.waiting), place, items));
     return items >= control.least && place.rank < static_cast<int>(best & ((1u << RANK_BITS) - 1));
 }
 
@@ -226,7 +227,7 @@ __device__ inline bool launches(const Control& control, int items) {
         case BY_WARP:
             return warp_launches(control, items);
         default:
-            return items >= control.least && worth_launching(control.costs, recent_pace(control), control.untried,
+            return items >= control.least && worth_launching(control.costs, recent_throughput(control), control.untried,
                                                              seen(control.waiting), turn_in_warp(), items);
     }
 }

@@ -2,9 +2,9 @@
 rule.
 
 In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; the kernel that the
-library is expected to choose (`learned`), but for an nvjet kernel of Hopper that is not sure NVIDIA's library, where it
-is installed (`library_heuristic` says how right it is), of which only kernels that were seen for the type and epilogue
-are believed; the nearest entry; tileprof's rules.
+library is expected to choose (`kernel_trees` with float32, `learned` with 16 bits), but for an nvjet kernel of Hopper
+that is not sure NVIDIA's library, where it is installed (`library_heuristic` says how right it is), of which only
+kernels that were seen for the type and epilogue are believed; the nearest entry; tileprof's rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import Recipe, recipe_of, time_ns
 from tileprof.record.model.tiles.foundations.overrides import dictated
-from tileprof.record.model.tiles.products import gemm_tile_rule, learned, library_heuristic, neighbours, nvjet
+from tileprof.record.model.tiles.products import (
+    gemm_tile_rule,
+    kernel_trees,
+    learned,
+    library_heuristic,
+    neighbours,
+    nvjet,
+)
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
 from tileprof.record.model.tiles.products.gemm_tile_rule import Tile
@@ -141,8 +148,7 @@ def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tu
     """Return the recipe that a library is expected to choose, and whether that is sure, or the nearest entry's; None
     where no entry is near. The entry ``row`` is left out.
     """
-    nets = tables.table("product-nets", device)
-    expected = None if nets is None else learned.choose(problem, nets, device.sms)
+    expected = _expected(problem, device)
     if expected is not None and not learned.is_uneven(expected.recipe.kind, problem.n):
         return expected.recipe, ShapeSource.LEARNED, expected.sure
     near, _ = neighbours.nearest(problem, table, _NEAR, without=row)
@@ -154,6 +160,15 @@ def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tu
     own = neighbours.of_vector(problem, table, recipe.kind, without=row) if problem.n == 1 else None
     own = own or next((r for r in map(Recipe.of, alike) if r.kind == recipe.kind), None)
     return (recipe if own is None else fitted(own, problem, device.sms)), ShapeSource.LEARNED, False
+
+
+def _expected(problem: Problem, device: Device) -> learned.Expected | None:
+    """Return what trees tell of the problem, else what nets tell."""
+    trees, nets = (tables.table(family, device) for family in ("product-trees", "product-nets"))
+    recipe = None if trees is None else kernel_trees.choose(problem, trees, device.sms)
+    if recipe is not None:
+        return learned.Expected(recipe, learned.SURE)
+    return None if nets is None else learned.choose(problem, nets, device.sms)
 
 
 def _aligned(problem: Problem) -> bool:

@@ -106,7 +106,7 @@ def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
     like which the nets have seen none.
     """
     number = GROUPS.get(problem.dtype)
-    if number is None:
+    if number is None or f"category{number}" not in nets.columns:
         return None
     group = _group_of(nets, number)
     key = np.array([problem.twin.key], np.int64)
@@ -130,7 +130,7 @@ def is_uneven(kind: str, n: int) -> bool:
 def menu(problem: Problem, nets: Table) -> dict[tuple[int, ...], Recipe]:
     """Return the nvjet kernels that products of 16 bits with or without a bias may get, by tile and cluster."""
     number, biased = GROUPS.get(problem.dtype), problem.op == problems.BIAS
-    if number is None:
+    if number is None or f"category{number}" not in nets.columns:
         return {}
     key = ("menu", number, biased)
     if key not in nets.derived:

@@ -18,9 +18,9 @@ from tileprof.record.model.tiles.products.problem import Problem
 H200 = get("H200")
 UNSEEN = [
     Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 1111, 4160, 4168),
-    Problem(problems.BIAS, problems.FP32, 0, 1, 1, 100, 1540, 768),
-    Problem(problems.BATCHES, problems.TF32, 0, 0, 96, 77, 64, 76),
-    Problem(problems.PLAIN, problems.FP32, 0, 1, 1, 1, 777, 1024),
+    Problem(problems.BIAS, problems.FP16, 0, 1, 1, 100, 1540, 768),
+    Problem(problems.BATCHES, problems.FP16, 0, 0, 96, 77, 64, 76),
+    Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 1, 777, 1024),
     Problem(problems.MATRIX, problems.FP16, 1, 0, 1, 640, 1288, 3000),
 ]
 
@@ -124,7 +124,7 @@ def test_a_matrix_to_add_changes_no_kernel():
     plain = replace(UNSEEN[-1], op=problems.PLAIN)
     assert UNSEEN[-1].twin == plain == plain.twin
     assert learned.choose(UNSEEN[-1], nets(), H200.sms) == learned.choose(plain, nets(), H200.sms)
-    batches = Problem(problems.BATCHES_AND_MATRIX, problems.TF32, 0, 0, 96, 77, 64, 76)
+    batches = Problem(problems.BATCHES_AND_MATRIX, problems.FP16, 0, 0, 96, 77, 64, 76)
     assert batches.twin == UNSEEN[2]
 
 
