@@ -45,6 +45,8 @@ SETS = {
     "held_out_fourth": "of a fourth draw, held out",
 }
 """Results files, and what the page calls their programs."""
+RECORDED_WITH = "2.11."
+"""PyTorch's version on the GPU; programs that it compiles are modelled with the same one."""
 LIMIT_S = 900
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = GOLDEN.parents[1] / "docs" / "model-recorder.md"
@@ -115,7 +117,7 @@ def result(name, script, folder):
         "same_pattern": agreement.same_pattern, "share": round(agreement.share(), 4),
         "share_of_all": round(of_all.share(), 4),
         "equal_tiles": [agreement.same_tiles, agreement.matches], "duration_error": round(median, 4),
-        "sum_error": round(total, 4),
+        "sum_error": round(total, 4), "torch": trace.manifest["libraries"]["torch"].partition("+")[0],
     }  # fmt: skip
     return row, agreement.different
 
@@ -167,7 +169,8 @@ def page():
         matches = sum(r["share"] >= float(aim[:-1]) / 100 for r in some)
         for r in sorted(some, key=lambda r: -r["share"]):
             errors = ["" if r[k] is None or np.isnan(r[k]) else f"{r[k]:.0%}" for k in ("duration_error", "sum_error")]
-            lines.append(f"| {r['program']} | {r['launches'][0]} / {r['launches'][1]} | {r['share']:.0%} | "
+            version = " (PyTorch 2.11)" if r.get("torch", "").startswith(RECORDED_WITH) else ""
+            lines.append(f"| {r['program']}{version} | {r['launches'][0]} / {r['launches'][1]} | {r['share']:.0%} | "
                          f"{r['share_of_all']:.0%} | {errors[0]} | {errors[1]} |")  # fmt: skip
         lines.append(
             f"| **all {len(some)} {title}**, {matches} of them at least {aim} | | **{in_all(some):.0%}** | | | |"

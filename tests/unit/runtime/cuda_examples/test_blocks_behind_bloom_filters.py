@@ -129,7 +129,7 @@ def test_a_planted_fault_is_detected(program, fault) -> None:
 
 
 def test_a_wait_that_cannot_end_times_out_and_is_reported(program) -> None:
-    code, lines = program(64, [*FAULTS].index(NEVER_ENDS), limit="10", races="report_bugs=0")
+    code, lines = program(64, [*FAULTS].index(NEVER_ENDS), limit="100", races="report_bugs=0")
     assert code != 0
     assert any(line["late"] for line in lines if "mode" in line)
 
