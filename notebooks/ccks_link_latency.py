@@ -238,8 +238,8 @@ curves(
 # The runtime has a co-pilot (`tileprof run --scheduler ccks`): a thread of the CPU that assigns tiles to a persistent
 # kernel over PCIe. Its link was measured separately and is part of the device description (`link_trip_ns`).
 # Eighteen chains were measured on an H200. The curves are simulated with the same tiles and use only the measured time
-# of the stages one by one (`tests/benchmarks/simulator/bench_twins.py`, which writes the data). *ccks* sends tiles ahead
-# of their inputs, *ccks-ready* does not.
+# of the stages one by one (`tests/benchmarks/simulator/bench_twins.py`, which writes the data). *ccks* sends tiles
+# ahead of their inputs, *ccks-ready* does not.
 
 # %%
 places = [Path.cwd(), *Path.cwd().parents, *Path(tileprof.__file__).parents]
