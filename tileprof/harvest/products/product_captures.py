@@ -127,11 +127,16 @@ class Answers:
     recipes: NDArray[np.int32]
 
 
-def read(folder: Path, launched: int, seed: int, processes: int = 1) -> Answers:
-    """Return what the files of a folder hold, with the cases that ``launched`` and ``seed`` list again."""
+def _files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("captures-*.npz"))
     if not files:
         raise UserError(f"{folder} has no captures: python -m tileprof.harvest.products.product_captures -o {folder}")
+    return files
+
+
+def read(folder: Path, launched: int, seed: int, processes: int = 1) -> Answers:
+    """Return what the files of a folder hold, with the cases that ``launched`` and ``seed`` list again."""
+    files = _files(folder)
     calls = [(path, number, len(files), launched, seed) for number, path in enumerate(files)]
     if processes > 1:
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -150,7 +155,7 @@ def read(folder: Path, launched: int, seed: int, processes: int = 1) -> Answers:
 
 def about(folder: Path) -> dict[str, Any]:
     """Return what the captures of a folder hold for, in words of tables."""
-    with np.load(min(folder.glob("captures-*.npz"))) as file:
+    with np.load(_files(folder)[0]) as file:
         own = json.loads(str(file["about"]))
     return {
         "gpu": own["gpu"], "architecture": own["architecture"], "sms": own["sms"], "library": "cublas",

@@ -1,15 +1,20 @@
 """What the nets of products learn from: captured and measured products, their candidates, and the layers left out.
 
-`tileprof.harvest.products.product_ranker` trains with these.
+`tileprof.harvest.products.product_ranker` trains with these, `tileprof.harvest.products.product_trees` grows trees.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from argparse import ArgumentParser
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tileprof.errors import UserError
 from tileprof.harvest.products import product_captures
 from tileprof.harvest.products.product_cases import of_held_out_layers
 from tileprof.record.model.tables import read
@@ -18,7 +23,7 @@ from tileprof.record.model.tiles.products import learned
 from tileprof.record.model.tiles.products import problem as problems
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -48,6 +53,33 @@ class Problems:
         return np.flatnonzero(np.isin(self.keys[:, 1], own))
 
 
+def parser(module: str, description: str) -> ArgumentParser:
+    """Return the command line of a program that learns: where lessons are, and where its result goes."""
+    words = ArgumentParser(f"python -m tileprof.harvest.products.{module}", description=description)
+    words.add_argument("sources", type=Path, nargs="+", metavar="SOURCE",
+                       help="folders of captures (`product_captures`), and tables of products")  # fmt: skip
+    words.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    words.add_argument("--seed", type=int, nargs="+", default=[1], help="as for each folder of captures")
+    words.add_argument("--processes", type=int, default=1, help="that list the cases again")
+    return words
+
+
+def concluded(module: str, work: Callable[[], None]) -> int:
+    """Return the exit code of ``work``; what a user can mend is a sentence on stderr."""
+    try:
+        work()
+    except UserError as error:
+        sys.stderr.write(f"tileprof.harvest.products.{module}: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def say(facts: dict[str, Any]) -> None:
+    """Write facts at once, a line: a run that is cut has said what it knew."""
+    sys.stdout.write(f"{json.dumps(facts)}\n")
+    sys.stdout.flush()
+
+
 def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple[Problems, dict[str, Any]]:
     """Return the problems of folders of captures (a seed each) and of tables, each once, and what the first source
     holds for; of a problem that several have the first one's answer. Layers that are held out are left out.
@@ -58,6 +90,8 @@ def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple
     recipes: list[NDArray[np.int32]] = []
     abouts: list[dict[str, Any]] = []
     for source in sources:
+        if not source.exists():
+            raise UserError(f"there is no {source}: name folders of captures, and tables of products")
         if source.is_dir():
             about, answers = (
                 product_captures.about(source),

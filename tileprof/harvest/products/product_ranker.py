@@ -19,14 +19,13 @@ import json
 import math
 import sys
 import time
-from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.harvest.products.product_lessons import gathered, of_whole_blocks, prepared
+from tileprof.harvest.products.product_lessons import concluded, gathered, of_whole_blocks, parser, prepared, say
 from tileprof.harvest.products.product_table import launched, thin
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE
@@ -391,19 +390,17 @@ def train_group(every: Problems, group: int, options: Namespace, entries: Table 
 
 def main(words: list[str] | None = None) -> int:
     """Train nets, judge them by layers that were left out, and write them."""
-    parser = ArgumentParser(
-        "python -m tileprof.harvest.products.product_ranker", description="learn which kernel is chosen"
-    )
-    parser.add_argument("sources", type=Path, nargs="+", metavar="SOURCE",
-                        help="folders of captures (`product_captures`), and tables of products")  # fmt: skip
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="as for each folder of captures")
-    parser.add_argument("--seconds", type=float, default=180, help="of training (default: %(default)s)")
-    parser.add_argument("--thin", type=Path, metavar="FILE", help="write the table without entries that nets tell")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write how right they are about other layers")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--processes", type=int, default=1, help="that list the cases again")
-    options = parser.parse_args(words)
+    arguments = parser("product_ranker", "learn which kernel is chosen")
+    arguments.add_argument("--seconds", type=float, default=180, help="of training (default: %(default)s)")
+    arguments.add_argument("--thin", type=Path, metavar="FILE", help="write the table without entries that nets tell")
+    arguments.add_argument("--report", type=Path, metavar="FILE", help="write how right they are about other layers")
+    arguments.add_argument("--device", default="cuda")
+    options = arguments.parse_args(words)
+    return concluded("product_ranker", lambda: _train_all(options))
+
+
+def _train_all(options: Namespace) -> None:
+    """Train, write and judge the nets."""
     every, about = gathered(options.sources, options.seed, options.processes)
     every = of_whole_blocks(every)
     entries = next((read(path) for path in options.sources if path.is_file()), None) if options.thin else None
@@ -415,13 +412,6 @@ def main(words: list[str] | None = None) -> int:
         say(thin(entries, recipes, options.thin))
     if options.report is not None:
         options.report.write_text(json.dumps(about | {"group": trained["facts"]}, indent=1) + "\n")
-    return 0
-
-
-def say(facts: dict[str, Any]) -> None:
-    """Write facts at once, a line: a run that is cut has said what it knew."""
-    sys.stdout.write(f"{json.dumps(facts)}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

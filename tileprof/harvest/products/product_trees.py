@@ -12,15 +12,14 @@ as `tileprof.record.model.tiles.products.kernel_trees` walks them::
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tileprof.harvest.products.product_lessons import Menu, gathered, of_whole_blocks, prepared
-from tileprof.harvest.products.product_ranker import say
+from tileprof.errors import UserError
+from tileprof.harvest.products.product_lessons import Menu, concluded, gathered, of_whole_blocks, parser, prepared, say
 from tileprof.harvest.products.product_table import launched
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE
@@ -31,6 +30,8 @@ from tileprof.record.model.tiles.products.kernel_trees import TREES, candidates,
 from tileprof.record.model.tiles.products.learned import GROUPS
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from numpy.typing import NDArray
 
     from tileprof.harvest.products.product_lessons import Lesson
@@ -139,7 +140,10 @@ def grow_slices(
 
 
 def _grown(features: NDArray[np.int64], answers: NDArray[np.int64], least: int) -> StoredTree:
-    from sklearn.tree import DecisionTreeClassifier  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
+    try:
+        from sklearn.tree import DecisionTreeClassifier  # type: ignore[import-untyped]  # noqa: PLC0415 - for this command
+    except ImportError as error:
+        raise UserError(f"trees are grown by scikit-learn ({error}): pip install scikit-learn") from error
 
     return stored(
         DecisionTreeClassifier(random_state=0, min_samples_leaf=least).fit(features.astype(np.float32), answers)
@@ -197,17 +201,15 @@ def right(table: Table, group: int, lesson: Lesson, menu: Menu, rows: NDArray[np
 
 def main(words: list[str] | None = None) -> int:
     """Grow trees, write them, and judge them by layers that were left out."""
-    parser = ArgumentParser(
-        "python -m tileprof.harvest.products.product_trees", description="learn which kernel of float32 is chosen"
-    )
-    parser.add_argument("sources", type=Path, nargs="+", metavar="SOURCE",
-                        help="folders of captures (`product_captures`), and tables of products")  # fmt: skip
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="as for each folder of captures")
-    parser.add_argument("--most", type=int, default=10_000_000, help="problems to grow from, of each type")
-    parser.add_argument("--least", type=int, default=1, help="problems of a leaf")
-    parser.add_argument("--processes", type=int, default=1, help="that list the cases again")
-    options = parser.parse_args(words)
+    arguments = parser("product_trees", "learn which kernel of float32 is chosen")
+    arguments.add_argument("--most", type=int, default=10_000_000, help="problems to grow from, of each type")
+    arguments.add_argument("--least", type=int, default=1, help="problems of a leaf")
+    options = arguments.parse_args(words)
+    return concluded("product_trees", lambda: _grow_all(options))
+
+
+def _grow_all(options: Namespace) -> None:
+    """Grow, write and judge the trees of both types."""
     every, about = gathered(options.sources, options.seed, options.processes)
     every = of_whole_blocks(every)
     lessons = {group: prepared(every, group) for group in _FLOAT32}
@@ -220,7 +222,6 @@ def main(words: list[str] | None = None) -> int:
         rows = np.random.default_rng(1).permutation(lesson.test_rows)[:_JUDGED]
         share = float(right(table, group, lesson, menu, rows).mean())
         say({"group": group, "nodes": [len(tree.feature) for tree in groups[group].trees], "left out": share})
-    return 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -224,12 +223,7 @@ class Session:
         """Return the schema, model and kind of an operator, looked up once."""
         operator = self._operators.get(func)
         if operator is None:
-            try:
-                operator = (
-                    overload_facts.describe(func) if isinstance(func, OpOverload) else overload_facts.higher_order(func)
-                )
-            except RuntimeError:  # not in the dispatcher's tables
-                operator = overload_facts.higher_order(func)
+            operator = overload_facts.facts_of(func)
             operator.metadata = func.namespace == "prim"
             self._operators[func] = operator
         return operator

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from tileprof.harvest.products import product_trees
 from tileprof.harvest.products.product_lessons import Lesson, Menu
@@ -76,7 +75,6 @@ def test_written_trees_tell_what_was_grown(tmp_path):
 
 
 def test_trees_that_are_grown_tell_their_problems(tmp_path):
-    pytest.importorskip("sklearn")
     menu = menu_of([recipe(), recipe("xmma", m=128), recipe("xmma", m=128, split=3, post="inside")], [0, 1, 1])
     sizes = [(m, 64, k) for m in (16, 96, 160, 512) for k in (64, 4096)]
     candidate = [0 if m < 128 else 1 + (k > 1000) for m, _, k in sizes]
@@ -85,3 +83,9 @@ def test_trees_that_are_grown_tell_their_problems(tmp_path):
     product_trees.write_trees(tmp_path / "trees.npz", ABOUT, {0: grown})
     table = read(tmp_path / "trees.npz")
     assert product_trees.right(table, 0, lesson, menu, lesson.test_rows).all()
+
+
+def test_a_source_that_is_not_there_or_holds_nothing_ends_in_a_sentence(tmp_path, capsys):
+    for source, words in ((tmp_path / "none", "there is no "), (tmp_path, "has no captures")):
+        assert product_trees.main([str(source), "-o", str(tmp_path / "trees.npz")]) == 2
+        assert words in capsys.readouterr().err

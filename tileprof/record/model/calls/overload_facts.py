@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import OpOverload
 from torch.optim import optimizer
 from torch.utils._pytree import tree_leaves
 
@@ -15,8 +16,6 @@ from tileprof.record.model.tile_model import Entry, find
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
-
-    from torch._ops import OpOverload
 
 _NO_KERNEL = frozenset(
     f"aten::{name}"
@@ -123,6 +122,16 @@ class Operator:
     def opaque(self) -> Operator:
         """Return the same for a call with tensors that are not strided: tile models do not know those."""
         return replace(self, entry=None, strided=False)
+
+
+def facts_of(function: Any) -> Operator:
+    """Return what is known of what a dispatch mode sees: an overload, or an operator that takes functions."""
+    if isinstance(function, OpOverload):
+        try:
+            return describe(function)
+        except RuntimeError:  # not in the dispatcher's tables
+            pass
+    return higher_order(function)
 
 
 def describe(overload: OpOverload) -> Operator:
