@@ -1,11 +1,11 @@
 """Programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
 
-`LISTS` are four draws of ten; each was committed before any of its programs was recorded. Rules may be mended on a draw
-since the next one was committed, so not on the fourth. They were made by `python held_out.py --draw cpu first
-20261124`, `... second 20261128`, `... third 20261129` and `... fourth 20261130` with torch 2.13, transformers 5.17,
-timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number per library, types and training drawn, and no
-model of another list. What does not run on the CPU in fp32, is too large or takes too long is passed over for the next
-of the draw. diffusers is not on the machine that records.
+`LISTS` are five draws of ten; each was committed before any of its programs was recorded. Rules may be mended on a draw
+since the next one was committed, so not on the fifth. They were made by `python held_out.py --draw cpu first
+20261124`, `... second 20261128`, `... third 20261129`, `... fourth 20261130` and `... fifth 20261201` with torch 2.13,
+transformers 5.17, timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number per library, types and
+training drawn, and no model of another list. What does not run on the CPU in fp32, is too large or takes too long is
+passed over for the next of the draw. diffusers is not on the machine that records.
 """
 
 import json
@@ -20,7 +20,13 @@ from torch import nn
 
 LISTS = {
     name: Path(__file__).with_name(f"held_out{suffix}.json")
-    for name, suffix in (("first", ""), ("second", "_second"), ("third", "_third"), ("fourth", "_fourth"))
+    for name, suffix in (
+        ("first", ""),
+        ("second", "_second"),
+        ("third", "_third"),
+        ("fourth", "_fourth"),
+        ("fifth", "_fifth"),
+    )
 }
 NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
 RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
