@@ -244,7 +244,7 @@ def machine() -> dict[str, Any]:
     import torch  # noqa: PLC0415 - heavy
 
     if not torch.cuda.is_available():
-        raise UserError("A harvest launches kernels: it needs an NVIDIA GPU and a PyTorch built for CUDA.")
+        raise UserError("a harvest launches kernels: it needs an NVIDIA GPU and a PyTorch built for CUDA")
     gpu = torch.cuda.get_device_properties(0)
     return {
         "gpu": gpu.name,
