@@ -12,12 +12,14 @@ from tileprof.errors import UserError
 from tileprof.harvest.slices import harvest
 
 FAMILIES: Final = {
-    "attention": "tileprof.harvest.attention",
-    "convolutions": "tileprof.harvest.convolutions.convolution_calls",
-    "products": "tileprof.harvest.products.product_calls",
-    "operators": "tileprof.harvest.operators",
+    "attention": ("tileprof.harvest.attention", "FAMILY"),
+    "convolutions": ("tileprof.harvest.convolutions.convolution_calls", "FAMILY"),
+    "products": ("tileprof.harvest.products.product_calls", "FAMILY"),
+    "operators": ("tileprof.harvest.operators", "FAMILY"),
+    "resident_convolutions": ("tileprof.harvest.resident", "CONVOLUTIONS"),
+    "resident_products": ("tileprof.harvest.resident", "PRODUCTS"),
 }
-"""Families and their modules, each with a ``FAMILY``; modules are loaded when they are asked for."""
+"""Modules of families, and their names in them; modules are loaded when they are asked for."""
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -45,7 +47,8 @@ def main(words: list[str] | None = None) -> int:
     )
     options = parser.parse_args(words)
     try:
-        family = import_module(FAMILIES[options.family]).FAMILY
+        module, name = FAMILIES[options.family]
+        family = getattr(import_module(module), name)
         complete = harvest(family, options.output, options.seconds, part=options.part, turn=options.turn)
     except UserError as error:
         sys.stderr.write(f"tileprof.harvest: {error}\n")
