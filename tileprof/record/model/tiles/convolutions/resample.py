@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -24,12 +25,15 @@ from tileprof.record.model.tiles.foundations.sketch import (
     Sketch,
     Span,
     blocks,
+    is_contiguous,
     memory_order,
     ranges,
     rate_of,
 )  # fmt: skip
 
 _NEAREST_THREADS, _LINEAR_THREADS, _PAD_THREADS = 256, 1024, 256
+_CHANNELS: Final = 16
+"""Channels from which on a bilinear image with channels last has a kernel of its own."""
 
 
 _NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
@@ -98,7 +102,9 @@ def bilinear(call: Call, _device: Device) -> list[Kernel]:
     source, out = call["self"], call.outputs[0]
     if len(out.shape) == 4 and source.shape == out.shape:
         return elementwise("copy_", [source], [out], flops_each=0)
-    return _mapping_kernels(short(call.op), source, READ, out, WRITE, _linear_maps(call, source, out), _LINEAR_THREADS)
+    maps = _linear_maps(call, source, out)
+    planes = is_contiguous(out) or out.shape[1] < _CHANNELS
+    return _mapping_kernels(short(call.op), source, READ, out, WRITE, maps, _LINEAR_THREADS, planes=planes)
 
 
 @models("aten::upsample_bilinear2d_backward", "aten::upsample_linear1d_backward", "aten::upsample_trilinear3d_backward")
@@ -152,18 +158,23 @@ def _border_kernels(call: Call, inside: Operand, inside_mode: int, padded: Opera
 
 
 def _mapping_kernels(
-    name: str, source: Operand, source_mode: int, out: Operand, out_mode: int, maps: Sequence[Map], threads: int
-) -> list[Kernel]:
-    """One element of ``out`` per thread; ``source`` has the same leading dimensions and is touched through ``maps``."""
+    name: str, source: Operand, source_mode: int, out: Operand, out_mode: int, maps: Sequence[Map], threads: int,
+    *, planes: bool = False,
+) -> list[Kernel]:  # fmt: skip
+    """One element of ``out`` per thread, or the same element of all ``planes``; ``source`` has the same leading
+    dimensions and is touched through ``maps``.
+    """
     if out.numel == 0 or source.numel == 0:
         return []
-    order = memory_order([out])
-    back = np.argsort(order)
-    sketch = Sketch(blocks(out.numel, threads))
-    tile, lo, hi = ranges(out.numel, threads)
-    which, start, stop = regions.linear([out.shape[d] for d in order], lo, hi)
-    start, stop = start[:, back], stop[:, back]
     first = len(out.shape) - len(maps)
+    order = tuple(range(first, len(out.shape))) if planes else memory_order([out])
+    total = int(np.prod([out.shape[d] for d in order], dtype=np.int64))
+    sketch = Sketch(blocks(total, threads))
+    tile, lo, hi = ranges(total, threads)
+    which, ordered_start, ordered_stop = regions.linear([out.shape[d] for d in order], lo, hi)
+    start = np.zeros((len(which), len(out.shape)), np.int64)
+    stop = np.tile(np.array(out.shape, np.int64), (len(which), 1))
+    start[:, order], stop[:, order] = ordered_start, ordered_stop
     for d, each in enumerate(maps, first):
         if each.gaps:
             which, start, stop = split(which, start, stop, d)

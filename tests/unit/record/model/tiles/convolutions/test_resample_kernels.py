@@ -58,6 +58,18 @@ def test_bilinear_reads_the_neighbours_of_each_output(align, size):
     assert set(elements(add, back.outputs[0], 0, ATOMIC)) == read
 
 
+@pytest.mark.parametrize(
+    ("channels", "last", "tiles"), [(32, False, 3), (8, True, 3), (32, True, 147)], ids=["planes", "few", "elements"]
+)
+def test_a_thread_of_a_bilinear_image_has_its_place_in_all_planes(channels, last, tiles):
+    x = torch.rand(2, channels, 12, 14)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    call = call_of("aten::upsample_bilinear2d", x, [48, 49], True)
+    [kernel] = run_model(call, H200)
+    assert kernel.footprint.tiles == tiles
+    assert_writes(kernel, call.outputs[0])
+
+
 @pytest.mark.parametrize(("op", "pad"), [("reflection_pad2d", [3, 2, 1, 4]), ("replication_pad2d", [3, 2, 1, 4])])
 def test_borders_read_the_inside_again(op, pad):
     x = torch.rand(2, 3, 6, 7)
