@@ -290,7 +290,8 @@ def joined(before, summary):
     what = "the last run of each step of tests/gpu/run.py on a GPU, with its day; several at once, so seconds are of a "
     what += "busy machine"
     about = {key: value for key, value in summary.items() if key not in {"steps", "date"}}
-    return {"what": what, "date": day, **about, "steps": list(rows.values())}
+    command = "python tests/gpu/run.py --out DIR --results tests/gpu/results/tests.json"
+    return {"command": command, "what": what, "date": day, **about, "steps": list(rows.values())}
 
 
 def selection(arguments):

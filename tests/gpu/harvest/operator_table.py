@@ -93,7 +93,7 @@ def attention_calls(folder, _only, session):
     with session.fake_mode:
         family.use(torch, torch.empty(attention.POOL, dtype=torch.float16))
     for case, launches in harvested(folder, "attention"):
-        yield "attention", lambda case=case: family.calls(case)[0], launches
+        yield "attention", lambda case=case: family.repetitions(case)[0], launches
 
 
 def entries(folder, log, calls, only=()):

@@ -27,7 +27,7 @@ from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import as_launched, cuts_at_lines
 from tileprof.record.model.tiles.products.kernel_trees import TREES, candidates, kernel_features, slice_features
-from tileprof.record.model.tiles.products.learned import GROUPS
+from tileprof.record.model.tiles.products.product_nets import GROUPS
 
 if TYPE_CHECKING:
     from argparse import Namespace

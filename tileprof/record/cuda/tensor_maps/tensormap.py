@@ -199,7 +199,7 @@ def _compare(encode: Callable[..., int]) -> None:
             (u64 * (dims - 1))(*strides), (u32 * dims)(*box), (u32 * dims)(*steps), 0, 0, 0, 0,
         )  # fmt: skip
         if result != 0:
-            raise UserError(f"The driver does not encode a tensor map (cuTensorMapEncodeTiled: error {result}).")
+            raise UserError(f"the driver does not encode a tensor map (cuTensorMapEncodeTiled: error {result})")
         decoded = decode(np.frombuffer(ctypes.string_at(at, 64), np.uint32))
         element = ELEMENT_BYTES[types[type_]]
         expected = (base, element, sizes, (element, *strides), box, steps, False)

@@ -26,7 +26,7 @@ from tileprof.record.model.tables.product_entries import RECIPE, Recipe
 from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
-from tileprof.record.model.tiles.products.learned import GROUPS
+from tileprof.record.model.tiles.products.product_nets import GROUPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
