@@ -254,9 +254,8 @@ class _Actions:
                 self._graph_ns() - self._times["pdl"],
                 "simulated",
                 "hours",
-                f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first, for on an H200 waits "
-                "at "
-                "entry were slower for some",
+                f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first: on an H200, "
+                "waits at entry made some slower",
                 f"tileprof simulate --scheduler {in_a_graph(self._simulator)} {self._trace}",
             )
 
