@@ -127,8 +127,8 @@ def harvest(
 ) -> bool:
     """Measure cases that ``folder`` lacks for at most ``seconds``; whether all are there now.
 
-    ``start`` is called when there is something to measure. Of ``part = (k, n)`` every n-th case from the k-th one on is
-    the list: libraries spend most of the time on the host, so that several processes, each with a folder of its own,
+    ``start`` is called when there is something to measure. With ``part = (k, n)`` the list is every n-th case from the
+    k-th one on: libraries spend most of the time on the host, so that several processes, each with a folder of its own,
     share a GPU without much effect on durations. Processes that share the file ``turn`` launch their repetitions in
     turn, and prepare side by side.
 

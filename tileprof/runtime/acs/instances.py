@@ -195,8 +195,9 @@ class _Footprints:
     def instance(self, row: int, call: Logged, runs: Sequence[bytes]) -> Instance | str:
         """Return the launch relative to the pointers among its parameters, or why it is not to be had.
 
-        ``runs``: its parameters in other runs. Of pointers into one buffer whose distance differs there one is old, in
-        memory that the kernel does not look at; which one is not known, and what was touched counts from each.
+        ``runs``: its parameters in other runs. Where the distance of two pointers into one buffer differs there,
+        one of them is old, in memory that the kernel does not look at; which one is not known, and what was touched
+        counts from each.
         """
         boxes_touched = self._touched(row)
         pointers = self._pointers(row, call.parameters)

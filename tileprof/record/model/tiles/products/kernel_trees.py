@@ -53,7 +53,7 @@ class _Tree(NamedTuple):
 
 
 def choose(problem: Problem, trees: Table, sms: int) -> Recipe | None:
-    """Return the kernel that cuBLAS is expected to launch, as it is launched on a GPU of so many SMs; None for types
+    """Return the kernel that cuBLAS is expected to launch, as it is launched on a GPU of ``sms`` SMs; None for types
     of which the table has no trees, and for columns of both operands, which no captured product has.
     """
     group = GROUPS.get(problem.dtype)
