@@ -175,6 +175,15 @@ def test_backward_operators_are_seen_with_the_module_of_their_forward(trace_of):
     assert {"0", "2"} == set(backward.module[backward.op.str.startswith("aten::mm")])
 
 
+@pytest.mark.parametrize("activation", [torch.nn.functional.silu, torch.nn.functional.mish])
+def test_gradients_of_activations_are_one_launch(trace_of, activation):
+    def program():
+        activation(torch.rand(10, requires_grad=True)).sum().backward()
+
+    name = f"aten::{activation.__name__}"
+    assert [op for op in _ops(trace_of(program)) if op.startswith(name)] == [name, f"{name}_backward"]
+
+
 def test_module_paths_are_those_of_the_outermost_module(trace_of):
     class Block(torch.nn.Module):
         def __init__(self):

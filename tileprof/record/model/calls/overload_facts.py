@@ -42,6 +42,9 @@ _FLOAT_STATISTICS = frozenset(
 )  # fmt: skip
 """Their second and third result, mean and deviation, have 32 bits on a GPU whatever the type of the input."""
 
+_NOT_COMPOSITE = frozenset({"aten::silu_backward", "aten::mish_backward"})
+"""Operators that have kernels of their own on every device, and are made of other operators only for autograd."""
+
 HOST_READS = frozenset({"aten::_local_scalar_dense"})
 """Operators for which the program waits for the GPU."""
 
@@ -156,7 +159,7 @@ def describe(overload: OpOverload) -> Operator:
     tensors = any("Tensor" in str(v.type) for v in (*schema.arguments, *schema.returns))
     view = not mutates and any(r.alias_info is not None for r in schema.returns)
     entry = find(name) or _of_functional(overload)
-    composite = _has(schema, "CompositeImplicitAutograd")
+    composite = _has(schema, "CompositeImplicitAutograd") and schema.name not in _NOT_COMPOSITE
     return Operator(
         overload=overload,
         name=name,

@@ -293,9 +293,9 @@ class Buffers:
         """Return where the tensor's first element lies in its buffer, in bytes."""
         elements = int(tensor.storage_offset())
         if not self._shifted and not self._any_widened:
-            return elements * tensor.element_size() if elements else 0
+            return elements * int(tensor.element_size()) if elements else 0
         entry = self._live[tensor.untyped_storage()._cdata]  # noqa: SLF001
-        return entry.at + elements * tensor.element_size() * (1 + entry.buffer.widened)
+        return entry.at + elements * int(tensor.element_size()) * (1 + entry.buffer.widened)
 
     def widen(self, tensors: Sequence[torch.Tensor]) -> None:
         """Give results of 16 bits that an operator just returned, and that are not known yet, elements of 32 bits."""
