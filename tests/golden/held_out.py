@@ -1,7 +1,7 @@
 """Programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
 
-`LISTS` are five draws of ten; each was committed before any of its programs was recorded. Rules may be mended on a draw
-since the next one was committed, so not on the fifth. They were made by `python held_out.py --draw cpu first
+`LISTS` are five draws of ten; each was committed before any of its programs was recorded. Rules may be corrected with a
+draw since the next one was committed, so not on the fifth. They were made by `python held_out.py --draw cpu first
 20261124`, `... second 20261128`, `... third 20261129`, `... fourth 20261130` and `... fifth 20261201` with torch 2.13,
 transformers 5.17, timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number per library, types and
 training drawn, and no model of another list. What does not run on the CPU in fp32, is too large or takes too long is

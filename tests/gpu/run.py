@@ -319,7 +319,7 @@ def pack(out):
 
 
 def report(summary):
-    """Return a table of the steps."""
+    """Print a table of the steps."""
     width = max(len(row["step"]) for row in summary["steps"]) if summary["steps"] else 0
     for row in summary["steps"]:
         state = "TIME" if row["timed_out"] else "ok" if row["code"] == 0 else f"rc {row['code']}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CASES: Final = 60_000
 """Cases of a family's list, small or not."""
 MOST_BYTES: Final = 20 << 20
-"""Of all operands of a call: less than half of an H200's L2."""
+"""Bytes of all operands of a call, less than half of an H200's L2."""
 _MOST_NS: Final = 60_000.0
 _FLOPS_PER_NS: Final = (40e3, 300e3, 600e3, 600e3, 600e3)
 """By type, as both families number them."""

@@ -127,8 +127,8 @@ def harvest(
 ) -> bool:
     """Measure cases that ``folder`` lacks for at most ``seconds``; whether all are there now.
 
-    ``start`` is called when there is something to measure. Of ``part = (k, n)`` every n-th case from the k-th one on is
-    the list: libraries spend most of the time on the host, so that several processes, each with a folder of its own,
+    ``start`` is called when there is something to measure. With ``part = (k, n)`` the list is every n-th case from the
+    k-th one on: libraries spend most of the time on the host, so that several processes, each with a folder of its own,
     share a GPU without much effect on durations. Processes that share the file ``turn`` launch their repetitions in
     turn, and prepare side by side.
 
@@ -244,7 +244,7 @@ def machine() -> dict[str, Any]:
     import torch  # noqa: PLC0415 - heavy
 
     if not torch.cuda.is_available():
-        raise UserError("A harvest launches kernels: it needs an NVIDIA GPU and a PyTorch built for CUDA.")
+        raise UserError("a harvest launches kernels: it needs an NVIDIA GPU and a PyTorch built for CUDA")
     gpu = torch.cuda.get_device_properties(0)
     return {
         "gpu": gpu.name,
@@ -290,7 +290,7 @@ def _measure(
             if time.monotonic() > min(began + _PREPARING_S, ends):
                 break
         one.prepare_s += time.monotonic() - began
-        with _own_turn(turn):
+        with own_turn(turn):
             began = time.monotonic()
             by_call = iter(activities.run(calls, family.before))
             one.run_s += time.monotonic() - began
@@ -304,7 +304,7 @@ def _measure(
 
 
 @contextmanager
-def _own_turn(path: Path | None) -> Iterator[None]:
+def own_turn(path: Path | None) -> Iterator[None]:
     """Hold the lock of a file, if there is one, while repetitions run."""
     if path is None:
         yield

@@ -141,10 +141,10 @@ def of_whole_blocks(every: Problems) -> Problems:
     own = every.recipes[every.recipe[of_kind]].astype(np.int64)
     kernel = np.unique(own[:, -3:], axis=0, return_inverse=True)[1].reshape(-1)
     for column, size in ((_M, every.keys[of_kind, 5]), (_N, every.keys[of_kind, 6])):
-        seen, sizes = own[:, column], size.astype(np.int64)
-        tile = 1 << np.ceil(np.log2(seen)).astype(np.int64)
-        tile = np.where(-(-sizes // -(-sizes // tile)) == seen, tile, seen)
-        several = seen < sizes
+        block_rows, sizes = own[:, column], size.astype(np.int64)
+        tile = 1 << np.ceil(np.log2(block_rows)).astype(np.int64)
+        tile = np.where(-(-sizes // -(-sizes // tile)) == block_rows, tile, block_rows)
+        several = block_rows < sizes
         for one in np.unique(kernel[~several & (sizes > 1)]).tolist():
             alone = np.flatnonzero((kernel == one) & ~several & (sizes > 1))
             tiles, times = np.unique(tile[(kernel == one) & several], return_counts=True)

@@ -68,8 +68,9 @@ class Grown:
 def requested(lesson: Lesson, menu: Menu) -> NDArray[np.int32]:
     """Return the slices of k that were asked for, for each problem.
 
-    Where k is cut at lines (`fitting`), fewer slices may be launched than were asked for. Of the numbers that give the
-    launched ones, the one that explains most problems with the same kernel and number of blocks is taken.
+    Where k is cut at lines (`fitting`), fewer slices may be launched than were asked for. Several
+    numbers may give the launched one: the one that explains most problems with the same kernel and number of blocks is
+    taken.
     """
     recipes = menu.recipes[lesson.candidate]
     slices = recipes[:, _SPLIT].copy()

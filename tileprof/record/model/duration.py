@@ -83,7 +83,7 @@ def model(kernel: Kernel, device: Device) -> Duration:
         limiter = "shared memory" if fits.limiter == "shared" else fits.limiter
         raise UserError(
             f"{kernel.name} does not fit on {device.name}: {threads} threads, {kernel.registers} registers per thread "
-            f"and {kernel.shared_bytes} bytes of shared memory exceed its {limiter}."
+            f"and {kernel.shared_bytes} bytes of shared memory exceed its {limiter}"
         )
     tiles = kernel.footprint.tiles
     cluster = max(kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2], 1)

@@ -51,9 +51,9 @@ def some_programs(out, names):
         began = time.monotonic()
         try:
             with torch.set_grad_enabled(name.endswith("_step")):
-                found = launches_of(torch, clients.make(held_out.program(entries[name])), out)
-            (out / f"{name}.launches.json.gz").write_bytes(gzip.compress(json.dumps(found).encode()))
-            sentence = f"{len(found['launches'])} launches, {len(found['waits'])} waits"
+                recordings = launches_of(torch, clients.make(held_out.program(entries[name])), out)
+            (out / f"{name}.launches.json.gz").write_bytes(gzip.compress(json.dumps(recordings).encode()))
+            sentence = f"{len(recordings['launches'])} launches, {len(recordings['waits'])} waits"
         except Exception:
             sentence = traceback.format_exc()[-300:]
         sys.stdout.write(f"{name}: {sentence}, {time.monotonic() - began:.0f} s\n")
@@ -155,8 +155,10 @@ def end(event):
 
 def join(out, path):
     """Put the launches of all programs in ``out`` into one file."""
-    found = {p.name.partition(".")[0]: json.loads(gzip.decompress(p.read_bytes())) for p in sorted(out.glob("*.gz"))}
-    path.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0))
+    recordings = {
+        p.name.partition(".")[0]: json.loads(gzip.decompress(p.read_bytes())) for p in sorted(out.glob("*.gz"))
+    }
+    path.write_bytes(gzip.compress(json.dumps(recordings, separators=(",", ":")).encode(), mtime=0))
 
 
 def main(*words):

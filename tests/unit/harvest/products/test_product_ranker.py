@@ -159,8 +159,8 @@ def test_a_table_is_left_without_captured_entries_that_the_nets_surely_tell(answ
     nets = read(tmp_path / "nets.npz")
     for row, key in enumerate(map(tuple, answers.keys.tolist())):
         if key in left:
-            kept = remaining.columns["recipes"][remaining.columns["recipe"][left[key]]]
-            assert kept.tolist() == own[row].tolist()
+            recipe_there = remaining.columns["recipes"][remaining.columns["recipe"][left[key]]]
+            assert recipe_there.tolist() == own[row].tolist()
             assert remaining.columns["main_time"][left[key]] == times[row]
         else:
             expected = product_nets.choose(Problem(*key), nets, 132)
@@ -170,8 +170,8 @@ def test_a_table_is_left_without_captured_entries_that_the_nets_surely_tell(answ
 
 def test_kernels_of_vectors_have_the_tile_that_they_were_made_for():
     sizes = [100, 97, 120, 10, 300, 9]  # 15 of 100 and 14 of 97 are seven blocks, of 16
-    seen = [15, 14, 24, 10, 8, 9]
-    rows = [recipe(1, n, kind="gemv", threads=768 if n == 24 else 64) for n in seen]
+    block_rows = [15, 14, 24, 10, 8, 9]
+    rows = [recipe(1, n, kind="gemv", threads=768 if n == 24 else 64) for n in block_rows]
     rows.append(recipe(64, 64))
     keys = [[0, BF16, 0, 0, 1, 1, n, 64] for n in [*sizes, 64]]
     place = np.arange(7, dtype=np.int32)
@@ -203,6 +203,6 @@ def test_a_product_with_a_matrix_stays_where_the_one_without_stays(tmp_path):
     columns |= {name: np.zeros(5, np.uint16) for name in ("main_time", "rest_time")}
     write(tmp_path / "all.npz", ABOUT, KEY, np.array(keys), columns)
     source = read(tmp_path / "all.npz")
-    told = launched(recipes[[1, 1, 1, 1, 1]], source.keys, 132)
-    ranker.thin(source, told, tmp_path / "thin.npz")
+    sure_recipes = launched(recipes[[1, 1, 1, 1, 1]], source.keys, 132)
+    ranker.thin(source, sure_recipes, tmp_path / "thin.npz")
     assert read(tmp_path / "thin.npz").keys.tolist() == keys[:2]

@@ -303,8 +303,8 @@ def _timed_alike(table: Table, row: int, main: int) -> tuple[NDArray[np.int64], 
             one = launches_of(table, some)[main]
             far[number] = traits(tuple(table.keys[some].tolist()), one, one.grid)
         table.derived[what] = rows, far
-    found: tuple[NDArray[np.int64], NDArray[np.float64]] = table.derived[what]
-    return found
+    rows_and_traits: tuple[NDArray[np.int64], NDArray[np.float64]] = table.derived[what]
+    return rows_and_traits
 
 
 def _is_timed(table: Table) -> NDArray[np.bool_]:

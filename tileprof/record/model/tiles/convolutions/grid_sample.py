@@ -98,8 +98,8 @@ def _sampling(
 def _around(call: Call, at: NDArray[np.float64], size: int) -> tuple[I64, I64]:
     """Return which elements of an axis are read for coordinates from -1 to 1: ``low <= i < high``."""
     mode, padding = call["interpolation_mode"], call["padding_mode"]
-    known = np.isfinite(at) & ((mode, padding) != (_BICUBIC, _REFLECTION))
-    at = np.where(known, at, 0.0)
+    is_known = np.isfinite(at) & ((mode, padding) != (_BICUBIC, _REFLECTION))
+    at = np.where(is_known, at, 0.0)
     source = (at + 1) / 2 * (size - 1) if call["align_corners"] else ((at + 1) * size - 1) / 2
     margin = _MARGIN * (np.abs(source) + size)
     if padding == _REFLECTION:
@@ -116,4 +116,4 @@ def _around(call: Call, at: NDArray[np.float64], size: int) -> tuple[I64, I64]:
     if padding != _ZEROS:  # an element outside is one of the border
         low, high = np.minimum(low, size - 1), np.maximum(high, 1)
     low, high = np.maximum(low, 0), np.minimum(high, size)
-    return np.where(known, low, 0), np.where(known, high, size)
+    return np.where(is_known, low, 0), np.where(is_known, high, size)

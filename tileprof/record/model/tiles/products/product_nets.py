@@ -140,8 +140,8 @@ def menu(problem: Problem, nets: Table) -> dict[tuple[int, ...], Recipe]:
         some = [own for category, own in group.categories.items() if (category >> _OP_BITS == problems.BIAS) == biased]
         recipes = [Recipe.of(row) for row in group.recipes[np.unique(np.concatenate(some)).astype(int)]]
         nets.derived[key] = {(own.m, own.n, *own.cluster): own for own in reversed(recipes) if own.kind == "nvjet"}
-    known: dict[tuple[int, ...], Recipe] = nets.derived[key]
-    return known
+    kernels: dict[tuple[int, ...], Recipe] = nets.derived[key]
+    return kernels
 
 
 def categories(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -214,10 +214,10 @@ def _layer(values: NDArray[np.float32], net: dict[str, NDArray[np.float32]], nam
 
 
 def _likeliest(
-    seen: NDArray[np.float32], group: _Group, category: int, some: NDArray[np.int64]
+    problem_inputs: NDArray[np.float32], group: _Group, category: int, some: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the likeliest of the candidates ``some``, in their order, and logarithms of their likelihoods."""
-    hidden, net = seen, group.net
+    hidden, net = problem_inputs, group.net
     for name in SHORTLIST[:-1]:
         hidden = _layer(np.maximum(hidden, 0) if name != SHORTLIST[0] else hidden, net, name)
     if category not in group.last:

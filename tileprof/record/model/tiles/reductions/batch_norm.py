@@ -60,7 +60,7 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
         kernels += elementwise("batch_norm_calc_invstd", running[1:], [invstd], flops_each=3)
         return kernels + _transform(source, [mean, invstd, *vectors], out)
     saved = list(call.outputs[1:3])
-    if running and _dense(source, out) and _cudnn(call, source, training=True):
+    if running and all(map(is_contiguous, (source, out))) and _cudnn(call, source, training=True):
         name = "cudnn_batch_norm_training"
         results = [*saved, *running]
         return _by_channel(name, [source], [out], [*running, *vectors], results, 7, threads=_BLOCK_THREADS)
@@ -79,12 +79,13 @@ def _cudnn(call: Call, source: Operand, *, training: bool) -> bool:
     types = {"float32", "float64", "float16"} if weight is not None and weight.dtype == "float32" else {"float64"}
     complete = all(call.arguments.get(n) is not None for n in ("bias", "running_mean", "running_var"))
     eps = call.arguments.get("eps", call.arguments.get("epsilon", 0))
-    return complete and source.dtype in types and eps >= _CUDNN_EPS and source.shape[0] <= _CUDNN_IMAGES[training]
+    spatial = len(source.shape) >= 3 and source.shape[0] <= _CUDNN_IMAGES[training]
+    return complete and source.dtype in types and eps >= _CUDNN_EPS and spatial
 
 
 def _cudnn_evaluated(source: Operand, vectors: Sequence[Operand], out: Operand) -> list[Kernel]:
     """CuDNN's kernel for dense NCHW, as recorded: a block per image and channel. Else the transform alone."""
-    if not _dense(source, out):
+    if not (is_contiguous(source) and is_contiguous(out)):
         return _transform(source, vectors, out)
     images, channels = source.shape[:2]
     sketch = Sketch(images * channels)
@@ -96,11 +97,6 @@ def _cudnn_evaluated(source: Operand, vectors: Sequence[Operand], out: Operand) 
         sketch.span(vector, READ, tile, Span((0,), channel, channel + 1))
     flops = _TRANSFORM_FLOPS * source.numel
     return [sketch.kernel("channels<cudnn_batch_norm>", threads=512, flops=flops, rate=rate_of(source))]
-
-
-def _dense(source: Operand, out: Operand) -> bool:
-    """Return whether both are NCHW without gaps, or the same with another number of dimensions of an image."""
-    return is_contiguous(source) and is_contiguous(out) and len(source.shape) > 2
 
 
 def evaluated(call: Call, device: Device) -> list[Kernel]:  # noqa: ARG001 - the signature of a model
