@@ -1,12 +1,23 @@
 """Kernels that move data, compared with PyTorch moving positions instead of values."""
 
+from itertools import chain
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
-from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions, shapes, tensors
+from tests.unit.record.model.tiles.reach import (
+    H200,
+    assert_reads,
+    assert_writes,
+    by_tile,
+    elements,
+    positions,
+    shapes,
+    tensors,
+)
 from tileprof.record.model.tiles.elementwise.copies import rearranged
 from tileprof.trace.footprint import READ, WRITE
 
@@ -150,3 +161,42 @@ def test_inputs_of_more_than_four_dimensions_are_copied_one_by_one():
         assert len(set(read)) == source.numel
     call = call_of("aten::cat", [torch.rand(2, 3, 2, 4) for _ in range(3)], 3)
     assert len(run_model(call, H200)) == 1
+
+
+def channels_last(*shape):
+    return torch.zeros(shape, dtype=torch.float16).to(memory_format=torch.channels_last)
+
+
+def halves(*shape):
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def longs(*shape):
+    return torch.zeros(shape, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("op", "sources", "dim", "grids"),
+    [
+        ("stack", [halves(2, 64, 56, 56)] * 2, 1, [(392, 2, 1)]),
+        ("stack", [halves(2, 300)] * 4, -1, [(2, 4, 1)]),
+        ("stack", [halves(8, 64, 300, 4)] * 3, -2, [(1200, 3, 1)]),
+        ("stack", [torch.zeros(2, 28, 28, 16)] * 2, -1, [(98, 1, 1)] * 2),
+        ("stack", [longs(3595)] * 2, 0, [(15, 2, 1)]),
+        ("cat", [longs(2, 7191)[1]] * 2, 0, [(264, 2, 1)]),
+        ("cat", [torch.zeros(7191, 1), torch.zeros(3595, 1)], 0, [(15, 2, 1)]),
+        ("cat", [channels_last(2, 80, 28, 28), channels_last(2, 160, 28, 28)[:, :80]], 1, [(245, 1, 1)] * 2),
+    ],
+)
+def test_concatenations_have_the_grids_of_recordings(op, sources, dim, grids):
+    """On an H200 with PyTorch 2.11."""
+    call = call_of(f"aten::{op}", sources, dim)
+    kernels = run_model(call, H200)
+    assert [k.grid for k in kernels] == grids
+    written = sorted(at for k in kernels for tile in by_tile(k, call.outputs[0], WRITE) for at in tile)
+    assert written == sorted(positions(call.outputs[0]).flatten().tolist())
+    for source in call["tensors"]:
+        read = {
+            at for k in kernels if any(o.ref == source.ref for o in k.operands) for at in chain(*by_tile(k, source))
+        }
+        assert read == set(positions(source).flatten().tolist())
