@@ -44,6 +44,10 @@ _FAR = np.iinfo(np.int64).max
 MAX_THREADS = 512
 _SEMAPHORES = 100
 """From a staging slot to that of its semaphores."""
+_VECTORISED = 128
+"""Elements of a row from which on threads load vectors."""
+_SUMS = frozenset({"sum", "mean", "nansum", "nanmean"})
+"""Reductions that load eight elements of 16 bits at once; others load four."""
 MIN_VALUES, MAX_VALUES = 16, 256
 """Values a thread should at least reduce, and above which the work is split further."""
 
@@ -60,13 +64,16 @@ class Plan:
     splits: int
 
 
-def plan(outputs: int, inputs: int, device: Device, *, row_wise: bool, dense: bool, itemsize: int) -> Plan:
+def plan(
+    outputs: int, inputs: int, device: Device, *, row_wise: bool, dense: bool, itemsize: int, vector: int = 4
+) -> Plan:
     """Return the configuration for ``outputs`` results of ``inputs`` elements each.
 
     ``row_wise``: the reduced dimension is the faster one in memory. ``dense``: that dimension has stride 1 (kept or
-    reduced), so that threads load vectors: 4 elements along a full reduction, up to 16 bytes of outputs along columns.
+    reduced), so that threads load vectors: ``vector`` elements along rows of 128 and more, up to 16 bytes of outputs
+    along columns.
     """
-    along_input = 4 if row_wise and dense and outputs == 1 and inputs > 128 else 1
+    along_input = vector if row_wise and dense and inputs >= _VECTORISED else 1
     along_output = _output_vector(outputs, itemsize) if dense and not row_wise else 1
     fastest = (inputs // along_input) if row_wise else (outputs // along_output)
     other = outputs if row_wise else inputs
@@ -117,7 +124,7 @@ def reduction(
     outer = tuple(kept[d] for d in memory_order([results[0], permute(source, kept)]))  # results decide
     inputs = int(np.prod([source.shape[d] for d in inner], dtype=np.int64))
     outputs = source.numel // inputs
-    plan = _plan_for(source, inner, outer, inputs, outputs, device)
+    plan = _plan_for(name, source, (inner, outer), inputs, outputs, device)
     sketch = Sketch(blocks(outputs, plan.outputs_per_block), plan.splits)
     tile, lo, hi = ranges(outputs, plan.outputs_per_block)
     _read(sketch, source, (inner, outer), plan, (tile, lo, hi), inputs)
@@ -235,13 +242,15 @@ def reduce_all(name: str, source: Operand, result: Operand, device: Device) -> l
 
 
 def _plan_for(
-    source: Operand, inner: tuple[int, ...], outer: tuple[int, ...], inputs: int, outputs: int, device: Device
+    name: str, source: Operand, dims: tuple[tuple[int, ...], tuple[int, ...]], inputs: int, outputs: int, device: Device
 ) -> Plan:
+    inner, outer = dims
     along = min((source.strides[d] for d in inner if source.shape[d] > 1), default=_FAR)
     across = next((source.strides[d] for d in reversed(outer) if source.shape[d] > 1), _FAR)
     row_wise = outputs == 1 or inputs == 1 or along < across
     dense = (along if row_wise else across) == 1
-    return plan(outputs, inputs, device, row_wise=row_wise, dense=dense, itemsize=source.itemsize)
+    vector = 8 if name in _SUMS and source.itemsize == 2 else 4
+    return plan(outputs, inputs, device, row_wise=row_wise, dense=dense, itemsize=source.itemsize, vector=vector)
 
 
 def _read(

@@ -145,3 +145,25 @@ def test_reducing_one_number_gives_one_tile():
 def test_all_of_one_element_is_a_copy_as_recorded():
     [kernel] = run_model(call_of("aten::all", torch.ones(1, dtype=torch.bool)), H200)
     assert (kernel.name, kernel.footprint.tiles) == ("memcpy<device to device>", 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "dtype", "grid", "block"),
+    [
+        ("mean.dim", (98, 168), torch.bfloat16, 4, (16, 32, 1)), ("amax", (98, 168), torch.bfloat16, 7, (32, 16, 1)),
+        ("mean.dim", (2, 128), torch.bfloat16, 1, (16, 2, 1)), ("mean.dim", (98, 32), torch.bfloat16, 7, (32, 16, 1)),
+        ("mean.dim", (98, 168), torch.float32, 7, (32, 16, 1)),
+    ],
+)  # fmt: skip
+def test_sums_of_sixteen_bits_load_eight_elements_at_once(op, shape, dtype, grid, block):
+    """The first four have grids and blocks that were recorded on an H200."""
+    call = call_of(f"aten::{op}", torch.zeros(shape, dtype=dtype), [1])
+    [kernel] = run_model(call, H200)
+    assert (kernel.grid, kernel.block) == ((grid, 1, 1), block)
+
+
+def test_blocks_own_results_that_lie_side_by_side():
+    """A reduction of a transposed tensor, as recorded on an H200: results decide the order, not what is read."""
+    call = call_of("aten::sum.dim_IntList", torch.zeros(2, 64, 3, 32).transpose(1, 2), [3])
+    [kernel] = run_model(call, H200)
+    assert by_tile(kernel, call.outputs[0], WRITE) == [list(range(first, first + 16)) for first in range(0, 384, 16)]
