@@ -1,10 +1,10 @@
 """Convolutions of ATen, forward and backward, in one to three dimensions, transposed and grouped.
 
-Two kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient,
-each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). Where a GPU was measured
-(`measured`), a call has the launches that were seen there, and the bias is added by one of its own; elsewhere, and for
-tiles that the user dictates, there is one kernel by rules, which adds the bias as stages of policies do. The bias's
-gradient is ATen's sum.
+Two kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient, each
+for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). Where a GPU was measured
+(`measured_launches`), a call has the launches that were seen there, and the bias is added by one of its own; elsewhere,
+and for tiles that the user dictates, there is one kernel by rules, which adds the bias as stages of policies do. The
+bias's gradient is ATen's sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tileprof.record.model.tiles.convolutions import (
     conv_kernels,
     conv_weight_kernels,
     convolution_table,
-    measured,
+    measured_launches,
 )
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
@@ -139,7 +139,7 @@ def _measured_launches(
     inputs = (shape.source, shape.weight) if isinstance(shape, Window) else (shape.small, shape.large)
     dense = [_laid_out(operand, key, slot) for slot, operand in enumerate(inputs, start=_DENSE)]
     problem = Problem(key, shape, (dense[0][1], dense[1][1]), out)
-    return [kernel for copies, _ in dense for kernel in copies] + measured.kernels(problem, entry, device)
+    return [kernel for copies, _ in dense for kernel in copies] + measured_launches.kernels(problem, entry, device)
 
 
 def _laid_out(operand: Operand, key: tuple[int, ...], slot: int) -> tuple[list[Kernel], Operand]:
