@@ -14,7 +14,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.elementwise.pointwise import THREADS, elementwise, short
+from tileprof.record.model.tiles.elementwise.pointwise import THREADS, contiguous, elementwise, short
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.regions import permute
 from tileprof.record.model.tiles.foundations.sketch import (
@@ -29,11 +29,13 @@ from tileprof.record.model.tiles.foundations.sketch import (
     narrow,
     part,
     ranges,
+    scratch,
     select,
 )  # fmt: skip
 
 CAT_BATCH = 128
 """Inputs of one concatenation kernel; more take more launches."""
+_ROLL_THREADS = 512
 CAT_DIMENSIONS = 4
 """``CAT_ARRAY_MAX_INPUT_DIMS``"""
 _WIDEST_LOAD = 16
@@ -155,7 +157,7 @@ def repeat(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::constant_pad_nd")
 def constant_pad(call: Call, _device: Device) -> list[Kernel]:
-    """Fill the output, then copy the input into its middle; negative padding cuts the input first."""
+    """Fill the output, then copy the input into its middle; padding that only cuts is a copy alone."""
     source, out, pad = call["self"], call.outputs[0], list(call["pad"])
     target = part(out, out.shape, out.strides)
     source_part = part(source, source.shape, source.strides)
@@ -165,7 +167,8 @@ def constant_pad(call: Call, _device: Device) -> list[Kernel]:
         inside = source.shape[dim] + min(before, 0) + min(after, 0)
         source_part = narrow(source_part, dim, max(-before, 0), inside)
         target = narrow(target, dim, max(before, 0), inside)
-    return elementwise("fill_", [], [out], flops_each=0) + elementwise("copy_", [source_part], [target], flops_each=0)
+    filled = elementwise("fill_", [], [out], flops_each=0) if max(pad, default=0) > 0 else []
+    return filled + elementwise("copy_", [source_part], [target], flops_each=0)
 
 
 @models("aten::slice_backward", "aten::select_backward", "aten::diagonal_backward")
@@ -261,20 +264,35 @@ def flip(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::roll")
 def roll(call: Call, _device: Device) -> list[Kernel]:
-    """A copy that reads with a cyclic shift; no dimensions means shifting the flattened tensor."""
+    """A copy per dimension that reads with a cyclic shift; no dimensions means shifting the flattened tensor."""
     source, out = call["self"], call.outputs[0]
     shifts = call["shifts"] if isinstance(call["shifts"], list | tuple) else [call["shifts"]]
+    kernels, source = contiguous(source)
     if not call["dims"]:
-        return _roll_flat(source, out, shifts[0])
+        return kernels + _rolled(source, out, 0, shifts[0], flat=True)
+    for number, (dim, shift) in enumerate(zip(call["dims"], shifts, strict=True), 1):
+        middle = replace(scratch(number, *out.shape, itemsize=out.itemsize), dtype=out.dtype)
+        target = out if number == len(shifts) else middle
+        kernels += _rolled(source, target, dim % len(out.shape), shift)
+        source = target
+    return kernels
 
-    def shifted(start: I64, stop: I64) -> list[tuple[I64, I64]]:
-        pieces = [(start, stop)]
-        for dim, shift in zip(call["dims"], shifts, strict=True):
-            d = dim % len(source.shape)
-            pieces = [piece for low, high in pieces for piece in _wrap(low, high, d, shift, source.shape[d])]
-        return pieces
 
-    return rearranged("roll", source, out, shifted)
+def _rolled(source: Operand, out: Operand, dim: int, shift: int, *, flat: bool = False) -> list[Kernel]:
+    """``roll_cuda_kernel``: a thread per element, of one dimension or of all as one."""
+    if out.numel == 0:
+        return []
+    sketch = Sketch(blocks(out.numel, _ROLL_THREADS))
+    tile, lo, hi = ranges(out.numel, _ROLL_THREADS)
+    every = tuple(range(len(out.shape)))
+    sketch.span(out, WRITE, tile, Span(every, lo, hi))
+    which, start, stop = regions.linear([out.numel] if flat else list(out.shape), lo, hi)
+    for low, high in _wrap(start, stop, dim, shift, out.numel if flat else out.shape[dim]):
+        if flat:
+            sketch.span(source, READ, tile[which], Span(every, low[:, 0], np.maximum(high, low)[:, 0]))
+        else:
+            sketch.region(source, READ, tile[which], low, high)
+    return [sketch.kernel("elementwise<roll>", threads=_ROLL_THREADS)]
 
 
 def _wrap(start: I64, stop: I64, dim: int, shift: int, size: int) -> list[tuple[I64, I64]]:
@@ -289,19 +307,6 @@ def _wrap(start: I64, stop: I64, dim: int, shift: int, size: int) -> list[tuple[
         b[:, dim] = np.minimum(stop[:, dim], high) + move
         pieces.append((a, b))
     return pieces
-
-
-def _roll_flat(source: Operand, out: Operand, shift: int) -> list[Kernel]:
-    total = out.numel
-    if total == 0:
-        return []
-    sketch = Sketch(blocks(total, THREADS * 4))
-    tile, lo, hi = ranges(total, THREADS * 4)
-    every = tuple(range(len(out.shape)))
-    for low, high in _wrap(lo[:, None], hi[:, None], 0, shift, total):
-        sketch.span(source, READ, tile, Span(every, low[:, 0], np.maximum(high, low)[:, 0]))
-    sketch.span(out, WRITE, tile, Span(every, lo, hi))
-    return [sketch.kernel("elementwise<roll>", threads=THREADS)]
 
 
 def rearranged(

@@ -19,6 +19,7 @@ from tests.unit.record.model.tiles.reach import (
     tensors,
 )
 from tileprof.record.model.tiles.elementwise.copies import rearranged
+from tileprof.record.model.tiles.foundations.sketch import scratch
 from tileprof.trace.footprint import READ, WRITE
 
 
@@ -28,20 +29,38 @@ def copy_call(op, source, *arguments):
     return getattr(getattr(torch.ops.aten, name), overload or "default")(positions(source), *arguments)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_flips_and_rolls_of_any_layout(data):
+def test_flips_of_any_layout(data):
     source = data.draw(shapes(max_elements=2500).flatmap(tensors))
     dims = data.draw(st.lists(st.integers(0, source.dim() - 1), unique=True, max_size=source.dim()))
-    if data.draw(st.booleans()):
-        op, arguments = "flip", (dims,)
-    else:
-        shifts = data.draw(st.lists(st.integers(-7, 7), min_size=max(len(dims), 1), max_size=max(len(dims), 1)))
-        op, arguments = "roll", (shifts, dims)
-    call = call_of(f"aten::{op}", source, *arguments)
+    call = call_of("aten::flip", source, dims)
     [kernel] = run_model(call, H200)
     assert_writes(kernel, call.outputs[0])
-    assert_reads(kernel, call.outputs[0], call["self"], copy_call(op, source, *arguments))
+    assert_reads(kernel, call.outputs[0], call["self"], copy_call("flip", source, dims))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_roll_is_a_kernel_per_dimension_after_a_copy_of_what_is_not_contiguous(data):
+    source = data.draw(shapes(max_elements=2500).flatmap(tensors))
+    dims = data.draw(st.lists(st.integers(0, source.dim() - 1), unique=True, max_size=source.dim()))
+    count = max(len(dims), 1)
+    shifts = data.draw(st.lists(st.integers(-7, 7), min_size=count, max_size=count))
+    call = call_of("aten::roll", source, shifts, dims)
+    kernels = run_model(call, H200)
+    out, before, dense = call.outputs[0], call["self"], torch.empty(source.shape)
+    if not source.is_contiguous():
+        before = scratch(0, *source.shape)
+        assert_reads(kernels.pop(0), before, call["self"], positions(source))
+    for number, (shift, dim) in enumerate(zip(shifts, dims or [None], strict=True), 1):
+        kernel = kernels.pop(0)
+        after = scratch(number, *source.shape) if kernels else out
+        assert kernel.block == (512, 1, 1)
+        assert_writes(kernel, after)
+        assert_reads(kernel, after, before, torch.roll(positions(dense), shift, dim))
+        before = after
+    assert not kernels
 
 
 @pytest.mark.parametrize(
@@ -98,6 +117,15 @@ def test_concatenation_of_any_layouts(data):
     for i in range(len(sources)):
         own = [positions(s) if i == j else torch.full(s.shape, -1) for j, s in enumerate(sources)]
         assert_reads(kernel, out, call["tensors"][i], join(own, dim))
+
+
+@pytest.mark.parametrize("pad", [(0, 0), (-1, 0, 0, -2)])
+def test_padding_that_adds_nothing_is_a_copy(pad):
+    source = torch.rand(6, 9, 20)
+    call = call_of("aten::constant_pad_nd", source, list(pad), 0.0)
+    [copy] = run_model(call, H200)
+    assert_writes(copy, call.outputs[0])
+    assert_reads(copy, call.outputs[0], call["self"], torch.constant_pad_nd(positions(source), pad, 0))
 
 
 @pytest.mark.parametrize("pad", [(1, 2), (0, 3, 2, 0), (-1, 2, 3, -2, 1, 1)])
