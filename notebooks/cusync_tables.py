@@ -120,37 +120,36 @@ beside(
 )
 
 # %% [markdown]
-# ## Pace of tiles on the A100
+# ## Tile times on the A100
 #
-# *Pace* is how long a tile takes, as a multiple of the time in stream order at most token counts. The three programs of
-# a token count ran one after another.
+# *Time ratio*: how long a tile takes, as a multiple of the time in stream order at most token counts. The three
+# programs of a token count ran one after another.
 
 # %%
 a100 = table[table["arch"] == "a100"]
-wide = a100.pivot_table(index="m", columns="policy", values="pace")
-wide["stream order"] = a100.groupby("m")["stream_pace"].first()
-paces = wide.reset_index().melt("m", var_name="program", value_name="pace")
+wide = a100.pivot_table(index="m", columns="policy", values="time_ratio")
+wide["stream order"] = a100.groupby("m")["stream_time_ratio"].first()
+time_ratios = wide.reset_index().melt("m", var_name="program", value_name="time_ratio")
 apart = (wide["tilesync"] / wide["rowsync"] - 1).abs()
 curves(
-    paces,
+    time_ratios,
     x="m",
-    y="pace",
+    y="time_ratio",
     by="program",
-    title=f"Both policies have the same pace to {apart.drop(apart.idxmax()).max():.0%}, but for {apart.idxmax()} "
+    title=f"Both policies have the same tile times to {apart.drop(apart.idxmax()).max():.0%}, but for {apart.idxmax()} "
     f"tokens;<br>"
-    f"stream order has the fast one at {wide['stream order'].idxmin()} tokens",
+    f"stream order has the short one at {wide['stream order'].idxmin()} tokens",
     x_title="tokens",
     y_title="time of a tile, relative",
     ranges={"": (0.7, 1.15)},
 )
 
-# %% [markdown]
-# One pace per token count explains both policies: each is predicted with the pace of the other (`from_other`). That is
-# not a prediction from stream order. `most` is what any schedule could gain if tiles took as long as in stream order:
-# gains above it cannot come from filled waves.
+# %% [markdown] One time ratio per token count explains both policies: each is predicted with the ratio of the other
+# (`from_other`). That is not a prediction from stream order. `most` is what any schedule could gain if tiles took as
+# long as in stream order: gains above it cannot come from filled waves.
 
 # %%
-columns = ["m", "policy", "published", "predicted", "from_other", "most", "pace"]
+columns = ["m", "policy", "published", "predicted", "from_other", "most", "time_ratio"]
 above = a100[a100["published"] > a100["most"] + 0.5]
 a100[columns].set_index(["policy", "m"]).sort_index().round(2)
 
@@ -236,9 +235,9 @@ RowSync and {mean["mlp", "v100", tilesync]:.2f} for TileSync on the MLP, {mean["
 {calibration.poll_us["v100"]:.2f} us each on a V100 and {calibration.poll_us["a100"]:.2f} us on an A100.
 
 On the A100 they are not ({mean["mlp", "a100", rowsync]:.2f} and {mean["mlp", "a100", tilesync]:.2f}): {len(above)} of
-{len(a100)} published gains are above what any schedule of constant tile times allows. What changed is the pace of the
-GPU between programs: with the pace of the other policy at the same token count, which is a published time of a policy,
-correlations are {crossed[rowsync]:.2f} and {crossed[tilesync]:.2f}; why the pace changed is not published.
+{len(a100)} published gains are above what any schedule of constant tile times allows. What changed is how long a tile
+takes in each program: with the tile times of the other policy at the same token count, from a published time of a
+policy, correlations are {crossed[rowsync]:.2f} and {crossed[tilesync]:.2f}; why they changed is not published.
 
 The better policy is predicted at {right.sum()} of {len(right)} points, the best of both and stream order at
 {right_with_stream.sum()} of {len(right_with_stream)}.

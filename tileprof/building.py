@@ -78,7 +78,7 @@ def cached(folder: Path, files: Sequence[str], make: Callable[[Path], None], wha
             make(work)
             if missing := [file for file in files if not (work / file).is_file()]:
                 raise UserError(
-                    f"Building {what} succeeded but made no {missing[0]}; is the compiler that of the CUDA toolkit?"
+                    f"building {what} succeeded but made no {missing[0]}; is the compiler that of the CUDA toolkit?"
                 )
             _move(work, folder, files)
     except OSError as error:

@@ -74,8 +74,8 @@ def guide(report: Report, simulator: Simulator, times: dict[str, float] | None =
 
 
 def _rank(action: Action, *, graph_first: bool) -> tuple[bool, bool, bool, float]:
-    """Return a recording that mostly shows a cold start is mended first; of a launch-bound program a CUDA graph comes
-    next, because other savings are beyond it; upper bounds come after what was worked out; work counts.
+    """Return the key by which actions are sorted: recording a warm step comes first, then the CUDA graph of a
+    launch-bound program, because other savings are beyond it; estimates come before upper bounds; then saving per work.
     """
     graph = graph_first and action.kind == "cuda-graph"
     return action.kind != "warm-up", not graph, action.basis == "at most", -action.saves_ns * _AFTER_WORK[action.effort]
@@ -254,9 +254,8 @@ class _Actions:
                 self._graph_ns() - self._times["pdl"],
                 "simulated",
                 "hours",
-                f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first, for on an H200 waits "
-                "at "
-                "entry were slower for some",
+                f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first: on an H200, "
+                "waits at entry made some slower",
                 f"tileprof simulate --scheduler {in_a_graph(self._simulator)} {self._trace}",
             )
 

@@ -201,7 +201,7 @@ class _Answers:
 
 def _recorded_ns(bounder: Bounder, producers: NDArray[np.int64], consumers: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return ``[pairs]`` both launches, less their overlap, plus the gap between them up to the device's launch gap: a
-    longer gap is other launches or a slow host, which overlapping these two does not mend.
+    longer gap is other launches or a slow host, which overlapping these two does not remove.
     """
     launches, took_ns = bounder.graph.launches, bounder.launch_ns
     begin_ns, duration_ns = (launches[name].to_numpy(np.float64) for name in ("begin_ns", "duration_ns"))

@@ -6,7 +6,8 @@ stream order first, after all had been compiled.
 
 What calibrates, and on which points
     *Tile times*: stream order alone. A GEMM's is the median over all token counts with the same tile and slices
-    (`Calibration.rates`), so that one program's pace is not taken for the kernel's; a convolution's is its own point's.
+    (`Calibration.rates`), so that one program's clock is not taken for the kernel's; a convolution's is its own
+    point's.
     *Interference*: stream order alone (`_device_interference`, `_sm_interference`), each GPU's from its own times.
     *Host*: convolutions in stream order end with the host waiting for the GPU between the two kernels; what that costs
     follows from stream order (`_host_us`), what cuSync saves of it from RowSync at batch 1. *Waits*: what one costs a
@@ -14,9 +15,9 @@ What calibrates, and on which points
     cost nothing. Points that calibrate (`CALIBRATES`) are not tests.
 
 What was taken out, since it did not carry over to points that it was not made for
-    A *switch of paces* at 1,280 tokens on the A100, fitted to RowSync of GPT-3: it made LLaMA's errors 13.1 and 10.8
-    points. The *share of an SM* of the V100's convolutions for the A100's products. The *cost of a wait* of the V100's
-    products for convolutions: VGG's TileSync gains nothing with it, and is published to gain 7.9 and 12.9%.
+    A *switch of the tile time* at 1,280 tokens on the A100, fitted to RowSync of GPT-3: it made LLaMA's errors 13.1 and
+    10.8 points. The *share of an SM* of the V100's convolutions for the A100's products. The *cost of a wait* of the
+    V100's products for convolutions: VGG's TileSync gains nothing with it, and is published to gain 7.9 and 12.9%.
 
 What explains the gains
     *Waves*: filling partial waves. *Tiles slow each other down*: on a V100 a wave of 256 x 256 tiles takes longer the
@@ -32,24 +33,24 @@ How much hangs on what calibrates
     its slices, is no longer explained, and TileSync's correlation is 0.69.
 
 What the A100's residual is
-    The GPU's *pace*. In stream order a 128 x 256 x 6144 tile takes 181 to 186 us at nine of eleven token counts and 150
-    us at 3072; at 2048, 2304, 2816 and 3072 it is the same kernel (`stream_pace`). At 2560, between the two, the
-    standard deviation is 200 times that of others. One pace per token count explains RowSync and TileSync together, so
-    it is the GPU's and not a policy's: each predicted with the pace of the *other* (``from_other``) is within 1.3
-    points of percent on average. Why programs that run later, and longer, are faster is not published; a clock that
-    rises under load would do it. So, as against stream order, these gains cannot be predicted from stream order, and
-    those above `most_gain` cannot come from waves.
+    The GPU's *speed*. In stream order a 128 x 256 x 6144 tile takes 181 to 186 us at nine of eleven token counts and
+    150 us at 3072; at 2048, 2304, 2816 and 3072 it is the same kernel (`stream_time_ratio`). At 2560, between the two,
+    the standard deviation is 200 times that of others. One ratio of tile times per token count explains RowSync and
+    TileSync together, so it is the GPU's and not a policy's: each predicted with the ratio of the *other*
+    (``from_other``) is within 1.3 points of percent on average. Why programs that run later, and longer, are faster is
+    not published; a clock that rises under load would do it. So, as against stream order, these gains cannot be
+    predicted from stream order, and those above `most_gain` cannot come from waves.
 
 What is held out
     LLaMA's MLP: no constant was changed for it, and only tile times are its own (`held_out`). On the V100 its gains are
     predicted as well as GPT-3's. TileSync's are not at 8 to 32 tokens, where the second kernel reaches 0.76 to 0.79 of
-    the sustained bandwidth, just below `_SATURATED`, and TileSync gains all the same. On the A100 gains are not
-    predicted; at seven of eleven token counts both policies again have one pace to 1%, and at 2048 and 2560 TileSync's
-    is 0.85 and 0.88 of RowSync's: each program has one of two paces.
+    the sustained bandwidth, just below `_SATURATED`, and TileSync gains nevertheless. On the A100 gains are not
+    predicted; at seven of eleven token counts both policies again have one time ratio to 1%, and at 2048 and 2560
+    TileSync's is 0.85 and 0.88 of RowSync's: each program has one of two.
 
 V100's stream order at 768 tokens, and from 1280 on, does up to 1.32 times the arithmetic of the GPU's peak
 (`peak_share`): those kernels cannot have done all their products (the evaluation runs with ``--check false``). As all
-three programs share them, gains are compared all the same.
+three programs share them, gains are compared nevertheless.
 """
 
 from __future__ import annotations
@@ -181,29 +182,29 @@ class Calibration:
             times.append(rate * kernel.tile_work)
         return times[0], times[1]
 
-    def predicted_us(self, point: Point, policy: str, pace: float = 1.0) -> float:
-        """``pace``: how long tiles take, as a multiple of the time in stream order."""
+    def predicted_us(self, point: Point, policy: str, time_ratio: float = 1.0) -> float:
+        """``time_ratio``: how long tiles take, as a multiple of the time in stream order."""
         if policy == "tilesync" and self.traffic and (us := _traffic_us(point)):
             return us
         first, second = self.tile_ns(point, policy)
         poll_ns = 1e3 * self.poll_us[point.arch] if point.kind == "mlp" else 0.0
         interference = self.interference[point.arch]
-        tile_ns = first * pace, second * pace
+        tile_ns = first * time_ratio, second * time_ratio
         us = overlapped_ns(point.pairs[policy], tile_ns, policy, point.device, interference, poll_ns) / 1e3
         return us if point.kernel_us else us + self.host_us - self.saved_us
 
-    def pace(self, point: Point, policy: str) -> float:
-        """The pace at which the prediction is the published time; NaN where it depends on no pace."""
+    def time_ratio(self, point: Point, policy: str) -> float:
+        """Return the time ratio at which the prediction is the published time; NaN where it depends on none."""
         if policy == "tilesync" and self.traffic and _traffic_us(point):
             return float("nan")
-        pace, step = 1.0, 0.01
+        time_ratio, step = 1.0, 0.01
         for _ in range(8):
-            here, beside = (self.predicted_us(point, policy, pace + d) for d in (0.0, step))
+            here, beside = (self.predicted_us(point, policy, time_ratio + d) for d in (0.0, step))
             missing = point.published_us[policy] - here
             if abs(missing) < 1e-4 * here:
                 break
-            pace = max(0.1, pace + step * missing / (beside - here))
-        return pace
+            time_ratio = max(0.1, time_ratio + step * missing / (beside - here))
+        return time_ratio
 
 
 def _rate_key(point: Point, i: int) -> Rate:
@@ -301,11 +302,13 @@ def _poll_us(c: Calibration, points: list[Point], arch: str) -> float:
     for p in points:
         if (p.kind, p.arch, p.m) == ("mlp", arch, _POLL_AT[arch]):
             gap_us = p.published_us["tilesync"] - p.published_us["rowsync"]
-            pace = c.pace(p, "rowsync")
+            time_ratio = c.time_ratio(p, "rowsync")
             us = {}
             for poll in (0.5, 1.0):
                 calibration = replace(c, poll_us={arch: poll})
-                us[poll] = calibration.predicted_us(p, "tilesync", pace) - calibration.predicted_us(p, "rowsync", pace)
+                us[poll] = calibration.predicted_us(p, "tilesync", time_ratio) - calibration.predicted_us(
+                    p, "rowsync", time_ratio
+                )
             return 0.5 + 0.5 * (gap_us - us[0.5]) / (us[1.0] - us[0.5])
     return 0.0
 
@@ -330,7 +333,7 @@ def _bytes(kernel: Kernel) -> float:
     return 2.0 * (kernel.rows * kernel.inner + kernel.inner * kernel.columns + kernel.rows * kernel.columns)
 
 
-def stream_pace(c: Calibration, point: Point) -> float:
+def stream_time_ratio(c: Calibration, point: Point) -> float:
     """How long tiles take in stream order at this point, as a multiple of the median of all points with the same tiles
     and slices; 1 for a convolution.
     """
@@ -357,20 +360,22 @@ def most_gain(c: Calibration, point: Point, policy: str) -> float:
 
 
 def predictions(points: list[Point], c: Calibration) -> pd.DataFrame:
-    """One row a point and policy: gains in percent of the stream-order time, published and predicted.
+    """One row per point and policy: gains in percent of the stream-order time, published and predicted.
 
-    ``from_other``: predicted with the pace of the other policy at the same point (the published time of this one is not
-    used); ``pace``: with which the prediction is the published time; ``most``: see `most_gain`; ``peak_share``:
-    arithmetic that stream order's time implies, over the GPU's peak; ``tests``: not in `CALIBRATES`.
+    ``from_other``: predicted with the time ratio of the other policy at the same point (the published time of this one
+    is not used); ``time_ratio``: with which the prediction is the published time; ``most``: see `most_gain`;
+    ``peak_share``: arithmetic that stream order's time implies, over the GPU's peak; ``tests``: not in `CALIBRATES`.
     """
     rows = []
     for p in points:
-        paces = {policy: c.pace(p, policy) for policy in POLICIES}
+        time_ratios = {policy: c.time_ratio(p, policy) for policy in POLICIES}
         peak_us = sum(k.flops for k in p.pairs[STREAM]) / p.device.peak_flops["fp16"] * 1e6
         for policy, other in zip(POLICIES, reversed(POLICIES), strict=True):
             us = c.predicted_us(p, policy)
             crossed = (
-                us if np.isnan(paces[other]) or np.isnan(paces[policy]) else c.predicted_us(p, policy, paces[other])
+                us
+                if np.isnan(time_ratios[other]) or np.isnan(time_ratios[policy])
+                else c.predicted_us(p, policy, time_ratios[other])
             )
             rows.append(
                 {
@@ -378,8 +383,9 @@ def predictions(points: list[Point], c: Calibration) -> pd.DataFrame:
                     "stream_us": p.stream_us,
                     "published_us": p.published_us[policy], "predicted_us": us, "from_other_us": crossed,
                     "published": p.gain(p.published_us[policy]), "predicted": p.gain(us), "from_other": p.gain(crossed),
-                    "stream_pace": stream_pace(c, p),
-                    "most": most_gain(c, p, policy), "pace": paces[policy], "peak_share": peak_us / p.stream_us,
+                    "stream_time_ratio": stream_time_ratio(c, p),
+                    "most": most_gain(c, p, policy), "time_ratio": time_ratios[policy],
+                    "peak_share": peak_us / p.stream_us,
                     "tests": (p.kind, p.arch, p.m, policy) not in CALIBRATES,
                 }
             )  # fmt: skip

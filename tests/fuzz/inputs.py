@@ -129,7 +129,7 @@ def make_bases(folder: Path) -> None:
 
 
 def _write_symbolic(folder: Path) -> None:
-    """Return the policy of the bases for a range of sizes; 256 is the size of the base."""
+    """Write the policy of the bases for a range of sizes; 256 is the size of the base."""
     policy = json.loads((folder / "policy.json").read_text())
     for stage in policy["stages"]:
         stage["grid"] = [{"size": f"{n} * tokens // 256"} if n == 2 else n for n in stage["grid"]]
@@ -139,7 +139,7 @@ def _write_symbolic(folder: Path) -> None:
 
 
 def _write_profiles(folder: Path) -> None:
-    """Return times of the products of ``mlp``, as torch.profiler and nsys write them."""
+    """Write times of the products of ``mlp``, as torch.profiler and nsys write them."""
     events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name"}]
     with closing(sqlite3.connect(folder / "nsys.sqlite")) as database, database:
         database.execute("create table StringIds (id integer primary key, value text)")

@@ -4,7 +4,7 @@ Input n of a seed is drawn from that seed and n alone, so a search can be repeat
 (``--state FILE``), and one input of it tried again (``--from N --count 1``). A parent that has imported and compiled
 everything forks a child for each `BATCH` of inputs; an input that fails is tried once more in a child of its own, and
 one that ends its child costs no other. Each failure is printed as a line of JSON, to be added to corpus.jsonl once it
-is mended; failures at the same place are counted, not repeated.
+is corrected; failures at the same place are counted, not repeated.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 """Programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
 
-`LISTS` are four draws of ten; each was committed before any of its programs was recorded. Rules may be mended on a draw
-since the next one was committed, so not on the fourth. They were made by `python held_out.py --draw cpu first
-20261124`, `... second 20261128`, `... third 20261129` and `... fourth 20261130` with torch 2.13, transformers 5.17,
-timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number per library, types and training drawn, and no
-model of another list. What does not run on the CPU in fp32, is too large or takes too long is passed over for the next
-of the draw. diffusers is not on the machine that records.
+`LISTS` are five draws of ten; each was committed before any of its programs was recorded. Rules may be corrected with a
+draw since the next one was committed, so not on the fifth. They were made by `python held_out.py --draw cpu first
+20261124`, `... second 20261128`, `... third 20261129`, `... fourth 20261130` and `... fifth 20261201` with torch 2.13,
+transformers 5.17, timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number per library, types and
+training drawn, and no model of another list. What does not run on the CPU in fp32, is too large or takes too long is
+passed over for the next of the draw. diffusers is not on the machine that records.
+
+The list ``development`` (`python held_out.py --draw cpu development 20261202`) judges nothing: it has 55 programs,
+none of the other lists, on which rules are mended.
 """
 
 import json
 import random
+import signal
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -20,15 +23,24 @@ from torch import nn
 
 LISTS = {
     name: Path(__file__).with_name(f"held_out{suffix}.json")
-    for name, suffix in (("first", ""), ("second", "_second"), ("third", "_third"), ("fourth", "_fourth"))
-}
+    for name, suffix in (
+        ("first", ""),
+        ("second", "_second"),
+        ("third", "_third"),
+        ("fourth", "_fourth"),
+        ("fifth", "_fifth"),
+    )
+} | {"development": Path(__file__).with_name("development.json")}
 NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
+DEVELOPMENT = {"timm": 16, "transformers": 31, "torchvision": 5, "torch_geometric": 3}
+"""What earlier draws left of timm (21) and torch_geometric (6) is to last for one more."""
 RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
 """Reserves, drawn after those, in case the recording machine has a version of the library that lacks one."""
 KNOWN = ("mamba", "t5", "whisper", "qwen3_moe", "convnext_atto", "GCNConv", "GATConv")
 """Those of `clients.py`, as the candidates have them."""
 TYPES = ("float32", "float16", "bfloat16")
-MOST_PARAMETERS, MOST_SECONDS = 30_000_000, 60.0
+MOST_PARAMETERS = 30_000_000
+MOST_SECONDS, MOST_DEVELOPMENT_SECONDS = 60, 15
 SHRUNK = {
     256: ("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "encoder_hidden_size", "rotary_dim"),
     2: ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers",
@@ -152,7 +164,10 @@ def draw(list_name, seed):
     """Write a list."""
     chance, drawn = random.Random(seed), []
     others = [entry["model"] for entry in entries(*(n for n in LISTS if n != list_name))]
-    for library, number in NUMBERS.items():
+    development = list_name == "development"
+    limit_s = MOST_DEVELOPMENT_SECONDS if development else MOST_SECONDS
+    for library, number in (DEVELOPMENT if development else NUMBERS).items():
+        reserve = 0 if development else RESERVE[library]
         names = sorted(candidates(library))
         chance.shuffle(names)
         draws = 0
@@ -161,17 +176,18 @@ def draw(list_name, seed):
             training = chance.random() < 0.25
             label = f"{library}_{name}".lower().replace("-", "_").replace(".", "_") + ("_step" if training else "")
             entry = {"name": label, "library": library, "model": name, "dtype": dtype, "training": training}
-            if name not in (*KNOWN, *others) and runs(entry):
+            if name not in (*KNOWN, *others) and runs(entry, limit_s):
                 drawn.append(entry | {"reserve": draws >= number})
                 draws += 1
                 sys.stderr.write(f"{label} {dtype}: {draws} of {number}\n")
-            if draws == number + RESERVE[library]:
+            if draws == number + reserve:
                 break
     LISTS[list_name].write_text(json.dumps(drawn, indent=1) + "\n")
 
 
-def runs(entry):
-    """Return whether the program is small enough and runs on the CPU."""
+def runs(entry, limit_s):
+    """Return whether the program is small enough and runs on the CPU in that many seconds."""
+    signal.signal(signal.SIGALRM, too_slow)
     try:
         torch.manual_seed(0)
         with torch.device("cpu" if entry["library"] == "torch_geometric" else "meta"):  # it copies its graph
@@ -179,12 +195,20 @@ def runs(entry):
         if sum(p.numel() for p in model.parameters()) > MOST_PARAMETERS:
             return False
         with torch.set_grad_enabled(entry["training"]):
-            began = time.monotonic()
+            signal.alarm(limit_s)
             program(entry | {"dtype": "float32"})()()
-        return time.monotonic() - began < MOST_SECONDS
     except Exception as error:  # noqa: BLE001 - whatever a library raises: the next one is tried
         sys.stderr.write(f"{entry['name']} is passed over: {type(error).__name__}: {str(error)[:100]}\n")
         return False
+    else:
+        return True
+    finally:
+        signal.alarm(0)
+
+
+def too_slow(*_):
+    message = "it takes too long"
+    raise TimeoutError(message)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Recorded:
 
     code: int
     output: str
-    said: str
+    messages: str
     path: Path
 
 

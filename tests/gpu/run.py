@@ -290,7 +290,8 @@ def joined(before, summary):
     what = "the last run of each step of tests/gpu/run.py on a GPU, with its day; several at once, so seconds are of a "
     what += "busy machine"
     about = {key: value for key, value in summary.items() if key not in {"steps", "date"}}
-    return {"what": what, "date": day, **about, "steps": list(rows.values())}
+    command = "python tests/gpu/run.py --out DIR --results tests/gpu/results/tests.json"
+    return {"command": command, "what": what, "date": day, **about, "steps": list(rows.values())}
 
 
 def selection(arguments):
@@ -318,7 +319,7 @@ def pack(out):
 
 
 def report(summary):
-    """Return a table of the steps."""
+    """Print a table of the steps."""
     width = max(len(row["step"]) for row in summary["steps"]) if summary["steps"] else 0
     for row in summary["steps"]:
         state = "TIME" if row["timed_out"] else "ok" if row["code"] == 0 else f"rc {row['code']}"

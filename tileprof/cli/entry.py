@@ -124,8 +124,8 @@ def _run(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in VERBS:
         close = difflib.get_close_matches(name, VERBS, n=1)
-        hint = f"did you mean `tileprof {close[0]}`?" if close else f"the verbs are {', '.join(VERBS)}."
-        raise UserError(f"There is no verb {name!r}; {hint}")
+        hint = f"did you mean `tileprof {close[0]}`?" if close else f"the verbs are {', '.join(VERBS)}"
+        raise UserError(f"there is no verb {name!r}; {hint}")
     verb = load_verb(name)
     parser = parser_of(verb, full={"-h", "--help"} & set(arguments) != set())
     parse = parser.parse_intermixed_args if verb.options_anywhere else parser.parse_args

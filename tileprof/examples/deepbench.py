@@ -1,7 +1,7 @@
 """Shapes of DeepBench (Baidu, 2016-2018): one product, one recurrent layer or one convolution, with random values.
 
-``--list`` prints the shapes. Of its tables for training and for inference on servers, those that differ in more than
-the batch.
+``--list`` prints the shapes: those of its tables for training and for inference on servers that differ in more than the
+batch.
 """
 
 from __future__ import annotations

@@ -12,12 +12,14 @@ from tileprof.errors import UserError
 from tileprof.harvest.slices import harvest
 
 FAMILIES: Final = {
-    "attention": "tileprof.harvest.attention",
-    "convolutions": "tileprof.harvest.convolutions.convolution_calls",
-    "products": "tileprof.harvest.products.product_calls",
-    "operators": "tileprof.harvest.operators",
+    "attention": ("tileprof.harvest.attention", "FAMILY"),
+    "convolutions": ("tileprof.harvest.convolutions.convolution_calls", "FAMILY"),
+    "products": ("tileprof.harvest.products.product_calls", "FAMILY"),
+    "operators": ("tileprof.harvest.operators", "FAMILY"),
+    "resident_convolutions": ("tileprof.harvest.resident", "CONVOLUTIONS"),
+    "resident_products": ("tileprof.harvest.resident", "PRODUCTS"),
 }
-"""Families and their modules, each with a ``FAMILY``; modules are loaded when they are asked for."""
+"""Modules of families, and their names in them; modules are loaded when they are asked for."""
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -28,7 +30,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Harvest; 0 when every case is there, 3 when time ran out before."""
+    """Harvest; 0 when every case is there, 3 when time ran out before, 2 when nothing was measured."""
     parser = ArgumentParser("python -m tileprof.harvest", description="measure which kernels this GPU's libraries run")
     parser.add_argument("family", choices=FAMILIES)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder for slices")
@@ -40,10 +42,14 @@ def main(words: list[str] | None = None) -> int:
         metavar="K/N",
         help="every N-th case from the K-th one on, for N processes",
     )
+    parser.add_argument(
+        "--turn", type=Path, metavar="FILE", help="processes with the same FILE time in turn (they prepare together)"
+    )
     options = parser.parse_args(words)
     try:
-        family = import_module(FAMILIES[options.family]).FAMILY
-        complete = harvest(family, options.output, options.seconds, part=options.part)
+        module, name = FAMILIES[options.family]
+        family = getattr(import_module(module), name)
+        complete = harvest(family, options.output, options.seconds, part=options.part, turn=options.turn)
     except UserError as error:
         sys.stderr.write(f"tileprof.harvest: {error}\n")
         return error.exit_code

@@ -13,12 +13,14 @@ A slice is ``<family>-<first>-<after>.npz`` with cases ``[first, after)`` of the
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import re
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -38,7 +40,9 @@ SLICE_CASES: Final = 2048
 _SLICE_S: Final = 4.0
 """A slice ends after this many seconds, too, so that little is lost when the harvest is cut."""
 _BATCH: Final = 256
-"""Cases between two looks at the clock: CUPTI is flushed once per batch."""
+"""Cases of a batch, at most: CUPTI is flushed once per batch."""
+_PREPARING_S: Final = 2.0
+"""A batch is full after this many seconds of preparing, too: some libraries compile for each new shape."""
 
 
 class Family(Protocol):
@@ -60,7 +64,7 @@ class Family(Protocol):
 
     def calls(self, case: tuple[int, ...]) -> Sequence[Callable[[], object]]:
         """Return the repetitions of a case, each with operands of its own; the first one is not timed if there are
-        more.
+        more. What takes long before the first launch (a library's plan of a shape) is done here.
         """
 
 
@@ -119,14 +123,16 @@ def harvest(
     start: Callable[[], Runner] = Activities,
     *,
     part: tuple[int, int] = (0, 1),
+    turn: Path | None = None,
 ) -> bool:
     """Measure cases that ``folder`` lacks for at most ``seconds``; whether all are there now.
 
-    ``start`` is called when there is something to measure. Of ``part = (k, n)`` every n-th case from the k-th one on is
-    the list: libraries spend most of the time on the host, so that several processes, each with a folder of its own,
-    share a GPU without much effect on durations.
+    ``start`` is called when there is something to measure. With ``part = (k, n)`` the list is every n-th case from the
+    k-th one on: libraries spend most of the time on the host, so that several processes, each with a folder of its own,
+    share a GPU without much effect on durations. Processes that share the file ``turn`` launch their repetitions in
+    turn, and prepare side by side.
 
-    Raises UserError when the folder holds slices of another list.
+    Raises UserError when the folder holds slices of another list, and when nothing was measured in time.
     """
     ends = time.monotonic() + seconds
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,20 +141,28 @@ def harvest(
     at = max((after for _, after, _ in slices(folder, family.name)), default=0)
     if at >= len(cases):
         return True
+    began_at = at
     activities = start()
     family.prepare()
+    _log(f"{family.name}: ready, {ends - time.monotonic():.1f} of {seconds:g} s are left")
     while at < len(cases) and time.monotonic() < ends:
-        one = _measure(family, activities, cases, at, ends)
+        one = _measure(family, activities, cases, at, ends, turn)
         one.write(folder, family.name)
         at += len(one.cases)
         launches = sum(map(len, one.launches))
         failed = sum(map(bool, one.errors))
-        sys.stderr.write(
+        _log(
             f"{family.name}: {at:,} of {len(cases):,} cases; {launches:,} launches, {failed} failed; "
-            f"{one.prepare_s:.1f} s of preparing, {one.run_s:.1f} s of running\n"
+            f"{one.prepare_s:.1f} s of preparing, {one.run_s:.1f} s of running"
         )
-        sys.stderr.flush()
+    if at == began_at:
+        raise UserError(f"Nothing was measured: starting took all of the {seconds:g} s. Give more --seconds.")
     return at >= len(cases)
+
+
+def _log(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def slices(folder: Path, family: str) -> Iterator[tuple[int, int, Path]]:
@@ -230,7 +244,7 @@ def machine() -> dict[str, Any]:
     import torch  # noqa: PLC0415 - heavy
 
     if not torch.cuda.is_available():
-        raise UserError("A harvest launches kernels: it needs an NVIDIA GPU and a PyTorch built for CUDA.")
+        raise UserError("a harvest launches kernels: it needs an NVIDIA GPU and a PyTorch built for CUDA")
     gpu = torch.cuda.get_device_properties(0)
     return {
         "gpu": gpu.name,
@@ -258,7 +272,9 @@ def cublas_version() -> str:
     return ""
 
 
-def _measure(family: Family, activities: Runner, cases: NDArray[np.int64], at: int, ends: float) -> _Slice:
+def _measure(
+    family: Family, activities: Runner, cases: NDArray[np.int64], at: int, ends: float, turn: Path | None
+) -> _Slice:
     one = _Slice(at, [], [], [])
     until = min(time.monotonic() + _SLICE_S, ends)
     while len(one.cases) < SLICE_CASES and at + len(one.cases) < len(cases):
@@ -271,17 +287,31 @@ def _measure(family: Family, activities: Runner, cases: NDArray[np.int64], at: i
             repetitions = _prepared_calls(family, case, errors, number)
             counts.append(len(repetitions))
             calls += [_call_that_logs_errors(call, errors, number) for call in repetitions]
+            if time.monotonic() > min(began + _PREPARING_S, ends):
+                break
         one.prepare_s += time.monotonic() - began
-        began = time.monotonic()
-        by_call = iter(activities.run(calls, family.before))
-        one.run_s += time.monotonic() - began
+        with own_turn(turn):
+            began = time.monotonic()
+            by_call = iter(activities.run(calls, family.before))
+            one.run_s += time.monotonic() - began
         for count in counts:
             one.launches.append(combined([next(by_call) for _ in range(count)]))
-        one.cases += batch
-        one.errors += errors
+        one.cases += batch[: len(counts)]
+        one.errors += errors[: len(counts)]
         if time.monotonic() > until:
             break
     return one
+
+
+@contextmanager
+def own_turn(path: Path | None) -> Iterator[None]:
+    """Hold the lock of a file, if there is one, while repetitions run."""
+    if path is None:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _prepared_calls(

@@ -56,16 +56,16 @@ class Options:
 
     def __post_init__(self) -> None:
         if not self.program:
-            raise UserError("No program to record; type for example `tileprof record python infer.py`.")
+            raise UserError("no program to record; type for example `tileprof record python infer.py`")
         if self.skip < 0:
-            raise UserError(f"--skip takes a number of launches from 0, not {self.skip}.")
+            raise UserError(f"--skip takes a number of launches from 0, not {self.skip}")
         if self.count is not None and self.count < 1:
-            raise UserError(f"--count takes a number of launches from 1, not {self.count}.")
+            raise UserError(f"--count takes a number of launches from 1, not {self.count}")
         for option, pattern in (("--module", self.module), ("--nvtx", self.nvtx)):
             try:
                 compile_pattern(pattern or "")
             except re.error as error:
-                raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
+                raise UserError(f"{option} {pattern!r} is not a regular expression: {error}") from None
 
     def arguments(self) -> list[str]:
         """Return the command line of ``tileprof record`` that gives these options, without the program."""

@@ -67,7 +67,7 @@ def parse(words: tuple[str, ...]) -> Command:
     Raises `UserError` for what runs no Python program.
     """
     if not words:
-        raise UserError("No program to record; type for example `tileprof record python infer.py`.")
+        raise UserError("no program to record; type for example `tileprof record python infer.py`")
     if _PYTHON.fullmatch(Path(words[0]).name):
         return _interpreter(words[0], list(words[1:]))
     return _script(words)
@@ -82,26 +82,26 @@ def _interpreter(python: str, words: list[str]) -> Command:
         if not word.startswith("-"):
             return Command("script", word, tuple(words), python, tuple(options))
         if word.startswith("--"):
-            raise UserError(f"The interpreter option {word} is not supported; -W, -X and the one-letter flags are.")
+            raise UserError(f"the interpreter option {word} is not supported; -W, -X and the one-letter flags are")
         for place, letter in enumerate(word[1:], start=1):
             if letter in "mc" or letter in _VALUED:
                 if place > 1:
                     options.append(word[:place])
                 value = word[place + 1 :] or (words.pop(0) if words else "")
                 if not value:
-                    raise UserError(f"python -{letter} needs a value.")
+                    raise UserError(f"python -{letter} needs a value")
                 if letter in _VALUED:
                     options += [f"-{letter}", value]
                     break
                 kind: Literal["module", "code"] = "module" if letter == "m" else "code"
                 return Command(kind, value, tuple(words), python, tuple(options))
             if letter in _REFUSED_OPTIONS:
-                raise UserError(f"python -{letter} {_REFUSED_OPTIONS[letter]}: nothing to record.")
+                raise UserError(f"python -{letter} {_REFUSED_OPTIONS[letter]}: nothing to record")
             if letter not in _FLAGS:
-                raise UserError(f"Unknown interpreter option -{letter} in {word!r}.")
+                raise UserError(f"unknown interpreter option -{letter} in {word!r}")
         else:
             options.append(word)
-    raise UserError(f"`{python}` names no program; type for example `tileprof record {python} infer.py`.")
+    raise UserError(f"`{python}` names no program; type for example `tileprof record {python} infer.py`")
 
 
 def _script(words: tuple[str, ...]) -> Command:
@@ -116,14 +116,14 @@ def _script(words: tuple[str, ...]) -> Command:
             first = file.readline(512)
         if first.startswith(b"#!") and b"python" in first:
             return Command("script", str(program), arguments)
-        raise UserError(f"{program} is not a Python program; the model recorder runs Python programs only.")
-    raise UserError(f"No program {target!r}: neither a file here nor a command on the PATH.")
+        raise UserError(f"{program} is not a Python program; the model recorder runs Python programs only")
+    raise UserError(f"no program {target!r}: neither a file here nor a command on the PATH")
 
 
 def check_target(command: Command) -> None:
     """Raise `UserError` where the script does not exist, before anything is written."""
     if command.kind == "script" and not Path(command.target).exists():
-        raise UserError(f"No such program: {command.target} (in {Path.cwd()}).")
+        raise UserError(f"no such program: {command.target} (in {Path.cwd()})")
 
 
 def other_interpreter(command: Command) -> str | None:
@@ -136,7 +136,7 @@ def other_interpreter(command: Command) -> str | None:
     interpreter = shutil.which(command.python) if command.python else None
     by_path = command.python is not None and os.sep in command.python
     if interpreter is None and by_path:
-        raise UserError(f"No such interpreter: {command.python}.")
+        raise UserError(f"no such interpreter: {command.python}")
     if interpreter is None or _same(Path(interpreter), Path(sys.executable)):
         return _that_finds_us(here, command.options)
     reason = _obstacle(interpreter, command.options)

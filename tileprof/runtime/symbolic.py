@@ -1,6 +1,6 @@
 """One policy for a range of sizes: made from the policy of one size, and proved for every size of the range.
 
-The symbol is the extent that all stages have along their rows: tokens of products, images of convolutions. Of a stage's
+The symbol is the extent that all stages have along their rows: tokens of products, images of convolutions. In a stage's
 operator it is the first size of ``a`` (``x``), ``out`` and ``residual``; tiles stay as they are, and grids grow.
 
 **The proof is not a sample.** Which tiles of a product need which depends on the rows M only through the numbers of row

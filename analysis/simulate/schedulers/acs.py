@@ -15,7 +15,7 @@ _NAMED = 5
 
 
 CHECK_NS, SEGMENT_NS = 12.0, 0.49
-"""Least squares on the paper's table II (410 to 1,640 ns for 6 and 10 segments a kernel, windows of 16 and 32), whose
+"""Least squares on the paper's table II (410 to 1,640 ns for 6 and 10 segments per kernel, windows of 16 and 32), whose
 times they meet within 30%.
 """
 
@@ -59,9 +59,9 @@ class AcsSoftware(Options):
     ``wait_ns``, and where one is awaited ``hop_ns`` pass. The check costs the issuing thread as much as above.
     ``sync_ns`` and ``threads`` then mean nothing.
 
-    ``queued=1``, as ``tileprof run`` does by default: a thread beside the program's issues. Of ``issue_ns``, the
-    program's own thread keeps what is not the driver's (the device's figure) and ``queue_ns``; the other thread takes
-    the driver's time for each launch, and that for the check and for events.
+    ``queued=1``, as ``tileprof run`` does by default: a thread beside the program's issues. The program's own thread
+    spends ``queue_ns`` and the part of ``issue_ns`` that is not the driver's (the device's figure); the other thread
+    spends the driver's time for each launch, and that for the check and for events.
 
     ``captured=1`` is the same for launches that the program captures into a CUDA graph of its own: the streams become
     branches of the graph, the host's costs and the events are gone, ``gap_ns`` is the device's gap inside a graph, and

@@ -45,7 +45,7 @@ class Ccks(Options):
 
     ``up_ns`` and ``down_ns``, the link each way, are half of the device's round trip for as many blocks as it has SMs,
     by ``way`` (`LINK_WAYS`); on an H200 over PCIe 2.5 us, with which the runtime's ``ccks`` is simulated within 15% on
-    15 of 18 chains, and with ``speculate=0`` its ``ccks-ready``, too (docs/ccks.md). Of NVLink-C2C, which the proposal
+    15 of 18 chains, and with ``speculate=0`` its ``ccks-ready``, too (docs/ccks.md). For NVLink-C2C, which the proposal
     has, ``up=500ns,down=500ns`` is assumed, and so are ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns``; a
     block that relays costs nothing here. ``local_ns`` is two L2 round trips. Workers are those of ``persistent``.
 

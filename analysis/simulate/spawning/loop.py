@@ -62,10 +62,10 @@ from tileprof.analysis.simulate.spawning.words import looks, reads, samples, sho
 
 @without_allocation
 def run_events(round_at: NDArray[np.int64], w: Work, o: Costs, z: State) -> float:
-    """Run event by event. Of n threads, in the order in which events of one instant happen: the tile of slot s ends
-    (s); the threads of the warp that begins with thread t have done the items without sites that they keep (slots + t);
-    grid g arrives (slots + n + g); the next round or parent tile may begin (slots + 2 n); then the kinds of
-    `launches.later`, each with its threads.
+    """Run event by event. Events of one instant happen in the order of their numbers, for n threads: the tile of slot s
+    ends (s); the threads of the warp that begins with thread t have done the items without sites that they keep
+    (slots + t); grid g arrives (slots + n + g); the next round or parent tile may begin (slots + 2 n); then the kinds
+    of `launches.later`, each with its threads.
     """
     c, n = z.c, len(w.items)
     now = 0.0

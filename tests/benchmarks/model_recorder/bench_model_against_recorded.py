@@ -1,11 +1,11 @@
 """The model recorder against an H200: the programs of the golden traces, modelled here and recorded there. The
-recorder's rules were mended on all of them: on those of `programs.py` first, on those of `later.py` when these had said
-how far the rules held.
+recorder's rules were corrected with all of them: on those of `programs.py` first, on those of `later.py` when these had
+shown how far the rules held.
 
-Launches are matched in issue order by operator and by what they are (a kernel, a memset, a copy). Of the pairs of
-launches that truly depend on each other (not by reuse of memory alone; as many bytes count as one address as in the
-recording) it counts those that both graphs have, and those
-of them with the same pattern. Tile shapes are compared operator by operator. No GPU is needed.
+Launches are matched in issue order by operator and by what they are (a kernel, a memset, a copy). It counts the pairs
+of launches that truly depend on each other (not by reuse of memory alone; as many bytes count as one address as in the
+recording) in both graphs, and those of them with the same pattern. Tile shapes are compared operator by operator. No
+GPU is needed.
 """
 
 import argparse

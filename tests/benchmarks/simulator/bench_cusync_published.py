@@ -64,18 +64,17 @@ def sentence(c):
 
 def correlations(points, c, frame):
     print("Correlation with the published gains and mean error in points, over points that do not calibrate:\n")
+    own_times = "waves alone, each point's own tile times"
     versions = {
-        "waves alone, each point's own pace": without(points, c, own=True, waits=False, slowing=False, traffic=False),
+        own_times: without(points, c, own=True, waits=False, slowing=False, traffic=False),
         "+ tile times of all token counts": without(points, c, waits=False, slowing=False, traffic=False),
         "+ tiles slow each other down": without(points, c, waits=False, traffic=False),
         "+ waits in the main loop": without(points, c, traffic=False),
         "+ traffic where memory is the limit": frame,
     }
     actual = {name: cusync.agreement(version) for name, version in versions.items()}
-    actual["the other policy's pace"] = cusync.agreement(frame, "from_other")
-    keys = list(
-        zip(*(actual["waves alone, each point's own pace"][k] for k in ("kind", "arch", "policy")), strict=True)
-    )
+    actual["the other policy's tile times"] = cusync.agreement(frame, "from_other")
+    keys = list(zip(*(actual[own_times][k] for k in ("kind", "arch", "policy")), strict=True))
     by_kernel = {name: a.set_index(["kind", "arch", "policy"]) for name, a in actual.items()}
     rows = [
         [name, *(f"{a.loc[key, 'correlation']:.2f} ({a.loc[key, 'mean_error']:.1f})" for key in keys)]
@@ -131,14 +130,14 @@ def each_point(key, rows, published_us):
                 [
                     *place,
                     *(f"{g:.1f}" for g in gains),
-                    "" if row.pace != row.pace else f"{row.pace:.2f}",
+                    "" if row.time_ratio != row.time_ratio else f"{row.time_ratio:.2f}",
                     *context,
                     "" if row.tests else "c",
                 ]
             )
         context = [] if kind == "conv" else list(CONTEXT)
         print(f"{policy}\n")
-        table([*names, "published", "predicted", "other's pace", "most", "pace", *context, ""], lines)
+        table([*names, "published", "predicted", "other's tile times", "most", "time ratio", *context, ""], lines)
 
 
 def gain(us, name):

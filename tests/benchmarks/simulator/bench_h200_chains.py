@@ -16,7 +16,7 @@ when measured, except for copies, and as fast or faster as simulated.
 Tiles: ``min(tokens, 128)`` by 128, one resident per SM, as in runtime.json; the tilings of the CSV were not written
 down, and these are taken for them. pdl waits at entry, 0.5 us after the end; removed starts a kernel when all blocks of
 the one before have begun. ``unsynchronised`` of runtime.json has no waits but one at each tile's *end* for the whole
-kernel before (`docs/development/runtime-log.md`, first run), so it is pdl with the wait after all work.
+kernel before (`docs/development/runtime-experiments.md`), so it is pdl with the wait after all work.
 """
 
 import csv

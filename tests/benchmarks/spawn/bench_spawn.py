@@ -10,7 +10,7 @@ single repeats of one rule differ by more than `WITHIN`, the measurement has a r
 greatest repeat. The launch sites of each program, with the items of each, come from the same source on the CPU
 (`spawn_sites.cpp`), and so do the basic blocks that each thread and item runs through, which say how long they take
 beside each other. *Calibrates*, at scale 14: the flat time, by one time per item of each program; what a child lives
-when all are launched, which the program measures; what an item takes a thread of a full warp, likewise
+when all are launched, which the program measures; what an item takes per thread of a full warp, too
 (`own_item_ns`), by the share that threads of a warp add to each other's time; what a child lives under SPAWN's rule
 (`crowded`), by the time that each adds to others where that is longer than when all are launched, by what it lives less
 under controllers where it is shorter than simulated; where launches alone are less than `BOUND` of the time of
@@ -186,7 +186,7 @@ def runs_at(results, scale):
 
 
 def joined(runs):
-    """Of all runs: the mean costs, a row of medians for each program, and by program and rule what was measured."""
+    """Return the mean costs of all runs, a row of medians per program, and what was measured by program and rule."""
     measured_costs = [run[0] for run in runs if "first_ns" in run[0]]
     keys = ("first_ns", "taken_first_ns", "another_ns", "round_us")
     costs = {key: median(row[key] for row in measured_costs) for key in keys}
@@ -233,8 +233,8 @@ def with_times(work, counted, times):
 
 
 def kept_items(work):
-    """Of warps whose threads keep what the program does not launch: items of the first such thread, the most of any,
-    and all others'; summed.
+    """Return sums over the warps whose threads keep what the program does not launch: items of the first such thread,
+    the most of any, and all others'.
     """
     first = most = others = 0
     for begin, end in pairwise(work.round_at.tolist()):

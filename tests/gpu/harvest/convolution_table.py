@@ -25,10 +25,10 @@ from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.places import FOLDER
 from tileprof.record.model.tiles.convolutions import (
     convolution_table,
+    convolution_trees,
     cudnn_engines,
     launch_grids,
     launch_order,
-    learned,
 )
 from tileprof.record.model.tiles.convolutions.library_kernels import Role, parse_name
 from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
@@ -93,7 +93,7 @@ def captured(folder, seed, cases, about):
         assert all(own[name] == about[name] for name in ("sms", "torch", "cudnn", "cublas"))
         answers = convolution_captures.read(path, seed)
         short = readable(sorted({name for some in answers.launches for name, *_ in some}))
-        plain = learned.is_plain(answers.cases) & (answers.cases[:, 1] >= Dtype.FP16)
+        plain = convolution_trees.is_plain(answers.cases) & (answers.cases[:, 1] >= Dtype.FP16)
         for case, some, by_memory in zip(map(tuple, answers.cases.tolist()), answers.launches, plain, strict=True):
             if case in cases or (by_memory and own["gpu"] != about["gpu"]):
                 continue
@@ -158,7 +158,7 @@ def thin(path, most):
     table = read(path)
     begin = np.r_[0, np.cumsum(np.diff(table.columns["first"].astype(int))[table.columns["sequence"]])]
     timed = np.maximum.reduceat(table.columns["time"], begin[:-1]) > 0
-    alike, keys = learned.lists(table).alike[table.columns["sequence"]], table.keys
+    alike, keys = convolution_trees.lists(table).alike[table.columns["sequence"]], table.keys
     kind = [keys[:, 0], np.minimum(keys[:, 1], Dtype.FP16), keys[:, 2], table.columns["engine"], alike]
     _, group = np.unique(np.column_stack([*kind, table.columns["slices"]]), axis=0, return_inverse=True)
     draw = np.random.default_rng(1)

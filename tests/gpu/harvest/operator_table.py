@@ -93,7 +93,7 @@ def attention_calls(folder, _only, session):
     with session.fake_mode:
         family.use(torch, torch.empty(attention.POOL, dtype=torch.float16))
     for case, launches in harvested(folder, "attention"):
-        yield "attention", lambda case=case: family.calls(case)[0], launches
+        yield "attention", lambda case=case: family.repetitions(case)[0], launches
 
 
 def entries(folder, log, calls, only=()):
@@ -165,7 +165,7 @@ def build(rows, about, path):
     return len(keys)
 
 
-def known(path):
+def earlier_rows(path):
     """Return the rows of a table that is there."""
     table = read(path)
     names, times = table.columns["name"].tolist(), np.exp(table.columns["time"] / operator_times.TIME_SCALE)
@@ -187,9 +187,9 @@ def main():
     about = json.loads((options.folder / f"{family}.json").read_text())
     rows = entries(options.folder, log, attention_calls if family == "attention" else operator_calls, options.only)
     if family == "attention":
-        rows += [row for row in known(options.output) if "attention" not in row[0]]
+        rows += [row for row in earlier_rows(options.output) if "attention" not in row[0]]
     elif options.only:
-        rows += known(options.output)
+        rows += earlier_rows(options.output)
     count = build(rows, about, options.output)
     print(f"{len(rows):,} launches, {count:,} entries; {options.output.stat().st_size:,} bytes")
 

@@ -34,7 +34,7 @@ def program(tmp_path_factory):
 def test_a_launch_stands_for_what_its_children_touch_and_for_nothing_else(record, program):
     result = record(program, passes=("accesses",), granule=4, verify=True)
     assert (result.code, result.output.split()[-1]) == (0, "right")
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     trace = load(result.path)
     assert validate(trace) == []
     where = selftest.buffers(result.output)

@@ -30,7 +30,7 @@ PROGRAMS = Path(__file__).parents[1] / "measuring" / "recorder" / "measure_cover
 def test_all_changes_are_recorded_and_few_launches_cover_whole_tensors(record, name, coarse):
     result = record(sys.executable, PROGRAMS, "--child", name, capture_only=True, verify=True, passes=("accesses",))
     assert result.code == 0
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     trace = load(result.path)
     assert validate(trace) == []
     assert (trace.launches.coverage == "conservative").sum() <= coarse
@@ -62,7 +62,7 @@ def test_results_with_a_dimension_that_repeats_are_exact(record, tmp_path):
     script.write_text(SQUEEZED)
     result = record(sys.executable, script, capture_only=True, verify=True, passes=("accesses",))
     assert result.code == 0
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     launches = load(result.path).launches
     assert "conservative" not in set(launches.coverage)
     products = launches[launches.kernel.str.startswith("sm90_xmma_gemm_f32f32_tf32f32_f32")]

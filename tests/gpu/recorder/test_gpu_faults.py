@@ -44,7 +44,7 @@ def partial(path):
 def test_a_faulting_kernel_is_reported_and_earlier_launches_are_kept(record, tmp_path):
     result = record(compiled(tmp_path), passes=("accesses",))
     assert (result.code, result.output) == (3, "cudaErrorIllegalAddress\n")
-    assert "one of its kernels faulted" in result.said
+    assert "one of its kernels faulted" in result.messages
     trace = partial(result.path)
     assert trace.launches.grid_x.tolist() in ([4, 5], [4], []), "as far as it had been copied"
 
@@ -56,7 +56,7 @@ def test_a_program_that_kills_itself_leaves_a_partial_trace_and_is_not_run_again
         assert "before the records of its 2 launches had left the GPU" in str(error)  # noqa: PT017 - either is right
         return
     assert result.code == 137
-    assert "died by signal 9" in result.said
+    assert "died by signal 9" in result.messages
     assert partial(result.path).launches.grid_x.tolist() == [4, 5]
 
 
@@ -64,10 +64,10 @@ def test_a_program_that_runs_out_of_memory_and_profiles_itself_gets_a_message(re
     script = tmp_path / "program.py"
     script.write_text(SELFISH)
     result = record(sys.executable, script)
-    sys.stdout.write(result.said)
+    sys.stdout.write(result.messages)
     assert (result.code, result.output) == (0, "out of memory, 1")
-    assert "the GPU was out of memory" in result.said
-    assert "the program profiles itself" in result.said
+    assert "the GPU was out of memory" in result.messages
+    assert "the program profiles itself" in result.messages
     trace = load(result.path)
     assert validate(trace) == []
     assert trace.launches.kernel.str.contains("sin|cos").sum() == 2
@@ -81,7 +81,7 @@ def test_the_self_test_of_older_gpus_is_seen_as_expected(record, tmp_path):
     different, comparisons = selftest.compare(load(result.path), selftest.buffers(result.output))
     assert different == []
     assert len(comparisons) == selftest.launches("sm_80")
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
 
 
 @pytest.mark.parametrize("visible", ["", "-1"])

@@ -21,7 +21,7 @@ def test_every_instruction_class_is_seen_exactly(record, program, granule):
     different, comparisons = selftest.compare(trace, selftest.buffers(result.output))
     assert different == []
     assert len(comparisons) == 16
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
 
 
 def test_writes_through_tensor_maps_are_exact_where_blocks_are_static_and_inferred_where_they_take_turns(
@@ -62,7 +62,7 @@ def test_a_full_arena_is_reported_and_stays_a_superset(record, golden):
     trace = load(result.path)
     assert "conservative" in set(trace.launches.coverage)
     assert trace.launches.note.str.contains("arena was full").any()
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
 
 
 def test_a_failing_program_keeps_its_exit_code_and_leaves_a_trace(record, tmp_path):

@@ -43,7 +43,7 @@ def test_no_byte_is_missed_and_each_belongs_to_a_buffer(record, tmp_path, monkey
     assert result.code == 0
     trace = load(result.path)
     assert validate(trace) == []
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     assert (trace.buffers.kind == "unknown").mean() < 0.5, trace.buffers.kind.value_counts().to_string()
     assert_coverage(trace)
 

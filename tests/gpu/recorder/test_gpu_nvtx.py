@@ -58,7 +58,7 @@ def test_launches_of_a_pytorch_program_inside_matching_ranges_are_recorded(recor
     passes = ("accesses", "blocks", "time") if patch == "load" else ("accesses",)
     result = record(sys.executable, script, nvtx=PATTERN, patch=patch, passes=passes)
     assert result.code == 0
-    sys.stdout.write(result.said)
+    sys.stdout.write(result.messages)
     trace = load(result.path)
     assert validate(trace) == []
     kernels = trace.launches.kernel.str.lower().tolist()

@@ -109,7 +109,7 @@ def trace_of(record, tmp_path, name):
     assert result.code == 0
     trace = load(result.path)
     assert validate(trace) == []
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     return trace
 
 

@@ -40,7 +40,7 @@ else:
     result = record(sys.executable, script, passes=("accesses",))
     assert result.code == 0
     traces = sorted(tmp_path.glob("t*.tileprof"))
-    assert len(traces) == 2, result.said
+    assert len(traces) == 2, result.messages
     assert [validate(load(path)) for path in traces] == [[], []]
     assert min(len(load(path).launches) for path in traces) >= 4
 
@@ -81,4 +81,4 @@ torch.cuda.synchronize()
 """
     result = record(sys.executable, script_file(tmp_path, text), passes=("accesses",))
     assert result.code == 1
-    assert "partial" in result.said or "ended early" in result.said
+    assert "partial" in result.messages or "ended early" in result.messages

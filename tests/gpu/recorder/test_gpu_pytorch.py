@@ -13,7 +13,7 @@ def test_every_byte_that_changed_is_in_a_recorded_write_and_results_are_untouche
     assert result.output == plain(*golden(name))
     trace = load(result.path)
     assert validate(trace) == []
-    assert "write check" not in result.said or ", 0 of them outside every recorded write" in result.said
+    assert "write check" not in result.messages or ", 0 of them outside every recorded write" in result.messages
     assert "conservative" not in set(trace.launches.coverage)
 
 

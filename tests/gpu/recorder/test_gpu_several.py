@@ -94,7 +94,7 @@ def recording(record, plain, tmp_path):
         command = ("timeout", "-k", "5", LONGEST_S, sys.executable, *words, script)
         alone = plain(*command)
         result = record(*command, **{"passes": ("accesses",), **settings})
-        assert (result.code, result.output) == (0, alone), result.said
+        assert (result.code, result.output) == (0, alone), result.messages
         trace = load(result.path)
         assert validate(trace) == []
         return result, trace
@@ -126,7 +126,7 @@ def test_a_model_on_two_gpus_is_one_graph(recording):
 def test_a_kernel_that_reads_and_writes_memory_of_another_gpu_is_exact(recording):
     result, trace = recording(HEAD + PEER, verify=True)
     launches = trace.launches
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     [adds] = launches[launches.kernel.str.startswith("adds")].launch
     assert launches.device[adds] == "0"
     assert launches.coverage[adds] == "exact"
@@ -145,7 +145,7 @@ def test_collectives_in_one_process_are_left_alone_and_stand_for_all_memory(reco
     others = launches[~launches.kernel.str.contains("nccl")]
     if text is NCCL:  # launches of several threads at once may be conservative
         assert set(others.coverage) == {"exact"}, others[others.coverage != "exact"].note.unique()
-    assert "has not ended" not in result.said
+    assert "has not ended" not in result.messages
 
 
 def test_collectives_in_one_process_end_even_where_they_are_recorded(recording):

@@ -33,8 +33,8 @@ def of(trace, kernel):
 @pytest.mark.parametrize("way", ["streams", "plain", "host"])
 def test_a_kernel_that_a_later_launch_or_the_host_releases_is_set_aside_and_continues(record, program, way):
     result = record(*program(way), passes=("accesses",), wait_s=1)
-    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
-    assert "spins has not ended in 1 s: it may wait for a later launch" in result.said
+    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.messages
+    assert "spins has not ended in 1 s: it may wait for a later launch" in result.messages
     trace = load(result.path)
     assert validate(trace) == []
     spins, others = of(trace, "spins"), trace.launches[~trace.launches.kernel.str.startswith("spins")]
@@ -46,14 +46,14 @@ def test_a_kernel_that_a_later_launch_or_the_host_releases_is_set_aside_and_cont
 def test_it_is_waited_for_once_however_often_it_is_launched(record, program):
     begin = time.monotonic()
     result = record(*program("often"), passes=("accesses",), wait_s=8)
-    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
+    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.messages
     assert time.monotonic() - begin < 3 * 8  # five times would be 40 s
     assert len(of(load(result.path), "spins")) == 6
 
 
 def test_all_passes_of_it_make_one_trace(record, program):
     result = record(*program("streams"), wait_s=1)
-    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
+    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.messages
     trace = load(result.path)
     assert validate(trace) == []
     assert set(trace.times.launch) == set(of(trace, "spins").launch) | set(of(trace, "lets_go").launch) | set(
@@ -63,8 +63,8 @@ def test_all_passes_of_it_make_one_trace(record, program):
 
 def test_left_out_by_name_it_is_not_waited_for(record, program):
     result = record(*program("streams"), passes=("accesses",), exclude="spins")
-    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.said
-    assert "has not ended" not in result.said
+    assert (result.code, result.output) == (0, "42 cudaSuccess\n"), result.messages
+    assert "has not ended" not in result.messages
     assert len(of(load(result.path), "spins")) == 0
 
 
@@ -74,8 +74,8 @@ def test_a_program_that_stands_still_is_ended_with_the_name_to_leave_out(record,
 
     try:
         result = record(*program(way), passes=("accesses", "blocks"), wait_s=1)
-        assert result.code == OURS, result.said
-        message = result.said
+        assert result.code == OURS, result.messages
+        message = result.messages
     except UserError:
         message = ""  # no data had left the GPU, and the library said why on the program's stderr
     assert "--exclude 'spins'" in message or not message
@@ -108,15 +108,15 @@ def test_threads_that_launch_at_once_do_not_wait_for_each_other_for_ever(record,
     script = tmp_path / "program.py"
     script.write_text(THREADS)
     result = record("timeout", "-k", "5", LONGEST_S, sys.executable, script, passes=("accesses", "time"))
-    assert (result.code, result.output) == (0, plain(sys.executable, script)), result.said
+    assert (result.code, result.output) == (0, plain(sys.executable, script)), result.messages
     assert validate(load(result.path)) == []
-    assert "have no time" not in result.said
+    assert "have no time" not in result.messages
 
 
 def test_blocks_that_wait_for_each_other_are_recorded_where_they_all_fit(record, program):
     result = record(*program("cooperative"), passes=("accesses",), verify=True)
-    assert (result.code, result.output) == (0, "4 cudaSuccess\n"), result.said
+    assert (result.code, result.output) == (0, "4 cudaSuccess\n"), result.messages
     trace = load(result.path)
     assert validate(trace) == []
     assert set(of(trace, "in_rounds").coverage) == {"exact"}
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages

@@ -38,7 +38,7 @@ def recording(record, program):
     """Return the trace of the program, and the named buffers that launches of each kernel touch, by mode."""
     result = record(program, passes=("accesses",), granule=4, verify=True)
     assert (result.code, result.output.split()[-1]) == (0, "right")
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     trace = load(result.path)
     assert validate(trace) == []
     where = selftest.buffers(result.output)
@@ -71,7 +71,7 @@ def test_copies_of_arrays(recording):
 def test_a_graph_that_copies_an_array_and_the_kernels_of_a_graph_inside(record, program):
     result = record(program, "graph", passes=("accesses",), granule=4, verify=True)
     assert (result.code, result.output.split()[-1]) == (0, "right")
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     trace = load(result.path)
     assert validate(trace) == []
     copies = trace.launches[trace.launches.kernel == "memcpy in a graph"]
@@ -112,7 +112,7 @@ def test_memory_with_several_addresses_is_one_memory(record, binaries):
     assert (result.code, result.output.split()[-1]) == (0, "right")
     trace = load(result.path)
     assert validate(trace) == []
-    assert ", 0 of them outside every recorded write" in result.said
+    assert ", 0 of them outside every recorded write" in result.messages
     kernels = trace.launches.kernel.str.partition("(")[0]
     place = {launch: n for n, launch in enumerate(np.flatnonzero(kernels.isin(["written", "doubled"])))}
     pairs = build_graph(trace).pairs

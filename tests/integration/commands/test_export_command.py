@@ -147,7 +147,7 @@ def test_nothing_is_overwritten_without_force(mlp, tmp_path, capsys):
     (tmp_path / "example.cu").write_text("mine")
     line = ["export", str(mlp), "--format", "cusync", "-o", str(tmp_path)]
     assert main(line) == 2
-    assert f"Will not overwrite {tmp_path / 'example.cu'} without --force" in capsys.readouterr().err
+    assert f"will not overwrite {tmp_path / 'example.cu'} without --force" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["example.cu"]
     assert main([*line, "--force"]) == 0
     assert (tmp_path / "example.cu").read_text() != "mine"
@@ -169,7 +169,7 @@ def test_nothing_is_overwritten_without_force(mlp, tmp_path, capsys):
         (["WRONG"], "line 4: needed by grid 1 (b), axis u: tile 7 names 8, outside 0..7"),
         (["ZERO"], "line 4: 'x // 0' divides by 0"),
         (["MLP", "-o", "FILE"], "is a file; name a folder"),
-        (["MLP", "-o", "no/such/folder"], "There is no folder"),
+        (["MLP", "-o", "no/such/folder"], "there is no folder"),
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence_exit_2_and_nothing_written(

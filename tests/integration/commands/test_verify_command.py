@@ -212,7 +212,7 @@ def test_dependencies_written_by_hand_are_checked_against_the_trace(mlp, tmp_pat
     [
         (["absent.json", "MLP"], "cannot read absent.json"),
         (["GOOD", "nowhere.tileprof"], "there is no trace"),
-        (["GOOD", "MLP", "--launches", "0,1,2"], "3 launches for 2 stages"),
+        (["GOOD", "MLP", "--launches", "0,1,2"], "3 launches are named for 2 stages"),
         (["GOOD", "MLP", "--launches", "1,2"], "the policy is for another shape"),
         (["GOOD", "MLP", "--launches", "0,99"], "there is no launch 99; the trace has launches 0 to 3"),
         (["GOOD", "MLP", "--launches", "a"], "names no launches; write --launches 12,13"),

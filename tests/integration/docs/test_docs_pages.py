@@ -86,10 +86,12 @@ def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
         "--engines",
         "--launched",
         "--leave-one-out",
+        "--part",
         "--rules",
         "--single-precision",
         "--seconds",
         "--thin",
+        "--turn",
         "--wide",
         "--without-library",
     }

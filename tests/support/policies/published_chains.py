@@ -47,7 +47,7 @@ class Chain:
         return str(self.rows[0].op).startswith("conv")
 
     def run(self) -> None:
-        """Return the program, on tensors without values."""
+        """Run the program, on tensors without values."""
         if self.convolutions:
             self._convolve()
         elif self.block == "attention":

@@ -155,7 +155,7 @@ def without_products(header: str) -> str:
 
 
 def compile_machine(folder: Path) -> None:
-    """Return the objects that every kernel is linked with."""
+    """Compile the objects that every kernel is linked with."""
 
     def link(to: Path) -> None:
         flags = ("-O2", "-ftree-vectorize", "-fvisibility=hidden", "-c")
@@ -212,7 +212,7 @@ class HostKernel:
         ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(inputs))
 
     def begin_after(self, runs: int) -> None:
-        """Return semaphores and counts as ``runs`` runs leave them."""
+        """Set semaphores and counts as ``runs`` runs leave them."""
         self.begin_anew()
         posts = np.zeros(max(1, self.plan.semaphores), np.int64)
         posts[self.plan.waits[:, 2]] = self.plan.waits[:, 4]

@@ -218,7 +218,7 @@ def test_a_program_that_fails_is_not_measured(tmp_path, capsys, main_restored) -
         (["policy.json", "--", "x.py"], "a policy does not go with a program"),
         (["--json", "--", "x.py"], "stdout is the program's, --csv FILE keeps the rows"),
         (["--models", "0", "--", "x.py"], "--models 0: give a number from 1"),
-        (["--", "nowhere.py"], "No such program: nowhere.py"),
+        (["--", "nowhere.py"], "no such program: nowhere.py"),
         ([], "give a policy file, or a program after --"),
     ],
 )

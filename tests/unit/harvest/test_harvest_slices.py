@@ -1,5 +1,6 @@
 """Slices of a harvest: they continue after an interruption, record failures, and refuse another list's folder."""
 
+import itertools
 import json
 
 import numpy as np
@@ -52,20 +53,40 @@ def _no_gpu(monkeypatch):
     monkeypatch.setattr(slices, "machine", lambda: {"gpu": "none"})
 
 
+def ticks(monkeypatch, seconds):
+    """Let each look at the clock take so long."""
+    clock = itertools.count(0.0, seconds)
+    monkeypatch.setattr(slices.time, "monotonic", lambda: next(clock))
+
+
 def tables_of(folder):
     return [(first, after, dict(np.load(path))) for first, after, path in slices.slices(folder, "squares")]
 
 
 def test_an_interrupted_harvest_continues_after_its_last_slice(tmp_path, monkeypatch):
-    clock = iter(range(0, 10_000, 5))
-    monkeypatch.setattr(slices.time, "monotonic", lambda: next(clock))
-    assert not slices.harvest(Squares(), tmp_path, 12, Runner)
+    ticks(monkeypatch, 0.02)
+    assert not slices.harvest(Squares(), tmp_path, 5, Runner)
     assert 0 < tables_of(tmp_path)[-1][1] < 600
-    while not slices.harvest(Squares(), tmp_path, 12, Runner):
+    while not slices.harvest(Squares(), tmp_path, 5, Runner):
         pass
     parts = tables_of(tmp_path)
     assert [part[0] for part in parts] == [0, *(part[1] for part in parts[:-1])]
     assert np.concatenate([part[2]["cases"][:, 0] for part in parts]).tolist() == list(range(600))
+
+
+def test_a_harvest_whose_cases_take_long_to_prepare_writes_slices_in_time(tmp_path, monkeypatch):
+    ticks(monkeypatch, 0.4)
+    assert not slices.harvest(Squares(), tmp_path, 20, Runner, turn=tmp_path / "turn")
+    parts = tables_of(tmp_path)
+    assert len(parts) > 1
+    assert [len(part[2]["cases"]) for part in parts] == [len(part[2]["error"]) for part in parts]
+    assert all(after - first == len(part["cases"]) for first, after, part in parts)
+
+
+def test_a_harvest_that_has_no_time_to_measure_says_so(tmp_path, monkeypatch):
+    ticks(monkeypatch, 0.4)
+    with pytest.raises(UserError, match="Nothing was measured"):
+        slices.harvest(Squares(), tmp_path, 0.5, Runner)
 
 
 def test_launches_belong_to_their_cases_and_last_the_median_of_warm_repetitions(tmp_path):

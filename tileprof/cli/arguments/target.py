@@ -28,6 +28,6 @@ def check_file(target: Path, *, force: bool) -> None:
     if target.exists() and not target.is_file():
         raise UserError(f"{target} is not a plain file (a device, a pipe or a socket): will not replace it")
     if target.exists() and not force:
-        raise UserError(f"Will not overwrite {target} without --force")
+        raise UserError(f"will not overwrite {target} without --force")
     if not target.resolve().parent.is_dir():
-        raise UserError(f"There is no folder {target.parent} to write {target.name} into")
+        raise UserError(f"there is no folder {target.parent} to write {target.name} into")

@@ -51,6 +51,7 @@ def run_acs(options: Namespace) -> int:
     if not options.program:
         raise UserError("give a program after --: tileprof run --scheduler acs -- python infer.py")
     command = command_of(tuple(options.program))
+    _check_driver()
     with tempfile.TemporaryDirectory(prefix="tileprof-acs-") as name:
         folder = Path(name)
         path = options.table or folder / "table"
@@ -78,6 +79,15 @@ def run_acs(options: Namespace) -> int:
             _say("the library saw no launch of the program: it used no CUDA, or its environment was cleaned")
         code = code if code >= 0 else 128 - code
         return code or int(any(counts["differing"] for counts in results))
+
+
+def _check_driver() -> None:
+    from tileprof.record.cuda.installation import gpu  # noqa: PLC0415 - not needed for --help
+
+    try:
+        gpu.driver()
+    except UserError as error:
+        raise UserError("there is no GPU here that CUDA can use, so no kernel can run out of order") from error
 
 
 def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine: bool = False) -> Table:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
     from tileprof.runtime.suited_tiles import Suited
+    from tileprof.trace import Trace
 
 FORMATS = {
     "json": ["policy.json"],
@@ -95,8 +96,11 @@ def _run(options: Namespace) -> int:
         Symbol.parse(options.sizes)  # a mistake is better told before any work
     if options.output is None:
         options.output = Path(f"{Path(options.source).resolve().stem}-{options.format}")
+    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - heavy, and not needed for --help
+
+    trace = None if options.source.endswith(".dep") else load_trace(options.source)
     check_free(options.output, FORMATS[options.format], force=options.force)
-    texts = _by_hand(options) if options.source.endswith(".dep") else _of_trace(options)
+    texts = _by_hand(options) if trace is None else _of_trace(options, trace)
     paths = write_folder(options.output, texts, force=options.force)
     if options.json:
         print(json.dumps({"format": options.format, "files": [str(path) for path in paths]}))
@@ -117,14 +121,12 @@ def _by_hand(options: Namespace) -> dict[str, str]:
     return _texts(options, load_dependencies(options.source))
 
 
-def _of_trace(options: Namespace) -> dict[str, str]:
+def _of_trace(options: Namespace, trace: Trace) -> dict[str, str]:
     from tileprof.cli.arguments.chosen_launches import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
     from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - as above
     from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - as above
     from tileprof.policy.verification.residency import blocked_producers  # noqa: PLC0415 - as above
 
-    trace = load_trace(options.source)
     with steps() as step:
         step("finding dependencies")
         graph = graph_of(trace, options)

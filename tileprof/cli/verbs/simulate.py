@@ -234,7 +234,7 @@ def _export(target: Path, graph: TileGraph, schedules: list[Schedule]) -> None:
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"Could not write {target}: {error.strerror or error}") from error
+        raise UserError(f"could not write {target}: {error.strerror or error}") from error
     say(f"{target}  ({len(text) / 1e6:.1f} MB; open it at https://ui.perfetto.dev)")
 
 

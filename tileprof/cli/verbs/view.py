@@ -44,12 +44,12 @@ def _prepare(parser: ArgumentParser) -> None:
 def _run(options: Namespace) -> int:
     source = Path(options.trace)
     target = Path(options.output) if options.output else Path(source.resolve().name).with_suffix(".html")
+    if options.policy is None and (options.launches or options.pair):
+        raise UserError("--launches and --pair are for a policy; give its file after the trace")
     if options.serve:
         _check_served(options)
     else:
         check_file(target, force=options.force)
-    if options.policy is None and (options.launches or options.pair):
-        raise UserError("--launches and --pair are for a policy; give its file after the trace")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.guidance import guide  # noqa: PLC0415 - as above
@@ -103,7 +103,7 @@ def _serve(options: Namespace, answers: Answers) -> int:
     try:
         server = PageServer(answers, options.port or 0)
     except OSError as error:
-        raise UserError(f"Could not serve on port {options.port}: {error.strerror or error}") from error
+        raise UserError(f"could not serve on port {options.port}: {error.strerror or error}") from error
     with server:
         try:
             say(f"{server.url}  (this machine only; Ctrl-C ends it)")
@@ -154,7 +154,7 @@ def _write(target: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
     except OSError as error:
-        raise UserError(f"Could not write {target}: {error.strerror or error}") from error
+        raise UserError(f"could not write {target}: {error.strerror or error}") from error
     finally:
         partial.unlink(missing_ok=True)
 

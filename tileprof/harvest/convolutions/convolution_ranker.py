@@ -1,7 +1,7 @@
 """Grows the trees that choose launches for convolutions that were not measured.
 
-Trees see what a call's near entries in the package's table offer (`tileprof.record.model.tiles.convolutions.learned`)
-and are grown to put what the GPU launched first::
+Trees see what a call's near entries in the package's table offer
+(`tileprof.record.model.tiles.convolutions.convolution_trees`), and are grown to put what the GPU launched first::
 
     RANKER=tileprof.harvest.convolutions.convolution_ranker
     python -m $RANKER examples convolutions-cudnn-9.19.npz -o alone.npz
@@ -28,7 +28,7 @@ from tileprof.devices import get
 from tileprof.harvest.convolutions import convolution_cases
 from tileprof.harvest.convolutions.grown_trees import write_trees
 from tileprof.record.model.tables import Table, read
-from tileprof.record.model.tiles.convolutions import convolution_table, learned
+from tileprof.record.model.tiles.convolutions import convolution_table, convolution_trees
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 
 if TYPE_CHECKING:
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-GROUPS: Final = tuple(group + more for more in (0, learned.ENGINES) for group in (learned.PLAIN, learned.WINDOWS))
+GROUPS: Final = tuple(
+    group + more
+    for more in (0, convolution_trees.ENGINES)
+    for group in (convolution_trees.PLAIN, convolution_trees.WINDOWS)
+)
 CALLS_PER_KIND: Final = (8000, 22000)
 """Examples of products and of other calls."""
 _SEED: Final = 20261125
@@ -63,7 +67,7 @@ def held_out(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def drawn(table: Table, random: np.random.Generator) -> NDArray[np.int64]:
     """Return the entries to learn from and to judge by."""
-    plain = learned.is_plain(table.keys)
+    plain = convolution_trees.is_plain(table.keys)
     kinds_of_calls = (plain, CALLS_PER_KIND[0]), (~plain, CALLS_PER_KIND[1])
     some = [random.permutation(np.flatnonzero(inside))[:count] for inside, count in kinds_of_calls]
     return random.permutation(np.concatenate(some))
@@ -76,7 +80,7 @@ def examples(table: Table, part: int, parts: int, *, engines: bool) -> dict[str,
     """
     device = get(str(table.about["gpu"]).removeprefix("NVIDIA "))
     number, away = weights(table.keys), held_out(table.keys)
-    derived, slices = learned.lists(table), learned.slices_of(table)
+    derived, slices = convolution_trees.lists(table), convolution_trees.slices_of(table)
     random = np.random.default_rng(_SEED)
     sees_own = random.random(len(table)) < _SEE_OWN
     features, right, group_sizes, meta = [], [], [], []
@@ -95,7 +99,7 @@ def examples(table: Table, part: int, parts: int, *, engines: bool) -> dict[str,
         same = candidates.alike == derived.alike[table.columns["sequence"][row]]
         right.append(same & (candidates.slices == slices[row]))
         group_sizes.append(len(same))
-        meta.append((row, away[row], learned.group_of(key, engine=engines)))
+        meta.append((row, away[row], convolution_trees.group_of(key, engine=engines)))
     return {
         "X": np.concatenate(features),
         "y": np.concatenate(right),

@@ -74,14 +74,7 @@ class Operators:
 
         self._torch = torch
         torch.manual_seed(0)
-        x = registry.random_tensor(torch, torch.bfloat16, 256, 256)
-
-        def others() -> None:
-            torch.mm(x, x)
-            torch.nn.functional.layer_norm(x, (256,))
-            torch.sum(x, 0)
-
-        self.before = others
+        self.before = registry.other_kernels(torch)
 
     def calls(self, case: tuple[int, ...]) -> Sequence[Callable[[], object]]:
         """Return the repetitions of a case."""

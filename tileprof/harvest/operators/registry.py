@@ -58,6 +58,18 @@ def random_ids(torch: Any, limit: int, *shape: int) -> Any:
     return torch.randint(0, limit, shape, device=DEVICE)
 
 
+def other_kernels(torch: Any) -> Call:
+    """Return a call of a product, a norm and a reduction: as other kernels run before one in a program."""
+    x = random_tensor(torch, torch.bfloat16, 256, 256)
+
+    def others() -> None:
+        torch.mm(x, x)
+        torch.nn.functional.layer_norm(x, (256,))
+        torch.sum(x, 0)
+
+    return others
+
+
 def backward_of(out: Any, *inputs: Any) -> Callable[[], object]:
     """Return a call that computes the gradients of ``inputs``, again and again."""
     import torch  # noqa: PLC0415 - heavy

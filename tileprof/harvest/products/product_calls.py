@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CASES: Final = 400_000
 _POOL: Final = 1 << 30
-"""Elements of a pool."""
+"""Elements of a pool, unless fewer are asked for."""
 _PLACES: Final = 128
 """Places begin at multiples of this many elements: of 256 bytes at least."""
 _REPETITIONS, _LONG, _LONG_REPETITIONS = 3, 2e11, 2
@@ -34,7 +34,8 @@ class Products:
     columns = COLUMNS
     before = None
 
-    def __init__(self) -> None:
+    def __init__(self, elements: int = _POOL) -> None:
+        self._elements = elements
         self._pools: dict[int, Any] = {}
         self._at = 0
         self._torch: Any = None
@@ -56,7 +57,7 @@ class Products:
             if dtype == Dtype.FP8:
                 self._pools[dtype] = self._pools[Dtype.BF16].to(torch.float8_e4m3fn)
             else:
-                self._pools[dtype] = torch.empty(_POOL + (1 << 20), dtype=kind, device="cuda").normal_()
+                self._pools[dtype] = torch.empty(self._elements + (1 << 20), dtype=kind, device="cuda").normal_()
         self._pools[Dtype.TF32] = self._pools[Dtype.FP32]
         self._one = torch.ones((), device="cuda")
 
@@ -71,7 +72,9 @@ class Products:
         for _repetition in range(_LONG_REPETITIONS if long else _REPETITIONS):
             stacked = batch if batched or op == Op.GROUPED else 0
             place = _rounded(m * k * batch) if batched else self._next(k * n * max(1, stacked))
-            last = max(0, _POOL - k * n * max(1, stacked)) // _PLACES * _PLACES  # huge operands overlap: both are read
+            last = (
+                max(0, self._elements - k * n * max(1, stacked)) // _PLACES * _PLACES
+            )  # huge operands overlap: both are read
             b = self._matrix(dtype, stacked, k, n, column=column_b, at=min(place, last))
             calls.append(self._call(op, dtype, a, b, case))
         return calls
@@ -112,7 +115,7 @@ class Products:
     def _next(self, elements: int) -> int:
         """Return the place of the next ``elements`` of the pool."""
         size = _rounded(elements)
-        if self._at + size > _POOL:
+        if self._at + size > self._elements:
             self._at = 0
         self._at += size
         return self._at - size

@@ -3,10 +3,10 @@
 `tileprof.harvest.graph_captures` says how.
 
 A worker captures its share of the cases that were launched, too (`launched_cases`), then those that `drawn_cases`
-lists again from ``--seed``, its number, ``--wide`` and ``--single-precision``. The files hold, in the order of the
-cases::
+lists again from ``--seed``, its number, and the options that say what is drawn (`Drawn`). The files hold, in the order
+of the cases::
 
-    asked      [4] int64              how many cases of the harvest, how many drawn, whether --wide, --single-precision
+    asked      [6] int64              how many cases of the harvest, how many drawn, and the flags of `Drawn`
     recipe     [cases] int32          place in ``recipes``; -1 where the call failed, or its launches tell no recipe
     recipes    [recipes, 13] int32    `tileprof.record.model.tables.product_entries.RECIPE`
     count, name, grid                 launches of the cases of the harvest: how many, places in ``names``, grids
@@ -30,7 +30,7 @@ import numpy as np
 from tileprof.errors import UserError
 from tileprof.harvest.capture_workers import batches, option_parser, start
 from tileprof.harvest.graph_captures import Captures, Launch
-from tileprof.harvest.products.product_cases import Case, Dtype, Op, captured, harvested, held_out
+from tileprof.harvest.products.product_cases import Case, Drawn, Dtype, Op, captured, harvested, held_out
 from tileprof.harvest.products.product_recipes import Entry, entries
 from tileprof.harvest.slices import Harvested, machine
 from tileprof.record.model.tables.product_entries import RECIPE
@@ -110,10 +110,10 @@ def launched_cases(count: int) -> NDArray[np.int64]:
     return cases[[fits(tuple(case)) for case in cases.tolist()]]
 
 
-def drawn_cases(seed: int, worker: int, *, wide: bool = False, float32: bool = False) -> Iterator[Case]:
+def drawn_cases(seed: int, worker: int, drawn: Drawn = Drawn()) -> Iterator[Case]:  # noqa: B008 - immutable
     """Yield the cases that a worker captures, without end."""
     random = Random(seed * 1000 + worker)  # noqa: S311 - a list of shapes
-    return filter(fits, captured(random, wide=wide, float32=float32))
+    return filter(fits, captured(random, drawn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ def _part(path: Path, worker: int, workers: int, launched: int, seed: int) -> An
     with np.load(path) as file:
         request, recipe, recipes = (file[name] for name in ("asked", "recipe", "recipes"))
     first, more, *flags = request.tolist()
-    wide, float32 = any(flags[:1]), any(flags[1:])  # files of earlier versions lack one or both
+    drawn = Drawn(*map(bool, flags))  # files of earlier versions have fewer flags
     some = launched_cases(launched)[worker::workers][:first, : len(KEY)].astype(np.int32)
     drawn_ones = np.empty((more, len(KEY)), np.int32)
-    for row, case in enumerate(itertools.islice(drawn_cases(seed, worker, wide=wide, float32=float32), more)):
+    for row, case in enumerate(itertools.islice(drawn_cases(seed, worker, drawn), more)):
         drawn_ones[row] = case[: len(KEY)]
     there = recipe >= 0
     return Answers(np.concatenate([some, drawn_ones])[there], recipe[there], recipes)
@@ -198,14 +198,14 @@ class _LaunchColumns:
                 self.name.append(place)
                 self.grid.append(launch.grid)
 
-    def arrays(self, first: int, *, wide: bool, float32: bool) -> dict[str, NDArray[Any]]:
+    def arrays(self, first: int, drawn: Drawn) -> dict[str, NDArray[Any]]:
         """Return what a file holds; raw launches of the ``first`` cases alone."""
         recipes: dict[tuple[int, ...], int] = {}
         entries = self._entries()
         places = [-1 if one is None else recipes.setdefault(one.recipe, len(recipes)) for one in entries]
         rows = sum(max(count, 0) for count in self.count[:first])
         return {
-            "asked": np.array([first, len(self.cases) - first, wide, float32], np.int64),
+            "asked": np.array([first, len(self.cases) - first, *drawn], np.int64),
             "recipe": np.array(places, np.int32),
             "recipes": np.array(list(recipes), np.int32).reshape(-1, len(RECIPE)),
             "count": np.array(self.count[:first], np.int8),
@@ -240,10 +240,10 @@ def _work(worker: int, end: float, options: Namespace) -> None:
     for batch in batches(captures, launched, _CALLS, end):
         columns.add(*batch)
     first = len(columns.cases)
-    drawn = drawn_cases(options.seed, worker, wide=options.wide, float32=options.single_precision)
-    for batch in batches(captures, drawn, _CALLS, end):
+    drawn = Drawn(options.wide, options.single_precision, options.half_precision, options.odd)
+    for batch in batches(captures, drawn_cases(options.seed, worker, drawn), _CALLS, end):
         columns.add(*batch)
-    arrays = columns.arrays(first, wide=options.wide, float32=options.single_precision)
+    arrays = columns.arrays(first, drawn)
     about = np.array(json.dumps(machine()))
     np.savez_compressed(options.output / f"captures-{worker:02d}.npz", allow_pickle=False, about=about, **arrays)
     sys.stderr.write(
@@ -258,6 +258,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--launched", type=int, default=0, help="number of cases of the harvest to capture first")
     parser.add_argument("--wide", action="store_true", help="draw most widths freely, not from models")
     parser.add_argument("--single-precision", action="store_true", help="draw products of float32 alone")
+    parser.add_argument("--half-precision", action="store_true", help="draw products of 16 bits alone")
+    parser.add_argument("--odd", action="store_true", help="draw only rows that do not begin at multiples of 16 bytes")
     return start(_work, parser.parse_args(words))
 
 

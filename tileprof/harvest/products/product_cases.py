@@ -17,7 +17,7 @@ from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -289,20 +289,36 @@ def held_out_pairs() -> frozenset[tuple[int, int]]:
 
 _CAPTURED_TYPES: Final = ((Dtype.FP32, Dtype.TF32, Dtype.FP16, Dtype.BF16), (0.28, 0.2, 0.17, 0.35))
 _FLOAT32_TYPES: Final = ((Dtype.FP32, Dtype.TF32), (0.55, 0.45))
+_HALF_TYPES: Final = ((Dtype.FP16, Dtype.BF16), (0.4, 0.6))
 _HEADS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 64, 96, 128)
 _HEAD_WIDTHS: Final = (8, 16, 24, 32, 32, 40, 48, 56, 64, 64, 64, 72, 80, 88, 96, 112, 128, 128, 128, 160, 192, 256)
 _STEPS: Final = ((1, 8, 16, 32, 64, 128, 256), (0.04, 0.1, 0.08, 0.13, 0.3, 0.25, 0.1))
 """What widths are multiples of, and how often."""
 _WIDEST: Final = 32768
+_ODD_STEPS: Final = ((1, 2, 4), (0.6, 0.25, 0.15))
+_MOST_WORDS: Final = 1 << 18
+_ODD_LENGTHS: Final = tuple(length for length in _LENGTHS if length % 8)
 
 
-def captured(random: Random, *, wide: bool = False, float32: bool = False) -> Iterator[Case]:
+class Drawn(NamedTuple):
+    """Which cases are drawn (`captured`); files of captures hold these flags."""
+
+    wide: bool = False
+    """Most widths and heads are drawn freely, so that nets see layers of many kinds."""
+    float32: bool = False
+    """No 16-bit types."""
+    half: bool = False
+    """No float32."""
+    odd: bool = False
+    """Only cases in which rows of an operand do not begin at multiples of 16 bytes, widths drawn freely."""
+
+
+def captured(random: Random, drawn: Drawn = Drawn()) -> Iterator[Case]:  # noqa: B008 - immutable
     """Yield cases without end, for `tileprof.harvest.products.product_captures`: real rows most of the time, widths of
     models also in pairs that no model has, and more products with a matrix to add; none is held out, nor of a layer
     that is.
 
-    The models have few distinct widths. ``wide`` draws most widths and heads freely instead, so that nets see layers of
-    many kinds; then widths drawn freely are no pair of a layer held out, either. ``float32`` draws no 16-bit types.
+    The models have few distinct widths. Widths that are drawn freely (`Drawn`) are no pair of a layer held out, either.
     """
     near, _ = _split()
     of_models = sorted({(layer.inputs, layer.outputs, layer.heads) for model in near for layer in layers(model)})
@@ -310,15 +326,17 @@ def captured(random: Random, *, wide: bool = False, float32: bool = False) -> It
     scores = [Layer(*words) for words in of_models if words[2]]
     test_pairs = held_out_pairs()
     widths = [layer.inputs for layer in linear] + [layer.outputs for layer in linear]
-    types = _FLOAT32_TYPES if float32 else _CAPTURED_TYPES
+    types = _FLOAT32_TYPES if drawn.float32 else _HALF_TYPES if drawn.half else _CAPTURED_TYPES
     cases = set(map(tuple, held_out().tolist()))
     while True:
         kind, real = random.random(), random.random() < 0.75
-        if wide:
-            layer = _wide_layer(random, widths, scores)
+        if drawn.wide or drawn.odd:
+            layer = _odd_layer(random, widths) if drawn.odd else _wide_layer(random, widths, scores)
             if not layer.heads and _widths(layer) in test_pairs:
                 continue
             case = _of_layer(layer, random, real=real)
+            if drawn.odd and layer.heads:
+                case = _with_odd_length(case, random)
         elif kind < 0.45:
             case = _of_layer(random.choice(linear), random, real=real)
         elif kind < 0.75:
@@ -336,6 +354,8 @@ def captured(random: Random, *, wide: bool = False, float32: bool = False) -> It
         elif op == Op.ADDMM and random.random() < 0.1:
             op = Op.ADDMM_MATRIX
         case = (op, random.choices(*types)[0], *case[2:])
+        if drawn.odd and not _is_odd(case):
+            continue
         if case not in cases and _fits(case):
             yield case
 
@@ -356,6 +376,36 @@ def _wide_layer(random: Random, widths: list[int], scores: list[Layer]) -> Layer
         return max(step, round(math.exp(random.uniform(math.log(32), math.log(_WIDEST))) / step) * step)
 
     return Layer(width(), width())
+
+
+def _odd_layer(random: Random, widths: list[int]) -> Layer:
+    """Draw a layer one side of which is odd, often a vocabulary, the other of a model or any; or attention."""
+    if random.random() < 0.3:
+        head = random.choice(_HEAD_WIDTHS)
+        return Layer(head, head, random.choice(_HEADS))
+    step = random.choices(*_ODD_STEPS)[0]
+    odd = max(1, round(math.exp(random.uniform(0, math.log(_MOST_WORDS))) / step)) * step
+    other = random.choice(widths)
+    if random.random() < 0.5:
+        step = random.choices(*_STEPS)[0]
+        other = max(step, round(math.exp(random.uniform(math.log(32), math.log(_WIDEST))) / step) * step)
+    return Layer(odd, other) if random.random() < 0.4 else Layer(other, odd)
+
+
+def _with_odd_length(case: Case, random: Random) -> Case:
+    """Return a case of attention with another length."""
+    op, dtype, column_a, column_b, batch, m, n, k, variant = case
+    length = random.choice(_ODD_LENGTHS) if random.random() < 0.7 else random.randint(1, 1500)
+    m = length if m > 1 and not column_a else m
+    n, k = (length, k) if column_b else (n, length if not column_a else k)
+    return (op, dtype, column_a, column_b, batch, length if column_a else m, n, k, variant)
+
+
+def _is_odd(case: Case) -> bool:
+    """Return whether rows of an operand or of the result do not begin at multiples of 16 bytes."""
+    _, dtype, column_a, column_b, _, m, n, k, _ = case
+    unit = 4 if dtype in (Dtype.FP32, Dtype.TF32) else 8
+    return any(size % unit for size in (m if column_a else k, k if column_b else n, n))
 
 
 def of_held_out_layers(keys: NDArray[np.integer]) -> NDArray[np.bool_]:

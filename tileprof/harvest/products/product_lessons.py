@@ -19,8 +19,8 @@ from tileprof.harvest.products import product_captures
 from tileprof.harvest.products.product_cases import of_held_out_layers
 from tileprof.record.model.tables import read
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE
-from tileprof.record.model.tiles.products import learned
 from tileprof.record.model.tiles.products import problem as problems
+from tileprof.record.model.tiles.products import product_nets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +48,8 @@ class Problems:
     recipes: NDArray[np.int32]
 
     def of_group(self, group: int) -> NDArray[np.int64]:
-        """Return the places of the problems of a group of types (`learned.GROUPS`)."""
-        own = [dtype for dtype, number in learned.GROUPS.items() if number == group]
+        """Return the places of the problems of a group of types (`product_nets.GROUPS`)."""
+        own = [dtype for dtype, number in product_nets.GROUPS.items() if number == group]
         return np.flatnonzero(np.isin(self.keys[:, 1], own))
 
 
@@ -101,7 +101,9 @@ def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple
         else:
             table = read(source)
             about = {name: value for name, value in table.about.items() if name not in ("key", "digest", "made")}
-            some = np.isin(table.keys[:, 0], product_captures.OPS) & np.isin(table.keys[:, 1], list(learned.GROUPS))
+            some = np.isin(table.keys[:, 0], product_captures.OPS) & np.isin(
+                table.keys[:, 1], list(product_nets.GROUPS)
+            )
             own = table.keys[some].astype(np.int32), table.columns["recipe"][some], table.columns["recipes"]
         abouts.append(about)
         keys.append(own[0])
@@ -139,10 +141,10 @@ def of_whole_blocks(every: Problems) -> Problems:
     own = every.recipes[every.recipe[of_kind]].astype(np.int64)
     kernel = np.unique(own[:, -3:], axis=0, return_inverse=True)[1].reshape(-1)
     for column, size in ((_M, every.keys[of_kind, 5]), (_N, every.keys[of_kind, 6])):
-        seen, sizes = own[:, column], size.astype(np.int64)
-        tile = 1 << np.ceil(np.log2(seen)).astype(np.int64)
-        tile = np.where(-(-sizes // -(-sizes // tile)) == seen, tile, seen)
-        several = seen < sizes
+        block_rows, sizes = own[:, column], size.astype(np.int64)
+        tile = 1 << np.ceil(np.log2(block_rows)).astype(np.int64)
+        tile = np.where(-(-sizes // -(-sizes // tile)) == block_rows, tile, block_rows)
+        several = block_rows < sizes
         for one in np.unique(kernel[~several & (sizes > 1)]).tolist():
             alone = np.flatnonzero((kernel == one) & ~several & (sizes > 1))
             tiles, times = np.unique(tile[(kernel == one) & several], return_counts=True)
@@ -163,7 +165,7 @@ def kernels_of(recipes: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[n
     Kernels differ in kind, tile and cluster, and in whether another launch adds up their slices; where no name tells a
     tile, in threads, registers and shared memory instead, and those of matrix and vector (`of_whole_blocks`) in both.
     """
-    nameless = learned.nameless(recipes)
+    nameless = product_nets.nameless(recipes)
     even = nameless & (recipes[:, _KIND] != _GEMV)
     tile_shapes = np.where(even[:, None], 0, recipes[:, [_M, _N]])
     own = np.where(nameless[:, None], recipes[:, -3:], 0)
@@ -217,7 +219,7 @@ def prepared(every: Problems, group: int) -> tuple[Menu, Lesson]:
     first = np.zeros(len(some), np.int64)  # the recipe of a candidate: the one that is seen most
     order = np.argsort(often, kind="stable")
     first[same[order]] = order
-    categories, category = np.unique(learned.categories(keys), return_inverse=True)
+    categories, category = np.unique(product_nets.categories(keys), return_inverse=True)
     category = category.reshape(-1)
     times = np.zeros((len(categories), len(some)), np.int64)
     np.add.at(times, (category[~away], same[place[~away]]), 1)

@@ -2,13 +2,14 @@ r"""Trains the nets that choose kernels for products of 16 bits that were not me
 tileprof.harvest.products.product_ranker``.
 
 They learn from what PyTorch would launch for millions of products (`tileprof.harvest.products.product_captures`): the
-sieve to give the launched kernel the largest likelihood, the judge to give it the largest worth of the candidates that
-the sieve leaves (`tileprof.record.model.tiles.products.learned`). Folders of captures and tables of one GPU give them::
+shortlist net to give the launched kernel the largest likelihood, the ranking net to give it the largest worth among
+the shortlisted candidates (`tileprof.record.model.tiles.products.product_nets`). Folders of captures and tables of one
+GPU give them::
 
     python -m tileprof.harvest.products.product_captures -o CAPTURES --seconds 100
     python -m tileprof.harvest.products.product_ranker CAPTURES products-cublas-13.1.npz -o product-nets-cublas-13.1.npz
 
-It needs PyTorch; with a GPU, minutes are enough. Every 25th layer is left out of training, and judged.
+It needs PyTorch; with a GPU, minutes are enough. Every 25th layer is left out of training, to test the nets.
 Products of float32 have trees instead (`tileprof.harvest.products.product_trees`).
 """
 
@@ -29,8 +30,8 @@ from tileprof.harvest.products.product_lessons import concluded, gathered, of_wh
 from tileprof.harvest.products.product_table import launched, thin
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE
-from tileprof.record.model.tiles.products import learned, weighing
 from tileprof.record.model.tiles.products import problem as problems
+from tileprof.record.model.tiles.products import product_nets, weighing
 from tileprof.record.model.tiles.products.weighing import Shapes
 
 if TYPE_CHECKING:
@@ -44,24 +45,32 @@ if TYPE_CHECKING:
 
 _KIND: Final = RECIPE.index("kind")
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
-SIEVE_WIDTHS, TRUNK_WIDTHS, JUDGE_WIDTHS = (512, 256, 64), (448, 224), (448, 160)
+SHORTLIST_WIDTHS, TRUNK_WIDTHS, RANKING_WIDTHS = (512, 256, 64), (448, 224), (448, 160)
 RANK: Final = 24
 """Width of what is learnt about a kernel."""
-_STEP, _JUDGE_STEP, _AT_ONCE = 32768, 16384, 4096
+_STEP, _RANKING_STEP, _AT_ONCE = 32768, 16384, 4096
 """Problems of a step: with fewer, a GPU waits for the CPU."""
 _RATE, _DECAY, _LONGEST = 2e-3, 1e-3, 2.0
 _COST: Final = 8.0
 """The largest logarithm of a price."""
-_FINE: Final = ("cost", "worth", "sieve_bias")
+_FINE: Final = ("cost", "worth", "shortlist_bias")
 """Parameters of kernels or candidates that are kept in 16 bits."""
-_LEVELS: Final = {"sieve": 31, "sieve0": 63, "sieve1": 63, "sieve2": 63, "trunk0": 63, "trunk1": 63, "problem": 63}
+_LEVELS: Final = {
+    "shortlist": 31,
+    "shortlist0": 63,
+    "shortlist1": 63,
+    "shortlist2": 63,
+    "trunk0": 63,
+    "trunk1": 63,
+    "problem": 63,
+}
 _MOST_LEVELS, _LEAST_STEP = 127, 1e-9
 """The largest number that a column of a matrix is rounded to: training sees the rounded numbers."""
 _FIRST_PRICES: Final = (1.0, 1.0, 0.25, 1.0, 2.0)
 """Prices (`weighing.modelled_times`) of kernels that nothing is known of."""
 _NONE: Final = -1e4
-_JUDGED: Final = 20_000
-_GROUP: Final = learned.GROUPS[problems.BF16]
+_TESTED: Final = 20_000
+_GROUP: Final = product_nets.GROUPS[problems.BF16]
 
 
 class Trainer:
@@ -75,12 +84,12 @@ class Trainer:
         self._keys = self._on(lesson.keys.astype(np.float32))
         self._category, self._candidate = self._on(lesson.category), self._on(lesson.candidate)
         self._eligible, self._kernel = self._on(menu.eligible), self._on(menu.kernel)
-        self._shapes = Shapes(*map(self._on, learned.shapes_of(menu.recipes, group)))
-        self._nameless = self._on(learned.nameless(menu.recipes))
+        self._shapes = Shapes(*map(self._on, product_nets.shapes_of(menu.recipes, group)))
+        self._nameless = self._on(product_nets.nameless(menu.recipes))
         self.best: Any = None
-        """Candidates that the sieve leaves of each problem, ``[problems, learned.KEPT]``, and logarithms of their
-        likelihoods; -1 where there are fewer."""
+        """Shortlisted candidates, ``[problems, product_nets.SHORTLISTED]``; -1 where there are fewer."""
         self.prior: Any = None
+        """Logarithms of their likelihoods."""
         torch.manual_seed(0)
         self.scales: dict[str, Any] = {}
         self.net = self._net()
@@ -89,7 +98,7 @@ class Trainer:
         return self.torch.as_tensor(values, device=self.device)
 
     def _net(self) -> dict[str, Any]:
-        """Return the parameters of nets that know nothing, by the names of `learned`; measures what they see."""
+        """Return the parameters of nets that know nothing, by the names of `product_nets`; measures what they see."""
         torch, menu = self.torch, self.menu
         training_rows = self.lesson.training_rows
         some = self._on(training_rows[:: max(1, len(training_rows) // 20_000)])
@@ -103,13 +112,13 @@ class Trainer:
             "tile_mean": of_tiles.mean((0, 1)), "tile_width": of_tiles.std((0, 1)) + 0.05,
         }  # fmt: skip
         kernels = int(menu.kernel.max()) + 1
-        whole, (first, second) = features.shape[1], JUDGE_WIDTHS
-        tile_inputs = of_tiles.shape[2] + len(weighing.COSTS) + 2 * learned.COST_WAYS * weighing.WORKS + 2
-        sieve = [whole, *SIEVE_WIDTHS, len(menu.recipes)]
-        sizes = dict(zip(learned.SIEVE, itertools.pairwise(sieve), strict=True))
+        whole, (first, second) = features.shape[1], RANKING_WIDTHS
+        tile_inputs = of_tiles.shape[2] + len(weighing.COSTS) + 2 * product_nets.COST_WAYS * weighing.WORKS + 2
+        shortlist = [whole, *SHORTLIST_WIDTHS, len(menu.recipes)]
+        sizes = dict(zip(product_nets.SHORTLIST, itertools.pairwise(shortlist), strict=True))
         sizes |= {"trunk0": (whole, TRUNK_WIDTHS[0]), "trunk1": TRUNK_WIDTHS, "problem": (TRUNK_WIDTHS[1], first)}
         sizes |= {"cross": (TRUNK_WIDTHS[1], RANK), "tile": (tile_inputs, first), "scale": (RANK, first)}
-        sizes |= {"shift": (RANK, first), "second": JUDGE_WIDTHS, "last": (second, 1)}
+        sizes |= {"shift": (RANK, first), "second": RANKING_WIDTHS, "last": (second, 1)}
 
         def drawn(shape: tuple[int, ...], width: float) -> Any:
             return (torch.randn(shape, device=self.device) * width).requires_grad_()
@@ -117,8 +126,8 @@ class Trainer:
         net = {name: drawn(size, (0.2 if name == "scale" else 0.6) * size[0] ** -0.5) for name, size in sizes.items()}
         net |= {f"{name}_bias": drawn((size[1],), 0.02) for name, size in sizes.items()}
         first = self._on(np.log([[own] for own in _FIRST_PRICES], dtype=np.float32)).T
-        prices = drawn((kernels, learned.COST_WAYS, weighing.PRICES), 0.1).detach() + first
-        prices[..., 1] += torch.log(torch.arange(1, learned.COST_WAYS + 1, device=self.device))
+        prices = drawn((kernels, product_nets.COST_WAYS, weighing.PRICES), 0.1).detach() + first
+        prices[..., 1] += torch.log(torch.arange(1, product_nets.COST_WAYS + 1, device=self.device))
         net |= {"of_kernel": drawn((kernels, RANK), 1.0), "cost": prices.flatten(1).requires_grad_()}
         return net | {"worth": drawn((len(menu.recipes),), 0.0), "prior": (drawn((1,), 0.0) + 0.5).detach()}
 
@@ -147,15 +156,15 @@ class Trainer:
         return (features - self.scales["problem_mean"]) / self.scales["problem_width"]
 
     def likely(self, rows: Any) -> Any:
-        """Return what the sieve says of all candidates of problems, as logarithms that are not normalised."""
+        """Return the shortlist net's logarithms of likelihoods, not normalised, of all candidates of problems."""
         hidden = self._problem(rows)
-        for name in learned.SIEVE[:-1]:
-            hidden = self._layer(self.torch.relu(hidden) if name != learned.SIEVE[0] else hidden, name)
-        return self._layer(hidden, learned.SIEVE[-1]).masked_fill(~self._eligible[self._category[rows]], _NONE)
+        for name in product_nets.SHORTLIST[:-1]:
+            hidden = self._layer(self.torch.relu(hidden) if name != product_nets.SHORTLIST[0] else hidden, name)
+        return self._layer(hidden, product_nets.SHORTLIST[-1]).masked_fill(~self._eligible[self._category[rows]], _NONE)
 
     def worth(self, rows: Any) -> tuple[Any, Any]:
-        """Return what the judge says of the candidates that the sieve left, and which these are."""
-        torch, net, ways = self.torch, self.net, learned.COST_WAYS
+        """Return the ranking net's values of the shortlisted candidates, and which these are."""
+        torch, net, ways = self.torch, self.net, product_nets.COST_WAYS
         some = self.best[rows].long()
         there, some = some >= 0, some.clamp(min=0)
         keys, kernel, prior = self._keys[rows], self._kernel[some], self.prior[rows].float()
@@ -163,11 +172,11 @@ class Trainer:
         features = weighing.tile_features(torch, keys, tiles)
         prices = torch.exp(net["cost"].clamp(-_COST, _COST)[kernel]).unflatten(-1, (ways, weighing.PRICES))
         times = self._above_least(weighing.modelled_times(torch, keys, tiles, prices), there)
-        likely = torch.stack([prior, prior - prior.amax(1, keepdim=True)], -1) / learned.PRIOR_UNIT
+        likely = torch.stack([prior, prior - prior.amax(1, keepdim=True)], -1) / product_nets.PRIOR_UNIT
         inputs = torch.cat([
             (features - self.scales["tile_mean"]) / self.scales["tile_width"],
             self._above_least(features[..., list(weighing.COSTS)], there),
-            times, torch.sqrt(times + learned.NEAREST), likely,
+            times, torch.sqrt(times + product_nets.NEAREST), likely,
         ], -1)  # fmt: skip
         whole = torch.relu(self._layer(torch.relu(self._layer(self._problem(rows), "trunk0")), "trunk1"))
         of_kernel = self._matrix("of_kernel")[kernel]
@@ -180,37 +189,37 @@ class Trainer:
 
     def _above_least(self, values: Any, there: Any) -> Any:
         least = values.masked_fill(~there[..., None], -_NONE).amin(1, keepdim=True)
-        return (values - least).clamp(0, learned.FARTHEST)
+        return (values - least).clamp(0, product_nets.FARTHEST)
 
-    def train_sieve(self, seconds: float) -> int:
-        """Train the sieve for a time, and have it leave the best candidates of each problem; how many it was shown."""
+    def train_shortlist(self, seconds: float) -> int:
+        """Train the shortlist net for a time, and shortlist the candidates of each problem; how many it was shown."""
         entropy = self.torch.nn.functional.cross_entropy
         example_count = self._train(
-            [name for name in self.net if name.startswith("sieve")],
+            [name for name in self.net if name.startswith("shortlist")],
             lambda rows: entropy(self.likely(rows), self._candidate[rows]), _STEP, seconds,
         )  # fmt: skip
-        self.sift()
+        self.shortlist()
         return example_count
 
-    def sift(self) -> None:
+    def shortlist(self) -> None:
         """Keep the likeliest candidates of each problem."""
         torch, count = self.torch, len(self._keys)
-        candidate_count = min(learned.KEPT, len(self.menu.recipes))
+        candidate_count = min(product_nets.SHORTLISTED, len(self.menu.recipes))
         self.best = torch.empty((count, candidate_count), dtype=torch.int16, device=self.device)
         self.prior = torch.empty((count, candidate_count), dtype=torch.float16, device=self.device)
         for rows in self._pieces(np.arange(count)):
             likely, best = torch.log_softmax(self.likely(rows), -1).topk(candidate_count, dim=1)
             self.best[rows] = torch.where(likely > _NONE / 2, best, -1).to(torch.int16)
-            self.prior[rows] = likely.clamp(min=learned.UNLIKELIEST).half()
+            self.prior[rows] = likely.clamp(min=product_nets.UNLIKELIEST).half()
 
-    def train_judge(self, seconds: float) -> int:
-        """Train the judge for a time; how many problems it was shown."""
+    def train_ranking(self, seconds: float) -> int:
+        """Train the ranking net for a time; how many problems it was shown."""
         return self._train(
-            [name for name in self.net if not name.startswith("sieve")], self.surprise, _JUDGE_STEP, seconds
+            [name for name in self.net if not name.startswith("shortlist")], self.surprise, _RANKING_STEP, seconds
         )
 
     def surprise(self, rows: Any) -> Any:
-        """Return the mean surprise at what is launched, among the candidates that the sieve left."""
+        """Return the mean surprise at what is launched, among the shortlisted candidates."""
         worth, some = self.worth(rows)
         right = some == self._candidate[rows][:, None]
         there = right.any(1)
@@ -267,16 +276,16 @@ class Trainer:
 
     def surely_chosen(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the candidate that is chosen for each problem, and how far its worth is above any other's."""
-        found, leads = [], []
+        choices, leads = [], []
         for some in self._pieces(rows):
             worth, candidates = self.worth(some)
             best, place = worth.topk(2, dim=1)
-            found.append(candidates.gather(1, place[:, :1])[:, 0].cpu().numpy())
+            choices.append(candidates.gather(1, place[:, :1])[:, 0].cpu().numpy())
             leads.append((best[:, 0] - best[:, 1]).cpu().numpy())
-        return np.concatenate(found), np.concatenate(leads)
+        return np.concatenate(choices), np.concatenate(leads)
 
     def parameters(self) -> dict[str, NDArray[Any]]:
-        """Return the nets' parameters as `learned` wants them."""
+        """Return the nets' parameters as `product_nets` wants them."""
         net = {name: values.detach().cpu().numpy() for name, values in self.net.items()}
         net["cost"] = net["cost"].clip(-_COST, _COST)
         return stored_all(net, {name: values.cpu().numpy() for name, values in self.scales.items()})
@@ -291,7 +300,7 @@ def stored(name: str, values: NDArray[np.float32]) -> tuple[NDArray[Any], NDArra
 
 
 def stored_all(net: dict[str, NDArray[Any]], scales: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return all parameters of a group as `learned` reads them."""
+    """Return all parameters of a group as `product_nets` reads them."""
     columns = {name: values.astype(np.float32) for name, values in scales.items()}
     for name, values in net.items():
         columns[name], step = stored(name, values)
@@ -320,7 +329,9 @@ _OPS: Final = ("mm", "addmm", "addmm with a matrix", "bmm", "baddbmm")
 _TYPES: Final = {problems.FP32: "fp32", problems.TF32: "tf32", problems.FP16: "fp16", problems.BF16: "bf16"}
 
 
-def judged(menu: Menu, lesson: Lesson, rows: NDArray[np.int64], chosen: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+def accuracies(
+    menu: Menu, lesson: Lesson, rows: NDArray[np.int64], chosen: NDArray[np.int64]
+) -> Iterator[dict[str, Any]]:
     """Yield how right choices for problems are, tile, cluster and slices of k, by call, type and kernel."""
     keys, real = lesson.keys[rows], lesson.candidate[rows]
     shapes = menu.recipes[:, _SHAPE]
@@ -345,23 +356,24 @@ class SureChoices:
 
 
 def sure_choices(trainer: Trainer, every: Problems, group: int, keys: NDArray[np.int64], sms: int) -> SureChoices:
-    """Return what nets surely choose (`learned.Expected.sure`) for those of ``keys`` that they were given."""
+    """Return what nets surely choose (`product_nets.Expected.sure`) for those of ``keys`` that they were given."""
     own = {key: place for place, key in enumerate(map(bytes, every.keys[every.of_group(group)]))}
     pairs = [(row, own.get(key, -1)) for row, key in enumerate(map(bytes, keys.astype(np.int32)))]
     rows, places = np.array([pair for pair in pairs if pair[1] >= 0], np.int64).reshape(-1, 2).T
     chosen, lead = trainer.surely_chosen(places)
     nvjet = trainer.menu.recipes[chosen, _KIND] == KINDS.index("nvjet")
-    sure = lead >= np.where(nvjet, learned.SURE_OF_NVJET, learned.SURE)
+    sure = lead >= np.where(nvjet, product_nets.SURE_OF_NVJET, product_nets.SURE)
     sure &= [
-        not learned.is_uneven(KINDS[kind], n)
+        not product_nets.is_uneven(KINDS[kind], n)
         for kind, n in zip(trainer.menu.recipes[chosen, _KIND].tolist(), keys[rows, 6].tolist(), strict=True)
     ]
     return SureChoices(rows[sure], launched(trainer.menu.recipes[chosen[sure]], keys[rows[sure]], sms))
 
 
 def train_group(every: Problems, group: int, options: Namespace, entries: Table | None) -> dict[str, Any]:
-    """Train the nets of a group of types, judge them by layers that were left out, and return all that is known, with
-    what they choose for entries of a table.
+    """Train the nets of a group of types, and test them on the layers that were left out.
+
+    Returns menu, parameters and facts; with ``entries`` of a table also what the nets surely choose for them.
     """
     import torch  # noqa: PLC0415 - heavy
 
@@ -370,26 +382,26 @@ def train_group(every: Problems, group: int, options: Namespace, entries: Table 
     menu, lesson = prepared(every, group)
     trainer = Trainer(menu, lesson, group, options.device)
     facts: dict[str, Any] = {
-        "types": [_TYPES[dtype] for dtype, own in learned.GROUPS.items() if own == group],
+        "types": [_TYPES[dtype] for dtype, own in product_nets.GROUPS.items() if own == group],
         "problems": len(lesson.training_rows), "candidates": len(menu.recipes), "kernels": int(menu.kernel.max()) + 1,
     }  # fmt: skip
-    facts["sieve was shown"] = trainer.train_sieve(options.seconds / 3)
-    facts["judge was shown"] = trainer.train_judge(options.seconds * 2 / 3)
+    facts["shortlist was shown"] = trainer.train_shortlist(options.seconds / 3)
+    facts["ranking was shown"] = trainer.train_ranking(options.seconds * 2 / 3)
     if options.device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = False
     trainer.round()
-    trainer.sift()
-    rows = np.random.default_rng(1).permutation(lesson.test_rows)[:_JUDGED]
-    facts["left out"] = list(judged(menu, lesson, rows, trainer.chosen(rows)))
+    trainer.shortlist()
+    rows = np.random.default_rng(1).permutation(lesson.test_rows)[:_TESTED]
+    facts["left out"] = list(accuracies(menu, lesson, rows, trainer.chosen(rows)))
     say(facts)
-    known = {"menu": menu, "parameters": trainer.parameters(), "facts": facts}
+    trained = {"menu": menu, "parameters": trainer.parameters(), "facts": facts}
     if entries is not None:
-        known["sure choices"] = sure_choices(trainer, every, group, entries.keys, entries.about["sms"])
-    return known
+        trained["sure choices"] = sure_choices(trainer, every, group, entries.keys, entries.about["sms"])
+    return trained
 
 
 def main(words: list[str] | None = None) -> int:
-    """Train nets, judge them by layers that were left out, and write them."""
+    """Train nets, test them on layers that were left out, and write them."""
     arguments = parser("product_ranker", "learn which kernel is chosen")
     arguments.add_argument("--seconds", type=float, default=180, help="of training (default: %(default)s)")
     arguments.add_argument("--thin", type=Path, metavar="FILE", help="write the table without entries that nets tell")
@@ -400,7 +412,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _train_all(options: Namespace) -> None:
-    """Train, write and judge the nets."""
+    """Train, write and test the nets."""
     every, about = gathered(options.sources, options.seed, options.processes)
     every = of_whole_blocks(every)
     entries = next((read(path) for path in options.sources if path.is_file()), None) if options.thin else None

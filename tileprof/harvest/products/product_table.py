@@ -128,22 +128,22 @@ def _words(keys: NDArray[np.int64]) -> NDArray[np.void]:
     return keys.view(np.dtype((np.void, keys.itemsize * keys.shape[1])))[:, 0]
 
 
-def thin(source: Table, told: NDArray[np.int32], path: Path) -> dict[str, int]:
+def thin(source: Table, sure_recipes: NDArray[np.int32], path: Path) -> dict[str, int]:
     """Write a table without the captured entries that nets tell; a summary.
 
-    ``told`` is ``[entries, 13]``: the recipe that nets surely choose for each entry, as it would be launched, or -1.
-    An entry is left out if that is the launches of its own, but for registers and bytes of shared memory.
+    ``sure_recipes`` is ``[entries, 13]``: the recipe that nets surely choose for each entry, as it would be launched,
+    or -1. An entry is left out if that is the launches of its own, but for registers and bytes of shared memory.
     """
     columns = source.columns
     own = launched(columns["recipes"][columns["recipe"]], source.keys, source.about["sms"])
-    same = (own[:, :_RESOURCES] == told[:, :_RESOURCES]).all(axis=1)
-    kept = (columns["main_time"] > 0) | ~same
+    same = (own[:, :_RESOURCES] == sure_recipes[:, :_RESOURCES]).all(axis=1)
+    remaining = (columns["main_time"] > 0) | ~same
     # A product with a matrix to add is looked up as one without: what stands for that one must not answer for it.
     twin = source.keys.copy()
     for op, other in ((Op.ADDMM_MATRIX, Op.MM), (Op.BADDBMM, Op.BMM)):
         twin[source.keys[:, 0] == op, 0] = other
-    kept |= (twin != source.keys).any(axis=1) & np.isin(_words(twin), _words(source.keys[kept]))
-    rows = np.flatnonzero(kept)
+    remaining |= (twin != source.keys).any(axis=1) & np.isin(_words(twin), _words(source.keys[remaining]))
+    rows = np.flatnonzero(remaining)
     used, recipe = np.unique(columns["recipe"][rows], return_inverse=True)
     about = {name: value for name, value in source.about.items() if name not in ("key", "digest")}
     write(

@@ -27,7 +27,7 @@ from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import as_launched, cuts_at_lines
 from tileprof.record.model.tiles.products.kernel_trees import TREES, candidates, kernel_features, slice_features
-from tileprof.record.model.tiles.products.learned import GROUPS
+from tileprof.record.model.tiles.products.product_nets import GROUPS
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -68,8 +68,9 @@ class Grown:
 def requested(lesson: Lesson, menu: Menu) -> NDArray[np.int32]:
     """Return the slices of k that were asked for, for each problem.
 
-    Where k is cut at lines (`fitting`), fewer slices may be launched than were asked for. Of the numbers that give the
-    launched ones, the one that explains most problems with the same kernel and number of blocks is taken.
+    Where k is cut at lines (`fitting`), fewer slices may be launched than were asked for. Several
+    numbers may give the launched one: the one that explains most problems with the same kernel and number of blocks is
+    taken.
     """
     recipes = menu.recipes[lesson.candidate]
     slices = recipes[:, _SPLIT].copy()

@@ -15,11 +15,11 @@ def check_free(folder: Path, names: list[str], *, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder to write into: -o DIR")
     if not folder.resolve().parent.is_dir():
-        raise UserError(f"There is no folder {folder.resolve().parent} to make {folder.name} in")
+        raise UserError(f"there is no folder {folder.resolve().parent} to make {folder.name} in")
     refuse_inside(folder)
     there = [name for name in names if (folder / name).exists()]
     if there and not force:
-        raise UserError(f"Will not overwrite {folder / there[0]} without --force")
+        raise UserError(f"will not overwrite {folder / there[0]} without --force")
     odd = [name for name in there if not (folder / name).is_file()]
     if odd:
         raise UserError(f"{folder / odd[0]} is not a file, and one is to be written there")
@@ -39,5 +39,5 @@ def write_folder(folder: Path, texts: Mapping[str, str], *, force: bool) -> list
             for name in texts:
                 (Path(work) / name).replace(folder / name)
     except OSError as error:
-        raise UserError(f"Could not write into {folder}: {error.strerror or error}") from error
+        raise UserError(f"could not write into {folder}: {error.strerror or error}") from error
     return [folder / name for name in texts]

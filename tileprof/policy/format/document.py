@@ -176,7 +176,7 @@ class Policy:
         """Write the JSON file, whole or not at all; raises `UserError` where it exists and ``force`` is not given."""
         target = Path(path)
         if target.exists() and not force:
-            raise UserError(f"Will not overwrite {target} without --force")
+            raise UserError(f"will not overwrite {target} without --force")
         partial = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             with partial.open("w", encoding="utf-8") as file:
@@ -184,7 +184,7 @@ class Policy:
                 file.write("\n")
             partial.replace(target)
         except OSError as error:
-            raise UserError(f"Could not write {target}: {error.strerror or error}") from error
+            raise UserError(f"could not write {target}: {error.strerror or error}") from error
         finally:
             partial.unlink(missing_ok=True)
 
@@ -210,7 +210,7 @@ def load_policy(path: Path | str) -> Policy:
     except OSError as error:
         raise PolicyError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, not JSON, nested too deeply, or a number of thousands of digits
-        raise PolicyError(f"{path} is not a policy: {error}") from None
+        raise PolicyError(f"{path} is not a policy, which is JSON: {error}") from None
     except UserError as error:
         raise PolicyError(f"{path}: {error}") from None
 

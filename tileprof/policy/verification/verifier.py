@@ -121,7 +121,9 @@ def _rows(columns: Mapping[str, NDArray[Any]], mask: NDArray[np.bool_]) -> pd.Da
 def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> list[int]:
     stage_launches = [s.launch for s in policy.stages] if launches is None else list(launches)
     if len(stage_launches) != len(policy.stages):
-        raise PolicyError(f"{len(stage_launches)} launches for {len(policy.stages)} stages")
+        raise PolicyError(
+            f"{len(stage_launches)} launches are named for {len(policy.stages)} stages; name one launch per stage"
+        )
     bound: list[int] = []
     for number, (stage, launch) in enumerate(zip(policy.stages, stage_launches, strict=True)):
         if launch is None:

@@ -128,7 +128,7 @@ def _selftest() -> str:
         with output.open("wb") as file, _stdout_to(file.fileno()):
             code = recording.record(options, settings)
         if code != 0:
-            raise UserError(f"The self-test ended with exit code {code}: {output.read_text(errors='replace').strip()}")
+            raise UserError(f"the self-test ended with exit code {code}: {output.read_text(errors='replace').strip()}")
         trace = load(options.output)
         different, compared = selftest.compare(trace, selftest.buffers(output.read_text()))
     if different:
@@ -140,8 +140,7 @@ def _selftest() -> str:
         raise UserError("The recorder did not see what the self-test does:\n  " + "\n  ".join(lines))
     if len(compared) != selftest.launches(architecture):
         raise UserError(
-            f"The recorder saw {len(compared)} launches of the self-test, which makes "
-            f"{selftest.launches(architecture)}."
+            f"the recorder saw {len(compared)} launches of the self-test, which makes {selftest.launches(architecture)}"
         )
     return f"{len(compared)} launches of known kernels, all bytes as expected"
 

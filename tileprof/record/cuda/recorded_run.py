@@ -32,7 +32,7 @@ def command_of(words: tuple[str, ...]) -> list[str]:
     if program is None and words[0].endswith(".py") and Path(words[0]).is_file():
         return [sys.executable, *words]
     if program is None:
-        raise UserError(f"{words[0]} is neither a program nor a Python script.")
+        raise UserError(f"{words[0]} is neither a program nor a Python script")
     return [program, *words[1:]]
 
 

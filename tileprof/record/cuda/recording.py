@@ -145,7 +145,7 @@ def convert(
     if main is None:
         raise UserError("The time pass alone does not make a trace. Add blocks or accesses to --passes.")
     if exit_code < 0 and not any((folder / main).glob("process-*")):
-        raise UserError(f"The program died by signal {-exit_code} before it used CUDA: nothing was recorded.")
+        raise UserError(f"the program died by signal {-exit_code} before it used CUDA: nothing was recorded")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
     others, failure_note = _second(folder / "blocks") if main == "accesses" and "blocks" in passes else ([], "")
     filling = _second(folder / "filters", "filters")[0] if "filters" in passes else []
@@ -172,9 +172,7 @@ def convert(
         paths.append(path)
     lost_launches = sum(p.lost for p in processes)
     if not paths and lost_launches:
-        raise UserError(
-            f"The program ended early, before the records of its {lost_launches} launches had left the GPU."
-        )
+        raise UserError(f"the program ended early, before the records of its {lost_launches} launches had left the GPU")
     if not paths:
         raise UserError(_no_range(processes) or "The program used CUDA but launched no kernel that was to be recorded.")
     return paths
@@ -326,7 +324,7 @@ def _beside(path: Path, process: raw.Process) -> Path:
 def _raw_folder(settings: Settings) -> Iterator[Path]:
     if settings.raw is not None:
         if settings.raw.exists() and any(settings.raw.iterdir()):
-            raise UserError(f"{settings.raw} is not empty; raw records go to a folder of their own.")
+            raise UserError(f"{settings.raw} is not empty; raw records go to a folder of their own")
         settings.raw.mkdir(parents=True, exist_ok=True)
         yield settings.raw.resolve()
         return

@@ -76,37 +76,37 @@ class Settings:
         if unknown or not self.passes:
             raise UserError(
                 "--passes takes some of accesses, blocks, time and, with --filters, filters; it was given "
-                f"{', '.join(self.passes) or 'none'}."
+                f"{', '.join(self.passes) or 'none'}"
             )
         if not 1 <= self.granule <= 4096 or self.granule & (self.granule - 1):
-            raise UserError(f"--granule takes a power of two from 1 to 4096, not {self.granule}.")
+            raise UserError(f"--granule takes a power of two from 1 to 4096, not {self.granule}")
         if self.patch not in PATCH:
-            raise UserError(f"--patch takes {' or '.join(PATCH)}, not {self.patch}.")
+            raise UserError(f"--patch takes {' or '.join(PATCH)}, not {self.patch}")
         if self.patch == "range" and not self.capture_only and self.nvtx is None:
-            raise UserError("--patch range applies to captured regions: give --capture or --nvtx as well.")
+            raise UserError("--patch range applies to captured regions: give --capture or --nvtx as well")
         if self.filters is not None:
             self._check_filters(self.filters)
         if self.arena_bytes < 1 << 16:
-            raise UserError(f"--arena takes at least 65536 bytes, not {self.arena_bytes}.")
+            raise UserError(f"--arena takes at least 65536 bytes, not {self.arena_bytes}")
         if not 0 < self.wait_s < float("inf"):
-            raise UserError(f"--wait takes a number of seconds above 0, not {self.wait_s:g}.")
+            raise UserError(f"--wait takes a number of seconds above 0, not {self.wait_s:g}")
         patterns = {"--kernel": self.kernel, "--exclude": self.exclude, "--include": self.include, "--nvtx": self.nvtx}
         for option, pattern in patterns.items():
             try:
                 compile_pattern(pattern or "")
             except re.error as error:
-                raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
+                raise UserError(f"{option} {pattern!r} is not a regular expression: {error}") from None
 
     def _check_filters(self, filters: FilterSettings) -> None:
         if "accesses" not in self.passes:
-            raise UserError("--filters needs the accesses pass, whose records say which answers are right.")
+            raise UserError("--filters needs the accesses pass, whose records say which answers are right")
         if filters.granule < self.granule or filters.granule & (filters.granule - 1):
             raise UserError(
                 f"--filters takes a granule that is a power of two and no less than --granule, {self.granule}, not "
-                f"{filters.granule}."
+                f"{filters.granule}"
             )
         if filters.hashes > _MOST_HASHES or max(filters.granule, filters.bits // 8) > _MOST_BYTES:
-            raise UserError(f"--filters takes at most {_MOST_HASHES} hashes and filters and granules of 1 MiB.")
+            raise UserError(f"--filters takes at most {_MOST_HASHES} hashes and filters and granules of 1 MiB")
 
     @property
     def runs(self) -> list[str]:

@@ -35,9 +35,9 @@ def record(options: Options) -> int:
         os.execv(interpreter, line)  # noqa: S606 - the user's interpreter
     torch_spec = find_spec("torch")
     if torch_spec is None:
-        raise UserError(f"PyTorch is not installed for {sys.executable}: `{sys.executable} -m pip install torch`.")
+        raise UserError(f"PyTorch is not installed for {sys.executable}: `{sys.executable} -m pip install torch`")
     if torch_spec.submodule_search_locations is None:  # it would be imported in the place of PyTorch
-        raise UserError(f"{torch_spec.origin} hides PyTorch, which this recorder needs: rename it, or start elsewhere.")
+        raise UserError(f"{torch_spec.origin} hides PyTorch, which this recorder needs: rename it, or start elsewhere")
     from tileprof.record.model.recording import run  # noqa: PLC0415 - imports PyTorch
 
     return run(options, command)

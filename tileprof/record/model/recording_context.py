@@ -29,7 +29,7 @@ class Recording:
     def trace(self) -> tileprof.LoadedTrace:
         """Return the trace, as `tileprof.load` gives it. Raises UserError before the end of the ``with`` block."""
         if self.state != "written":
-            raise UserError(f"{self.path} {self.state}: read its trace after the `with` block.")
+            raise UserError(f"{self.path} {self.state}: read its trace after the `with` block")
         return tileprof.load(self.path)
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ def recording(
             yield Recording(Path(path), "is part of the recording of the whole program")
         return
     if find_spec("torch") is None:
-        raise UserError(f"PyTorch is not installed for {sys.executable}: `{sys.executable} -m pip install torch`.")
+        raise UserError(f"PyTorch is not installed for {sys.executable}: `{sys.executable} -m pip install torch`")
     from tileprof.record.model.session import Session  # noqa: PLC0415 - imports PyTorch
     from tileprof.record.model.tiles import load_all  # noqa: PLC0415 - imports PyTorch
     from tileprof.record.model.tiles.foundations import overrides  # noqa: PLC0415 - imports PyTorch

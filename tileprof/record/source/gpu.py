@@ -67,7 +67,7 @@ def _flags(options: tuple[str, ...]) -> dict[str, Any]:
             results[option.lstrip("-")] = True
         else:
             raise UserError(
-                f"The option {option!r} is not passed to the compiler: give -DNAME=VALUE, -use_fast_math, -lineinfo."
+                f"the option {option!r} is not passed to the compiler: give -DNAME=VALUE, -use_fast_math, -lineinfo"
             )
     return results
 
@@ -130,11 +130,11 @@ class Gpu:
         gpus = driver_gpus.gpus()
         if not 0 <= ordinal < len(gpus):
             raise UserError(
-                f"There is no GPU {ordinal}; the driver shows {len(gpus)}: {', '.join(g.name for g in gpus)}."
+                f"there is no GPU {ordinal}; the driver shows {len(gpus)}: {', '.join(g.name for g in gpus)}"
             )
         self.name, self.architecture = gpus[ordinal].name, gpus[ordinal].architecture
         if int(self.architecture.removeprefix("sm_")) < _OLDEST:
-            raise UserError(f"{self.name} ({self.architecture}) is too old: the recording header needs sm_70.")
+            raise UserError(f"{self.name} ({self.architecture}) is too old: the recording header needs sm_70")
         self.core, self.driver = modules()
         self.ordinal = ordinal
         device = self.core.Device(ordinal)

@@ -76,7 +76,7 @@ class HostKernel:
         failure = ctypes.create_string_buffer(_FAILURE_BYTES)
         self._library.tileprof_run(ctypes.byref(grid), pointers, failure, ctypes.c_uint64(_FAILURE_BYTES))
         if failure.value:
-            raise UserError(f"{self._kernel} failed on the CPU: {failure.value.decode(errors='replace')}.")
+            raise UserError(f"{self._kernel} failed on the CPU: {failure.value.decode(errors='replace')}")
 
 
 class Host:

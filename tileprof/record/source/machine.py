@@ -90,7 +90,7 @@ def scalar(value: Any, size: int, place: str) -> np.generic:
     if isinstance(value, np.generic):
         if value.itemsize == size:
             return value
-        raise UserError(f"{place} has {size} bytes, and {value!r} has {value.itemsize}.")
+        raise UserError(f"{place} has {size} bytes, and {value!r} has {value.itemsize}")
     if isinstance(value, bool) and size == 1:
         return np.bool_(value)
     kind = "i" if isinstance(value, int) else "f" if isinstance(value, float) else ""
@@ -104,5 +104,5 @@ def scalar(value: Any, size: int, place: str) -> np.generic:
             value
         )
     except OverflowError:
-        raise UserError(f"{place} has {size} bytes, too few for {value}.") from None
+        raise UserError(f"{place} has {size} bytes, too few for {value}") from None
     return number

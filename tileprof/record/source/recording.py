@@ -49,7 +49,7 @@ class Settings:
         if not ENTRY.itemsize <= self.log_bytes <= self.largest_log_bytes:
             raise UserError(
                 f"log_bytes is {self.log_bytes:,}; it must be from {ENTRY.itemsize} to largest_log_bytes, "
-                f"{self.largest_log_bytes:,}."
+                f"{self.largest_log_bytes:,}"
             )
 
 
@@ -151,7 +151,7 @@ class Recording:
         """Make an array known before a launch touches it: its name, and its kind as in ``schema.KINDS``."""
         described = self._array(array, "the argument of buffer()")
         if described is None:
-            raise UserError(f"{type(array).__name__} is not an array that describes its memory.")
+            raise UserError(f"{type(array).__name__} is not an array that describes its memory")
         self._buffers.of(described, name, kind)
 
     def release(self, array: Any) -> None:
@@ -179,7 +179,7 @@ class Recording:
         name = kernel.program.kernel
         place = Place(_dim(grid, f"{name}'s grid"), _dim(block, f"{name}'s block"), shared_bytes)
         if len(arguments) != len(kernel.recorded.sizes):
-            raise UserError(f"{name} takes {len(kernel.recorded.sizes)} arguments, and {len(arguments)} were given.")
+            raise UserError(f"{name} takes {len(kernel.recorded.sizes)} arguments, and {len(arguments)} were given")
         operands: list[Array] = []
         values: list[np.generic] = []
         for number, (value, size) in enumerate(zip(arguments, kernel.recorded.sizes, strict=True)):
@@ -235,7 +235,7 @@ class Recording:
         array = arrays.of(value)
         if array is not None and array.base_bytes and array.on_gpu != self.machine.measures:
             lies, wants = ("on a GPU", "the CPU's") if array.on_gpu else ("in the CPU's memory", "the GPU's")
-            raise UserError(f"{where} lies {lies}; this recording runs kernels on {wants} memory.")
+            raise UserError(f"{where} lies {lies}; this recording runs kernels on {wants} memory")
         return array
 
     def _bind(self, operands: list[Array]) -> None:
@@ -277,7 +277,7 @@ def _machine(machine: str | Machine, device: str | Path | None) -> Machine:
     if machine == "host":
         return Host(str(device or _HOST_DEVICE))
     if isinstance(machine, str):
-        raise UserError(f"machine is {machine!r}; it is 'gpu', 'host' or a machine of tileprof.record.source.")
+        raise UserError(f"machine is {machine!r}; it is 'gpu', 'host' or a machine of tileprof.record.source")
     return machine
 
 
@@ -302,6 +302,6 @@ def _is_device_name(name: str) -> bool:
 def _dim(value: int | Sequence[int], what: str) -> Dim:
     extents = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
     if not 1 <= len(extents) <= 3 or min(extents) < 1:
-        raise UserError(f"{what} is {value!r}; it has one to three dimensions of at least 1.")
+        raise UserError(f"{what} is {value!r}; it has one to three dimensions of at least 1")
     x, y, z = (*extents, 1, 1)[:3]
     return x, y, z

@@ -228,7 +228,7 @@ def weight_load(network: Network, layer: Convolution, tiling: Tiling) -> int:
 
 
 def weight_blocks(network: Network, layer: Convolution, tiling: Tiling) -> int:
-    """Return blocks of k in a slot of weights: whole loads. Of three by three taps three or a multiple."""
+    """Return blocks of k in a slot of weights: whole loads, three taps or a multiple of a window of 3 x 3."""
     load = weight_load(network, layer, tiling)
     return load if weight_taps(network, layer) == 1 else WEIGHT_BYTES // (tiling.width * ROW_BYTES) // load * load
 

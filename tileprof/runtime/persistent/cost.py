@@ -98,8 +98,8 @@ RING_BYTES: Final = 100 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace:
-    """The costs of a tile: the constants above, the least time of a k-block by the rows of its activations, and
+class _Rates:
+    """Costs and rates of a tile: the constants above, the least time of a k-block by the rows of its activations, and
     ``latency_us`` of a slot that has been multiplied until it is full again, where that is known to matter.
     """
 
@@ -113,16 +113,16 @@ class _Pace:
     latency_us: float = 0.0
 
 
-_SHARED: Final = _Pace()
-_STREAMED: Final = _Pace(0.57, 0.28, 62_000.0, FLOP_PER_US, 4_140_000.0, 0.8, 0.0006, 1.85)
-"""The pace where several rows of tiles find weights in L2, and where weights come from memory for few rows."""
+_SHARED: Final = _Rates()
+_STREAMED: Final = _Rates(0.57, 0.28, 62_000.0, FLOP_PER_US, 4_140_000.0, 0.8, 0.0006, 1.85)
+"""Rates where several rows of tiles find weights in L2, and where weights come from memory for few rows."""
 
 _ABREAST: Final = replace(_STREAMED, block_us=0.38, dram_bytes_per_us=4_300_000.0)
 """Blocks abreast: no loads stop while sums are added up. Each block takes all of k, so that its loop costs time where
 tiles are narrow. Eleven times are within 6%.
 """
 
-_TAPS: Final = _Pace(0.67, 0.25, 97_000.0, 6_200_000.0)
+_TAPS: Final = _Rates(0.67, 0.25, 97_000.0, 6_200_000.0)
 """A convolution, which draws nothing from memory for most of its time."""
 
 _ATTENTION: Final = replace(_SHARED, lag_us=0.0)
@@ -185,17 +185,17 @@ def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
 
 def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -> float:
     """Return a tile that loads ``columns`` weight rows."""
-    part_blocks, pace = -(-stage.longest // stage.parts(split)), _pace(stage, split)
-    load = part_blocks * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / pace.bytes_per_us
-    multiply = part_blocks * 2 * K_BLOCK * stage.rows * stage.columns / pace.flop_per_us + finish_us(stage, split)
+    part_blocks, rates = -(-stage.longest // stage.parts(split)), _rates(stage, split)
+    load = part_blocks * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / rates.bytes_per_us
+    multiply = part_blocks * 2 * K_BLOCK * stage.rows * stage.columns / rates.flop_per_us + finish_us(stage, split)
     if stage.pair:
         begin = BEGIN_US + (CUT_US if stage.cut else 0.0)
         return begin + max(load, multiply, part_blocks * shared_us(stage) + finish_us(stage, split))
-    block = pace.block_us + pace.block_us_per_row * _height(stage)
+    block = rates.block_us + rates.block_us_per_row * _height(stage)
     if under_way > 1:  # one is being multiplied
-        block = max(block, pace.latency_us / (under_way - 1))
+        block = max(block, rates.latency_us / (under_way - 1))
     limits = load, multiply, part_blocks * (shared_us(stage) if _tall(stage) else block)
-    return pace.begin_us + float(sum(limit**_LIMIT_NORM for limit in limits) ** (1 / _LIMIT_NORM))
+    return rates.begin_us + float(sum(limit**_LIMIT_NORM for limit in limits) ** (1 / _LIMIT_NORM))
 
 
 def shared_us(stage: StagePlan) -> float:
@@ -206,17 +206,17 @@ def shared_us(stage: StagePlan) -> float:
     return (read + 2 * K_BLOCK * (stage.rows + stage.columns)) / SHARED_BYTES_PER_US
 
 
-def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
+def lone_tile_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
     """Return a tile, if the stage has the device to itself: no faster than memory gives the weights."""
     if isinstance(stage.operator, Attention):
         return tile_us(stage, split)
     weight = stage.operator.b if isinstance(stage.operator, Gemm) else stage.operator.weight
-    bytes_, pace = weight.item_bytes, _pace(stage, split)
+    bytes_, rates = weight.item_bytes, _rates(stage, split)
     for size in weight.shape:
         bytes_ *= size
     rounds = -(-stage.tasks // clusters)
-    dram_rate = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * pace.dram_bytes_per_us
-    return max(tile_us(stage, split, under_way), pace.begin_us + bytes_ / dram_rate / rounds)
+    dram_rate = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * rates.dram_bytes_per_us
+    return max(tile_us(stage, split, under_way), rates.begin_us + bytes_ / dram_rate / rounds)
 
 
 def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
@@ -227,20 +227,21 @@ def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) ->
             heapq.heapreplace(free, free[0] + life)
         return max(free)
     rounds = -(-stage.tasks // clusters)
-    return rounds * paced_us(stage, split, clusters, under_way) + _pace(stage, split).lag_us + finish_us(stage, split)
+    after_us = _rates(stage, split).lag_us + finish_us(stage, split)
+    return rounds * lone_tile_us(stage, split, clusters, under_way) + after_us
 
 
 def lag_us(stage: StagePlan, split: int) -> float:
     """Return microseconds from a stage's last load to its last product, by the fit that it belongs to."""
-    return _pace(stage, split).lag_us
+    return _rates(stage, split).lag_us
 
 
 def waits_for_memory(stage: StagePlan, split: int, clusters: int) -> bool:
     """Return whether a stage alone takes as long as its weights take to come from memory."""
-    return paced_us(stage, split, clusters) > tile_us(stage, split)
+    return lone_tile_us(stage, split, clusters) > tile_us(stage, split)
 
 
-def _pace(stage: StagePlan, split: int) -> _Pace:
+def _rates(stage: StagePlan, split: int) -> _Rates:
     if isinstance(stage.operator, Attention):
         return _ATTENTION
     if isinstance(stage.operator, Conv2d):
@@ -276,7 +277,7 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
     row_ends: dict[str, tuple[list[float], int]] = {}  # when each row of tiles of a tensor was done, and its height
     for number, stage in enumerate(stages):
         height, matrix = stage.operator.tile[0], _rows(stage)
-        life, finish = paced_us(stage, split, clusters, under_way[number]), finish_us(stage, split)
+        life, finish = lone_tile_us(stage, split, clusters, under_way[number]), finish_us(stage, split)
         lives = task_us(stage, split).tolist() if isinstance(stage.operator, Attention) else None
         down = -(-matrix // height)
         across = stage.tasks // down
@@ -292,10 +293,10 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
                 end = free[0] + life if late <= 0 else ready + rest_us(stage, split, life, late)
                 heapq.heapreplace(free, end)
             ends.append(
-                end + finish + (_pace(stage, split).lag_us if life > tile_us(stage, split, under_way[number]) else 0.0)
+                end + finish + (lag_us(stage, split) if life > tile_us(stage, split, under_way[number]) else 0.0)
             )
         row_ends[stage.operator.out.tensor] = ends, height
-    return max(max(ends) for ends, _ in row_ends.values()) + _pace(stages[-1], split).lag_us
+    return max(max(ends) for ends, _ in row_ends.values()) + _rates(stages[-1], split).lag_us
 
 
 def _activations(stage: StagePlan) -> str:

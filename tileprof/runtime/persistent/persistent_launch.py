@@ -167,8 +167,8 @@ def _put_conv(arguments: Arguments, at: int, operator: Conv2d, operands: Mapping
 
 
 def _put_attention(arguments: Arguments, at: int, operator: Attention, operands: Mapping[str, Any]) -> None:
-    """Boxes of 64 rows of a head. Of keys, rows that no query sees are zeros: nothing says that they have been
-    computed.
+    """Put the maps of boxes of 64 rows of a head. Rows of keys that no query sees are zeros: nothing says that they
+    have been computed.
     """
     for number, role in enumerate("kqv"):
         view = operator.views()[role]

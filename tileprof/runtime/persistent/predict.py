@@ -68,8 +68,8 @@ class Modelled:
 def modelled(plan: Plan, gap_us: float) -> Modelled:
     """Return what a plan saves by the model alone.
 
-    Of a stage's time the next one does not wait for what sets a launch up, and where memory is the limit not for the
-    lag behind the last load either: the loader continues with the next stage's weights. A convolution alone has no such
+    A stage does not wait for what sets the launch of the one before it up, and where memory is the limit not for the
+    lag behind its last load either: the loader continues with the next stage's weights. A convolution alone has no such
     lag: that of its fit, to pairs in one launch, contains what `finish_us` adds for each stage.
 
     These rules came from 18 recorded programs (2026-11-23; `tests/gpu/results/recorded.json`): with a lag in every

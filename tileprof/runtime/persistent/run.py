@@ -33,9 +33,9 @@ class PersistentKernel:
     In one launch blocks wait for others of the same launch, all of which have to get an SM. Beside kernels on streams
     of equal priority they do: the GPU hands out all blocks of one launch before those of the next. One on a stream of
     higher priority comes first even if others have but half of theirs, and may then wait for SMs that these hold (seen
-    on an H200; docs/development/runtime-log.md). ``whole``: no block starts before there is room for all, at up to a
-    microsecond per launch. ``plan``: for this device and for static lists, if it has been made already. ``choices``: of
-    the co-pilot, where one deals.
+    on an H200; docs/development/runtime-experiments.md). ``whole``: no block starts before there is room for all, at up
+    to a microsecond per launch. ``plan``: for this device and for static lists, if it has been made already.
+    ``choices``: of the co-pilot, where one deals.
 
     Raises `UserError` where the device or the kernel cannot run the chain.
     """

@@ -133,8 +133,8 @@ def k_blocks_under_way(stages: Sequence[StagePlan], split: int, options: Options
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """A tile's end: ``segments`` runs of columns. Of each of them ``columns`` at a time go through a buffer to the
-    block that finishes them: each finishes ``own`` groups of eight, and ``warps`` have rows of a tile.
+    """A tile's end: ``segments`` runs of columns. ``columns`` of a run at a time go through a buffer to the block
+    that finishes them: each finishes ``own`` groups of eight, and ``warps`` have rows of a tile.
     """
 
     segments: int

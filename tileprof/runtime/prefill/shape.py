@@ -16,7 +16,7 @@ BOX: Final = 32
 """Columns of k in a slot of a ring, and rows of weights in a copy: K_CHUNK and BOX of common.cuh."""
 
 IN_FLIGHT: Final = 3
-"""Slots of weights that are being filled at a time. Measured: see `docs/development/runtime-log.md`."""
+"""Slots of weights that are being filled at a time. Measured: see `docs/development/runtime-experiments.md`."""
 
 HEAD_DIM: Final = 64
 _TILE: Final = 128

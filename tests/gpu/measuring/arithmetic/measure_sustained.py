@@ -4,7 +4,8 @@ python tests/gpu/measuring/arithmetic/measure_sustained.py OUT.json
 
 A copy of 4 GiB counts the bytes that it reads and those that it writes; a product of square matrices, by cuBLAS, counts
 two operations per multiplication. Each row has the median and the quantiles 10 and 90 of 30 runs, by events of the GPU,
-after 5 that are not counted. Rows are written as they are known; takes about 10 s.
+after 5 that are not counted. Rows are written as they are known. A later run with the same output adds a process to
+it, where device, versions and day are the same. One run takes about 10 s.
 """
 
 from __future__ import annotations
@@ -56,21 +57,37 @@ def seconds(work: Callable[[], Any], *, on_gpu: bool) -> list[float]:
     return times
 
 
+def earlier_processes(output: Path, about: dict[str, str]) -> list[list[dict[str, Any]]]:
+    """Return the rows of earlier processes in a file that is about the same device, versions and day."""
+    if not output.exists():
+        return []
+    results = json.loads(output.read_text())
+    processes: list[list[dict[str, Any]]] = results.pop("processes")
+    if results != about:
+        raise SystemExit(f"{output} is about {results}, this run about {about}: name another file, or delete it")
+    return processes
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--cpu", action="store_true", help="try the script on small works, on the CPU")
     options = parser.parse_args()
+    about = {
+        "script": "tests/gpu/measuring/arithmetic/measure_sustained.py",
+        "device": "CPU" if options.cpu else torch.cuda.get_device_name(),
+        "driver": "" if options.cpu else driver().split(",")[0],
+        "torch": torch.__version__,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
     rows: list[dict[str, Any]] = []
-    about = {"torch": torch.__version__, "date": f"{datetime.now(UTC):%Y-%m-%d}", "rows": rows}
-    if not options.cpu:
-        about = {"device": torch.cuda.get_device_name(), "driver, MHz at rest": driver(), **about}
+    processes = [*earlier_processes(options.output, about), rows]
     sizes = ("cpu", 1 << 20, (64,)) if options.cpu else ("cuda", COPIED_BYTES, SIDES)
     for key, name, amount, work in works(*sizes):
         deciles = statistics.quantiles(seconds(work, on_gpu=not options.cpu), n=10)
         rates = {f"rate_{q}": amount / deciles[9 - q // 10] for q in (10, 50, 90)}
         rows.append({"key": key, "work": name, **{quantile: float(f"{rate:.4g}") for quantile, rate in rates.items()}})
-        options.output.write_text(json.dumps(about, indent=1) + "\n")
+        options.output.write_text(json.dumps(about | {"processes": processes}, indent=1) + "\n")
         print(rows[-1], flush=True)
 
 

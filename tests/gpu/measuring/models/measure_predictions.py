@@ -88,7 +88,7 @@ def row_of(walk):
 
 
 def write(folder, out):
-    """Return the rows of all walks so far."""
+    """Write the rows of all walks so far."""
     rows = {walk.name: row_of(walk) for walk in sorted(folder.iterdir()) if walk.is_dir()}
     out.write_text(json.dumps({"rows": {name: row for name, row in rows.items() if row}}, indent=1) + "\n")
 

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Return models in turn, so that processes that run at once belong to one model, or to a few."""
+    """Measure models in turn, so that processes that run at once belong to one model, or to a few."""
     end = time.monotonic() + options.budget
     actual: dict[str, Any] = {"measured": datetime.now(UTC).date().isoformat(), "rows": {}}
     with (

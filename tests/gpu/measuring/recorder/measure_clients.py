@@ -31,7 +31,8 @@ PAIRS = ["producer", "consumer", "pattern"]
 
 def programs():
     """Return names and scripts, the slowest first."""
-    entries = [e for path in sorted(GOLDEN.glob("held_out*.json")) for e in json.loads(path.read_text())]
+    lists = [*sorted(GOLDEN.glob("held_out*.json")), GOLDEN / "development.json"]
+    entries = [e for path in lists for e in json.loads(path.read_text())]
     held_out = [e["name"] for e in sorted(entries, key=lambda e: e["reserve"])]
     clients = (
         "triton_products", "faster_rcnn", "t5_step", "static_decode", "flex_attention", "mamba", "whisper", "qwen3_moe",

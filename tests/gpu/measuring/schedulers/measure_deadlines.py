@@ -58,12 +58,12 @@ SEED = 20261128
 
 def drawn(count, seed):
     """Pairs of a large MLP and small ones that are not in `PAIRS`, drawn."""
-    draw, known = random.Random(seed), [pair.operators for pair in PAIRS.values()]
+    draw, measured_pairs = random.Random(seed), [pair.operators for pair in PAIRS.values()]
     pairs = {}
     while len(pairs) < count:
         (width, inner), tokens, small = draw.choice(WIDTHS), draw.choice(TOKENS), draw.choice([*SMALL])
         pair = gelu_mlp(tokens, (128, 128), (128, 128), width, inner).beside(SMALL[small])
-        if pair.operators not in known:
+        if pair.operators not in measured_pairs:
             pairs[f"MLP of {width:,} and {inner:,}, {tokens:,} tokens, beside {small}"] = pair
     return pairs
 

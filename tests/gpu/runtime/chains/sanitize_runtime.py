@@ -7,7 +7,7 @@ its API. Kernels run far slower under it, so that waits are given a minute. Exit
 looks at shared memory alone, synccheck at barriers: one replay of a chain shows them all that there is, under `cusync`
 and `persistent`. racecheck does not follow a warp whose lanes store, meet in ``__syncwarp``, and let one of them arrive
 at a barrier for all, which is how the persistent kernel hands sums on: it reports these, and nothing once every lane
-arrives (docs/development/runtime-log.md). So it is run over Triton's kernels.
+arrives (docs/development/runtime-experiments.md). So it is run over Triton's kernels.
 """
 
 import argparse

@@ -72,7 +72,7 @@ def test_a_gain_is_the_one_published(frame):
     assert row["published"] == pytest.approx(24.24, abs=0.01)
 
 
-def test_gains_correlate_wherever_the_gpu_kept_its_pace(frame):
+def test_gains_correlate_wherever_the_gpu_kept_its_speed(frame):
     correlations = agreement(frame).set_index(["kind", "arch", "policy"])["correlation"]
     for kind, policy in (("mlp", "rowsync"), ("mlp", "tilesync"), ("conv", "rowsync"), ("conv", "tilesync")):
         assert correlations[kind, "v100", policy] >= 0.9, (kind, policy)
@@ -87,12 +87,12 @@ def test_the_a100s_two_policies_agree_on_the_pace_and_stream_order_does_not(fram
     assert (cross_agreement["mean_error"] < 1.5).all()
     assert (agreement(a100)["mean_error"] > agreement(a100)["mean_alone"]).all()  # the mean would have been closer
     assert (agreement(a100)["correlation"] < 0.6).all()  # relative to stream order they stay unexplained
-    paces = a100.pivot_table(index="m", columns="policy", values="pace")
-    apart = (paces["tilesync"] / paces["rowsync"] - 1).abs()
+    ratios = a100.pivot_table(index="m", columns="policy", values="time_ratio")
+    apart = (ratios["tilesync"] / ratios["rowsync"] - 1).abs()
     assert (apart < 0.02).sum() == 10
     assert apart.idxmax() == 2048
-    assert paces["rowsync"].loc[:1024].between(0.98, 1.05).all()
-    assert paces["rowsync"].loc[1280:].between(0.8, 0.9).all()
+    assert ratios["rowsync"].loc[:1024].between(0.98, 1.05).all()
+    assert ratios["rowsync"].loc[1280:].between(0.8, 0.9).all()
 
 
 def test_most_of_the_a100s_gains_cannot_come_from_waves(frame):

@@ -159,8 +159,8 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
     ]
     launches[0].append(captures.Launch(reduce, (1, 1, 1), none))
     launch_columns.add([case(256, 512), case(1), case(256, 512)], launches)
-    columns = launch_columns.arrays(1, wide=True, float32=False)
-    assert columns["asked"].tolist() == [1, 2, 1, 0]
+    columns = launch_columns.arrays(1, captures.Drawn(wide=True))
+    assert columns["asked"].tolist() == [1, 2, 1, 0, 0, 0]
     assert columns["recipe"].tolist() == [0, -1, 1]
     words = [dict(zip(captures.RECIPE, row, strict=True)) for row in columns["recipes"].tolist()]
     assert [(row["m"], row["n"], row["cluster_m"], row["cluster_n"], row["split"]) for row in words] == [
@@ -181,7 +181,7 @@ def test_drawn_cases_are_the_same_again_fit_and_none_is_held_out():
 
 
 def test_widely_drawn_cases_have_many_layers_and_none_that_is_held_out():
-    cases = np.array(list(islice(captures.drawn_cases(4, 0, wide=True), 20_000)))
+    cases = np.array(list(islice(captures.drawn_cases(4, 0, captures.Drawn(wide=True)), 20_000)))
     assert not set(map(tuple, cases.tolist())) & set(map(tuple, held_out().tolist()))
     assert not of_held_out_layers(cases).any()
     assert set(cases[:, 0]) == set(captures.OPS)
@@ -190,8 +190,20 @@ def test_widely_drawn_cases_have_many_layers_and_none_that_is_held_out():
 
 
 def test_drawn_cases_of_float32_have_both_kinds_and_no_other_type():
-    cases = list(islice(captures.drawn_cases(4, 0, wide=True, float32=True), 500))
+    cases = list(islice(captures.drawn_cases(4, 0, captures.Drawn(wide=True, float32=True)), 500))
     assert {one[1] for one in cases} == {Dtype.FP32, Dtype.TF32}
+
+
+def test_odd_cases_of_16_bits_have_rows_between_multiples_of_16_bytes_in_all_layouts():
+    drawn = captures.Drawn(half=True, odd=True)
+    cases = np.array(list(islice(captures.drawn_cases(4, 0, drawn), 2000)))
+    assert set(cases[:, 1]) == {Dtype.FP16, Dtype.BF16}
+    _, _, column_a, column_b, _, m, n, k, _ = cases.T
+    rows = np.column_stack([np.where(column_a, m, k), np.where(column_b, k, n), n])
+    assert (rows % 8).any(axis=1).all()
+    assert set(cases[:, 0]) == set(captures.OPS)
+    assert {(0, 0), (0, 1), (1, 0)} <= set(zip(column_a.tolist(), column_b.tolist(), strict=True))
+    assert not of_held_out_layers(cases).any()
 
 
 def test_layers_of_models_that_are_set_aside_are_known_in_all_three_products():
@@ -210,10 +222,9 @@ def test_known_cases_are_a_part_of_the_harvest():
     assert np.isin(cases[:, 0], captures.OPS).all()
 
 
-@pytest.mark.parametrize("flags", [[], [1], [0, 1]])
+@pytest.mark.parametrize("flags", [[], [1], [0, 1], [0, 0, 1, 1]])
 def test_a_folder_without_launched_cases_is_read_again(tmp_path, flags):
-    drawn = captures.drawn_cases(2, 0, wide=flags == [1], float32=flags == [0, 1])
-    cases = list(islice(drawn, 4))
+    cases = list(islice(captures.drawn_cases(2, 0, captures.Drawn(*map(bool, flags))), 4))
     recipes = {"recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
     columns = {"asked": np.array([0, 4, *flags]), **recipes}
     np.savez(tmp_path / "captures-00.npz", **columns)
@@ -244,7 +255,7 @@ def test_a_worker_writes_its_share_of_launched_cases_then_drawn_ones(tmp_path, m
     launched = captures.launched_cases(1500)[1::3]
     with np.load(tmp_path / "captures-01.npz") as file:
         first, more, *flags = file["asked"].tolist()
-        assert (first, more, *flags) == (len(launched), (5 - 3) * 96, 0, 0)
+        assert (first, more, *flags) == (len(launched), (5 - 3) * 96, 0, 0, 0, 0)
         assert len(file["recipe"]) == first + more
         small = next(place for place, one in enumerate(launched) if one[5] % 2 and one[5] not in (7, 9))
         begin = int(np.maximum(file["count"][:small], 0).sum())

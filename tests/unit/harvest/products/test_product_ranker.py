@@ -13,7 +13,7 @@ from tileprof.harvest.products.product_table import launched
 from tileprof.record.model import tables
 from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
-from tileprof.record.model.tiles.products import learned
+from tileprof.record.model.tiles.products import product_nets
 from tileprof.record.model.tiles.products.fitting import fitted
 from tileprof.record.model.tiles.products.problem import BF16, KEY, Problem
 
@@ -65,10 +65,10 @@ def test_kernels_without_a_tile_in_their_name_are_identified_by_threads_and_get_
 def test_steps_make_the_launched_kernel_likelier(answers):
     _, lesson, trainer = trainer_of(answers)
     torch = trainer.torch
-    trainer.sift()
+    trainer.shortlist()
     rows = torch.as_tensor(lesson.training_rows)
-    for name, loss in (("sieve", None), ("judge", trainer.surprise)):
-        own = [v.requires_grad_() for n, v in trainer.net.items() if n.startswith("sieve") == (name == "sieve")]
+    for name, loss in (("shortlist", None), ("ranking", trainer.surprise)):
+        own = [v.requires_grad_() for n, v in trainer.net.items() if n.startswith("shortlist") == (name == "shortlist")]
         some = loss or (lambda r: torch.nn.functional.cross_entropy(trainer.likely(r), trainer._candidate[r]))
         optimizer = torch.optim.Adam(own, lr=0.005)
         first = some(rows).item()
@@ -79,9 +79,9 @@ def test_steps_make_the_launched_kernel_likelier(answers):
         assert some(rows).item() < first / 2, name
 
 
-def test_the_judge_learns_where_the_sieve_leaves_fewer_candidates_than_others(answers):
+def test_the_ranking_net_learns_where_fewer_candidates_are_shortlisted_than_elsewhere(answers):
     _, lesson, trainer = trainer_of(answers)
-    trainer.sift()
+    trainer.shortlist()
     trainer.best[:, 1:] = -1  # the place of what is not there is that of a candidate that may cost less
     trainer.best[:, 0] = trainer.torch.as_tensor(lesson.candidate.max())
     for values in trainer.net.values():
@@ -94,7 +94,7 @@ def test_the_judge_learns_where_the_sieve_leaves_fewer_candidates_than_others(an
 def test_a_loss_that_is_not_finite_ends_the_training(answers):
     _, _, trainer = trainer_of(answers)
     trainer.net["worth"] = trainer.net["worth"].detach() + float("nan")
-    trainer.sift()
+    trainer.shortlist()
     with pytest.raises(RuntimeError, match="not finite"):
         trainer._train(["worth"], trainer.surprise, 8, seconds=60)
 
@@ -102,7 +102,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(answers):
 def test_the_recorder_chooses_what_the_trained_nets_do(answers, tmp_path):
     menu, lesson, trainer = trainer_of(answers)
     trainer.round()
-    trainer.sift()
+    trainer.shortlist()
     chosen = trainer.chosen(np.arange(len(answers.keys)))
     path = tmp_path / "nets.npz"
     assert ranker.write_nets(path, ABOUT, {2: (menu, trainer.parameters())}) == path.stat().st_size
@@ -110,12 +110,12 @@ def test_the_recorder_chooses_what_the_trained_nets_do(answers, tmp_path):
     for key, candidate in zip(answers.keys.tolist(), chosen.tolist(), strict=True):
         problem = Problem(*key)
         choice, real = (
-            learned.choose(problem, table, 132).recipe,
+            product_nets.choose(problem, table, 132).recipe,
             fitted(Recipe.of(menu.recipes[candidate]), problem, 132),
         )
         same.append((choice.m, choice.n, choice.split) == (real.m, real.n, real.split))
     assert np.mean(same) > 0.97, "numpy and torch add in different orders"
-    total = list(ranker.judged(menu, lesson, lesson.training_rows, lesson.candidate[lesson.training_rows]))
+    total = list(ranker.accuracies(menu, lesson, lesson.training_rows, lesson.candidate[lesson.training_rows]))
     assert {row["of"]: row["right"] for row in total} == {"mm bf16": 1.0, "kernel nvjet": 1.0, "all": 1.0}
 
 
@@ -135,9 +135,9 @@ def test_a_table_gives_its_problems_once_and_none_of_a_layer_held_out(answers, t
 def test_a_table_is_left_without_captured_entries_that_the_nets_surely_tell(answers, tmp_path, monkeypatch):
     menu, _, trainer = trainer_of(answers)
     trainer.round()
-    trainer.sift()
+    trainer.shortlist()
     leads = trainer.surely_chosen(np.arange(len(answers.keys)))[1]
-    monkeypatch.setattr(learned, "SURE_OF_NVJET", float(np.median(leads)))
+    monkeypatch.setattr(product_nets, "SURE_OF_NVJET", float(np.median(leads)))
     own = answers.recipes[answers.recipe].copy()
     own[:, RECIPE.index("cleared")] = [
         fitted(Recipe.of(row), Problem(*key), 132).cleared for row, key in zip(own, answers.keys.tolist(), strict=True)
@@ -159,19 +159,19 @@ def test_a_table_is_left_without_captured_entries_that_the_nets_surely_tell(answ
     nets = read(tmp_path / "nets.npz")
     for row, key in enumerate(map(tuple, answers.keys.tolist())):
         if key in left:
-            kept = remaining.columns["recipes"][remaining.columns["recipe"][left[key]]]
-            assert kept.tolist() == own[row].tolist()
+            recipe_there = remaining.columns["recipes"][remaining.columns["recipe"][left[key]]]
+            assert recipe_there.tolist() == own[row].tolist()
             assert remaining.columns["main_time"][left[key]] == times[row]
         else:
-            expected = learned.choose(Problem(*key), nets, 132)
+            expected = product_nets.choose(Problem(*key), nets, 132)
             assert (expected.recipe, times[row]) == (Recipe.of(own[row]), 0)
-            assert expected.lead > learned.SURE_OF_NVJET - 0.01
+            assert expected.lead > product_nets.SURE_OF_NVJET - 0.01
 
 
 def test_kernels_of_vectors_have_the_tile_that_they_were_made_for():
     sizes = [100, 97, 120, 10, 300, 9]  # 15 of 100 and 14 of 97 are seven blocks, of 16
-    seen = [15, 14, 24, 10, 8, 9]
-    rows = [recipe(1, n, kind="gemv", threads=768 if n == 24 else 64) for n in seen]
+    block_rows = [15, 14, 24, 10, 8, 9]
+    rows = [recipe(1, n, kind="gemv", threads=768 if n == 24 else 64) for n in block_rows]
     rows.append(recipe(64, 64))
     keys = [[0, BF16, 0, 0, 1, 1, n, 64] for n in [*sizes, 64]]
     place = np.arange(7, dtype=np.int32)
@@ -203,6 +203,6 @@ def test_a_product_with_a_matrix_stays_where_the_one_without_stays(tmp_path):
     columns |= {name: np.zeros(5, np.uint16) for name in ("main_time", "rest_time")}
     write(tmp_path / "all.npz", ABOUT, KEY, np.array(keys), columns)
     source = read(tmp_path / "all.npz")
-    told = launched(recipes[[1, 1, 1, 1, 1]], source.keys, 132)
-    ranker.thin(source, told, tmp_path / "thin.npz")
+    sure_recipes = launched(recipes[[1, 1, 1, 1, 1]], source.keys, 132)
+    ranker.thin(source, sure_recipes, tmp_path / "thin.npz")
     assert read(tmp_path / "thin.npz").keys.tolist() == keys[:2]

@@ -213,7 +213,7 @@ def test_a_comment_stays_one_line_of_a_comment(text: str) -> None:
 def test_a_folder_gets_all_files_or_none(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     write_folder(folder, {"a": "1", "b": "2"}, force=False)
-    with pytest.raises(UserError, match=r"Will not overwrite .*b without --force"):
+    with pytest.raises(UserError, match=r"will not overwrite .*b without --force"):
         write_folder(folder, {"c": "3", "b": "4"}, force=False)
     assert sorted(p.name for p in folder.iterdir()) == ["a", "b"]
     (folder / "d").mkdir()
@@ -239,7 +239,7 @@ def test_a_folder_that_is_there_takes_files_though_what_lies_above_it_takes_none
     monkeypatch.setattr(tempfile, "mkdtemp", refusing)
     write_folder(tmp_path / "out", {"a": "1"}, force=False)
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
-    with pytest.raises(UserError, match=r"Could not write into .*new: Permission denied"):
+    with pytest.raises(UserError, match=r"could not write into .*new: Permission denied"):
         write_folder(tmp_path / "new", {"a": "1"}, force=False)
 
 

@@ -263,10 +263,10 @@ def test_a_byte_order_mark_is_read_over_and_a_device_is_no_policy(tmp_path) -> N
 
 
 def test_a_policy_that_cannot_be_written_leaves_nothing_behind(tmp_path) -> None:
-    with pytest.raises(UserError, match=r"Could not write .*p\.json: "):
+    with pytest.raises(UserError, match=r"could not write .*p\.json: "):
         from_dict(row_policy()).save(tmp_path / "absent" / "p.json")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match=r"Could not write .*folder: Is a directory"):
+    with pytest.raises(UserError, match=r"could not write .*folder: Is a directory"):
         from_dict(row_policy()).save(tmp_path / "folder", force=True)
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
     from_dict(row_policy()).save(tmp_path / "p.json")

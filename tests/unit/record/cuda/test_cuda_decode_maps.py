@@ -201,7 +201,7 @@ def test_a_load_in_a_mode_that_is_not_decoded_stands_for_its_tensor(trace_of, mo
 
 
 def test_a_products_inputs_that_are_among_the_parameters_again_are_not_its_results(trace_of):
-    """Return maps as cuBLAS has them: those of both inputs twice, and the result's."""
+    """The maps are as cuBLAS has them: those of both inputs twice, and the result's."""
     actual = unreported_stores.maps(np.array(ENTRIES_OF_A_PRODUCT, raw.ENTRY))
     assert [hex(m.base) for m in unreported_stores._outputs(actual.others, actual)] == ["0x108000"]
     only = unreported_stores.Maps(actual.loaded, [m for m in actual.others if m.base != 0x108000])

@@ -100,7 +100,7 @@ def test_the_promise_is_asked_for_and_then_gates_are_for_the_persistent_kernel(m
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Return chains with joined gates, as for the persistent kernel."""
+    """Join the gates of chains, as for the persistent kernel."""
     result = lambda candidate, _: (joined(candidate.chain)[0], "auto", joined(candidate.chain)[1], None)  # noqa: E731 - a line
     monkeypatch.setattr(products, "suited", result)
 

@@ -315,7 +315,7 @@ def test_chains_are_searched_last_without_the_nodes_of_other_regions(monkeypatch
         Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])),
         nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
     )
-    monkeypatch.setattr(entry.products, "finder", lambda *given: message.append(given[-1]) or (lambda _: iter(())))
+    monkeypatch.setattr(entry.products, "finder", lambda *words: message.append(words[-1]) or (lambda _: iter(())))
     with torch.no_grad():
         harness.compile(model)(torch.randn(2, 8))
     (options_given,) = message

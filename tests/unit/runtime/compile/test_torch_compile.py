@@ -216,7 +216,7 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
         ((10, 0), "cuda", "auto", "cusync"),
         ((9, 0), "cpu", "auto", "cusync"),
     ):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, said=capability: said)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, answer=capability: answer)
         last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device(device))})
         for each, choice in (
             (matched_chains, expected),

@@ -168,7 +168,7 @@ def test_weights_at_an_odd_address_or_of_another_dtype_are_copied() -> None:
 
 
 def test_every_convolution_has_tiles() -> None:
-    """Return stages that read windows in pairs of rows, or stages whose k the warpgroups share too."""
+    """Among them are stages that read windows in pairs of rows, or stages whose k the warpgroups share."""
     network = small(2)
     for layer in network.layers:
         if isinstance(layer, Convolution):

@@ -56,7 +56,7 @@ def test_it_naps_between_any_two_looks_and_looks_no_more_when_the_last_copilot_i
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_no_cluster_gets_its_next_task_while_another_has_none(tmp_path, monkeypatch, depth) -> None:
-    """Return a run's first commands, as they stand in the rings: ready tasks go to as many clusters as there are."""
+    """A run's first commands, as they stand in the rings: ready tasks go to as many clusters as there are."""
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
     chain = gelu_mlp(512, (128, 128), (128, 128), 768, 3072)  # 96 and 24 tiles
     plan = plan_of(chain.policy(), chain, clusters=lambda _: 40, cuts=False)

@@ -75,7 +75,7 @@ def test_a_policy_without_an_edge_is_caught_where_the_verifier_says_so(graph, po
 
 
 def test_a_wait_that_names_the_wrong_semaphore_is_caught(graph, policy, memory) -> None:
-    """Return the policy in which the first wait of a tile goes to the next semaphore, if there is more than one."""
+    """The first wait of a tile goes to the next semaphore, where there is more than one."""
     attempts = 0
     for number, waits in enumerate(lower(policy)):
         count = len(waits.posts)

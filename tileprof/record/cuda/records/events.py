@@ -571,9 +571,9 @@ def checked(event: dict[str, Any], where: str) -> dict[str, Any]:
     if required is None:
         raise UserError(
             f"{where} holds an event of the kind {kind!r}, which this tileprof does not know: another version recorded "
-            "it."
+            "it"
         )
     for name in required:
         if name not in event:
-            raise UserError(f"{where} holds an event {kind!r} without {name!r}: {event}.")
+            raise UserError(f"{where} holds an event {kind!r} without {name!r}: {event}")
     return event

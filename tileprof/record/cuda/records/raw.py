@@ -132,9 +132,9 @@ def read(folder: Path) -> Process:
     events = list(_events(folder / "events.jsonl"))
     for event in events:
         if event["e"] == "failed":
-            raise UserError(f"The CUDA recorder could not start in process {folder.name}: {event['why']}.")
+            raise UserError(f"the CUDA recorder could not start in process {folder.name}: {event['why']}")
         if event["e"] == "start" and event["version"] != VERSION:
-            raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}.")
+            raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}")
     path = folder / "entries.bin"
     entries = np.fromfile(path, dtype=ENTRY) if path.exists() else np.empty(0, ENTRY)
     events, lost_entries = _copied_records(_of_the_program(events), len(entries))

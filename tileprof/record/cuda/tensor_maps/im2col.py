@@ -121,7 +121,7 @@ def _compare(encode: Callable[..., int]) -> None:
             u32(pixels), (u32 * dims)(*steps), 0, 0, 0, 0,
         )  # fmt: skip
         if result != 0:
-            raise UserError(f"The driver does not encode a map in im2col mode (error {result}).")
+            raise UserError(f"the driver does not encode a map in im2col mode (error {result})")
         decoded = tensormap.decode(np.frombuffer(ctypes.string_at(at, 64), np.uint32))
         read = None if decoded is None or not decoded.im2col else window(decoded)
         first = None if read is None else (read.first.tolist(), read.channels, read.pixels)

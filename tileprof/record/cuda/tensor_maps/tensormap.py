@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
 
 ELEMENT_BYTES: Final = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
@@ -158,7 +159,7 @@ def _unrolled(
     stride: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     times = count[:, dimension]
-    index = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    _, index = ragged(times)
     addresses = np.repeat(address, times) + index * step[dimension] * stride[dimension]
     return np.repeat(load, times), addresses, np.repeat(length, times), np.repeat(count, times, axis=0)
 
@@ -199,7 +200,7 @@ def _compare(encode: Callable[..., int]) -> None:
             (u64 * (dims - 1))(*strides), (u32 * dims)(*box), (u32 * dims)(*steps), 0, 0, 0, 0,
         )  # fmt: skip
         if result != 0:
-            raise UserError(f"The driver does not encode a tensor map (cuTensorMapEncodeTiled: error {result}).")
+            raise UserError(f"the driver does not encode a tensor map (cuTensorMapEncodeTiled: error {result})")
         decoded = decode(np.frombuffer(ctypes.string_at(at, 64), np.uint32))
         element = ELEMENT_BYTES[types[type_]]
         expected = (base, element, sizes, (element, *strides), box, steps, False)

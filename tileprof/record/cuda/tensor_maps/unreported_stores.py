@@ -203,7 +203,7 @@ class Owners:
     ) -> tuple[list[TensorMap], bool]:
         """Return the tensors that a launch may write, each once, and whether there are no others.
 
-        Of a launch whose parameters were not all seen there are none where it has maps like those of one whose were.
+        A launch whose parameters were not all seen has no others if its maps are like those of a launch whose were.
         """
         outputs = _outputs(_inside(map_uses.others, lifetimes), map_uses)
         if map_uses.complete:

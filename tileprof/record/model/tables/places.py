@@ -18,7 +18,7 @@ FOLDER: Final = Path(__file__).parent
 def table(family: str, device: Device) -> Table | None:
     """Return the table of a family that was measured on this GPU; None where there is none.
 
-    Of several library versions the newest counts. A device that was changed (other SMs) is another GPU. Raises
+    The newest of several library versions counts. A device that was changed (other SMs) is another GPU. Raises
     UserError when the file is damaged.
     """
     measured = _table(family, device.name, FOLDER)

@@ -166,8 +166,8 @@ def _side_by_side(first: Any, second: Any) -> Any:
 
 def suited(match: ChainMatch, options: Options) -> tuple[Chain, str, Pairs, str | None]:
     """Return the chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why
-    the persistent kernel is not what runs it on a GPU that has it. Of itself the scheduler is the persistent kernel
-    where that can compute the chain, otherwise ``cusync``.
+    the persistent kernel is not what runs it on a GPU that has it. Without an option the scheduler is the
+    persistent kernel where that can compute the chain, otherwise ``cusync``.
     """
     chain, name, reason = match.chain, options.scheduler, None
     device = match.last.meta["val"].device

@@ -187,7 +187,7 @@ class _Simulation:
         return next_stop == self.now or bool(self.events and self.events[0][0] == self.now)
 
     def set_rates(self) -> None:
-        """Return the speed at a load; a higher load is slower."""
+        """Set the speed at a load; a higher load is slower."""
         for number, clock in enumerate(self.clocks[: self.sharing.clocks]):
             rate = FULL / max(FULL, self.sharing.base + self.load_on(number))
             clock.run_at(rate, self.now)

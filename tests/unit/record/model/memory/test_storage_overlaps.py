@@ -52,7 +52,7 @@ def _ancestors(trace):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_launches_that_share_bytes_of_an_array_are_ordered(trace_of, seed):
-    """Return all hazards but writes after reads by tensors that died, which the trace says it lacks."""
+    """All hazards are ordered but writes after reads by tensors that died, which the trace says it lacks."""
     log = []
     trace = trace_of(lambda session: _play(session, random.Random(seed), log), pass_session=True)
     ancestors = _ancestors(trace)

@@ -94,7 +94,7 @@ def test_where_pytorch_has_nvtx_its_functions_are_called_too(ranges_of_a, monkey
         "deviceRangeStart": "h",
     }
     for name, answer in answers.items():
-        setattr(real, name, lambda *given, name=name, answer=answer: calls.append((name, *given)) or answer)
+        setattr(real, name, lambda *arguments, name=name, answer=answer: calls.append((name, *arguments)) or answer)
     monkeypatch.setattr(nvtx, "_nvtx", real)
     restore = ranges_of_a.install()
     assert nvtx.range_push("a") == 4

@@ -53,11 +53,13 @@ _BY_REASON: Final = {
         "_thnn_fused_lstm_cell_backward_impl _upsample_nearest_exact1d_backward "
         "_upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward batch_norm_backward "
         "convolution_backward convolution_backward_overrideable cudnn_batch_norm_backward diagonal_backward "
-        "embedding_dense_backward glu_backward native_batch_norm_backward native_group_norm_backward "
+        "embedding_dense_backward glu_backward grid_sampler_2d_backward grid_sampler_3d_backward "
+        "native_batch_norm_backward native_group_norm_backward "
         "native_layer_norm_backward nll_loss2d_backward nll_loss_backward reflection_pad1d_backward "
         "reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward "
         "replication_pad2d_backward replication_pad3d_backward select_backward slice_backward "
-        "upsample_bilinear2d_backward upsample_linear1d_backward upsample_nearest1d_backward "
+        "upsample_bicubic2d_backward upsample_bilinear2d_backward upsample_linear1d_backward "
+        "upsample_nearest1d_backward "
         "upsample_nearest2d_backward upsample_nearest3d_backward upsample_trilinear3d_backward"
     ),
     "They draw random numbers, which differ for another input": (

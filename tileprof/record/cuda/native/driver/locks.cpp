@@ -13,7 +13,7 @@ namespace {
 thread_local int holds = 0;
 std::atomic<int> at_work{0};  // threads that hold the mutex
 
-// Of this thread: whether it is in a launching call, and the id by which the gate knows it.
+// Whether this thread is in a launching call, and the id by which the gate knows it.
 thread_local bool inside = false;
 const void* this_thread() { return &holds; }
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.record.model import tables
-from tileprof.record.model.tiles.convolutions import cudnn_engines, launch_grids, learned, measured_times
+from tileprof.record.model.tiles.convolutions import convolution_trees, cudnn_engines, launch_grids, measured_times
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
 from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import TRAITS, scaled_ns, traits
@@ -104,20 +104,20 @@ def entry_of(
     if row is not None and without is None:
         if _is_timed(table)[row]:
             return Entry(launches_of(table, row), ShapeSource.TABLE, timed=True)
-        near, apart = nearest(key, table, learned.COMPARED)
-        return _like(table, near, learned.alike(table, near, row), key, ShapeSource.TABLE, None)
+        near, apart = nearest(key, table, convolution_trees.COMPARED)
+        return _like(table, near, convolution_trees.alike(table, near, row), key, ShapeSource.TABLE, None)
     if trees is None:
-        near, apart = nearest(key, table, learned.COMPARED, without=without)
+        near, apart = nearest(key, table, convolution_trees.COMPARED, without=without)
         if not len(near) or apart[0] > _FARTHEST:
             return None
-        same, source = learned.alike(table, near, near[0]), ShapeSource.NEIGHBOUR
+        same, source = convolution_trees.alike(table, near, near[0]), ShapeSource.NEIGHBOUR
         return _like(table, near, same, key, source, without)
     engine = engine_of(table, key)
     near_entries = candidates(table, key, device, engine, without=without)
     if near_entries is None or near_entries.apart[0] > _FARTHEST:
         return None
-    best = learned.best(near_entries, trees, learned.group_of(key, engine=engine is not None))
-    same = learned.alike(table, near_entries.near, near_entries.entries[best])
+    best = convolution_trees.best(near_entries, trees, convolution_trees.group_of(key, engine=engine is not None))
+    same = convolution_trees.alike(table, near_entries.near, near_entries.entries[best])
     source = ShapeSource.LEARNED if engine is None else ShapeSource.HEURISTIC
     return _like(table, near_entries.near, same, key, source, without)
 
@@ -129,22 +129,22 @@ def candidates(
     engine: int | None,
     *,
     without: NDArray[np.bool_] | None = None,
-) -> learned.Candidates | None:
+) -> convolution_trees.Candidates | None:
     """Return what near entries offer, with those of cuDNN's engine and of the product that cuBLAS would launch; None
     where nothing is like the call.
     """
-    near, apart = nearest(key, table, learned.COMPARED, without=without)
+    near, apart = nearest(key, table, convolution_trees.COMPARED, without=without)
     if not len(near):
         return None
     product = product_choice(key, device)
     if product is not None:
-        near, apart = _with(key, table, learned.of_product(table, product), near, apart, without)
+        near, apart = _with(key, table, convolution_trees.of_product(table, product), near, apart, without)
     if engine is not None:
         near, apart = _with(key, table, table.columns["engine"] == engine, near, apart, without)
-    return learned.candidates(key, table, near, apart, product, engine)
+    return convolution_trees.candidates(key, table, near, apart, product, engine)
 
 
-def product_choice(key: tuple[int, ...], device: Device) -> learned.Product | None:
+def product_choice(key: tuple[int, ...], device: Device) -> convolution_trees.Product | None:
     """Return what the table of products has for a call that is a product; None for other calls."""
     problem = as_product(key)
     table = tables.table("products", device) if problem is not None else None
@@ -153,12 +153,12 @@ def product_choice(key: tuple[int, ...], device: Device) -> learned.Product | No
         return None
     tile = choice.tile
     certain = {ShapeSource.TABLE: 2, ShapeSource.HEURISTIC: 1}.get(choice.source, 0)
-    return learned.Product(tile.n, tile.m, tile.cluster[1], tile.cluster[0], tile.split, certain)
+    return convolution_trees.Product(tile.n, tile.m, tile.cluster[1], tile.cluster[0], tile.split, certain)
 
 
 def as_product(key: tuple[int, ...]) -> products.Problem | None:
     """Return the product that a window of one tap is, as PyTorch would be asked for it; None for other calls."""
-    if not learned.is_plain(np.array([key], np.int64))[0]:
+    if not convolution_trees.is_plain(np.array([key], np.int64))[0]:
         return None
     what, dtype, layout = key[:3]
     images, inside, outside = key[6:9]
@@ -201,7 +201,7 @@ def _with(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return near entries, and the nearest ones of those that are required besides."""
     others = ~required if without is None else ~required | without
-    same, so_far = nearest(key, table, learned.COMPARED, without=others)
+    same, so_far = nearest(key, table, convolution_trees.COMPARED, without=others)
     more = ~np.isin(same, near)
     near, apart = np.concatenate([near, same[more]]), np.concatenate([apart, so_far[more]])
     order = np.argsort(apart, kind="stable")
@@ -292,7 +292,7 @@ def _carried_ns(table: Table, row: int, key: tuple[int, ...]) -> float:
 
 def _timed_alike(table: Table, row: int, main: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return timed entries of the same kernels, a few hundred at most, and the traits of their launch ``main``."""
-    alike, sequence = learned.lists(table).alike, table.columns["sequence"]
+    alike, sequence = convolution_trees.lists(table).alike, table.columns["sequence"]
     what = ("timed alike", int(alike[sequence[row]]))
     if what not in table.derived:
         rows = np.flatnonzero(_is_timed(table) & (alike[sequence] == what[1]))
@@ -303,8 +303,8 @@ def _timed_alike(table: Table, row: int, main: int) -> tuple[NDArray[np.int64], 
             one = launches_of(table, some)[main]
             far[number] = traits(tuple(table.keys[some].tolist()), one, one.grid)
         table.derived[what] = rows, far
-    found: tuple[NDArray[np.int64], NDArray[np.float64]] = table.derived[what]
-    return found
+    rows_and_traits: tuple[NDArray[np.int64], NDArray[np.float64]] = table.derived[what]
+    return rows_and_traits
 
 
 def _is_timed(table: Table) -> NDArray[np.bool_]:
@@ -320,10 +320,10 @@ def _name_for_type(table: Table, name: str, dtype: int) -> str:
     """Return the name of the same kernel for another type of 16 bits, where the table has one."""
     if "typed" not in table.derived:
         names = table.columns["name"].tolist()
-        table.derived["typed"] = {(learned.kind(one), _is_bfloat(one)): one for one in names}
-    if dtype < _HALVES or learned.kind(name) == name:
+        table.derived["typed"] = {(convolution_trees.kind(one), _is_bfloat(one)): one for one in names}
+    if dtype < _HALVES or convolution_trees.kind(name) == name:
         return name
-    typed: str = table.derived["typed"].get((learned.kind(name), dtype == Dtype.BF16), name)
+    typed: str = table.derived["typed"].get((convolution_trees.kind(name), dtype == Dtype.BF16), name)
     return typed
 
 
@@ -389,7 +389,7 @@ def _features(keys: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.
     sizes = np.column_stack([images * results, each_in, each_out, images, groups, results, taps.prod(1)])
     same = np.column_stack(
         [
-            learned.aligned(keys), taps[:, 1:], stride[:, 1:], padding[:, 1:] > 0, dilation[:, 1:],
+            convolution_trees.aligned(keys), taps[:, 1:], stride[:, 1:], padding[:, 1:] > 0, dilation[:, 1:],
             size[:, 1] == 1, dtype,
         ]
     )  # fmt: skip

@@ -1,13 +1,15 @@
 """Kernels that read through a map of indices along an axis: upsampling, reflecting and replicating pads.
 
-Source: PyTorch's UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSample.cuh, ReflectionPad.cu, ReplicationPadding.cu
-(from memory, not checked against a version).
+Source: PyTorch's UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSampleBicubic2d.cu, UpSample.cuh; ReflectionPad.cu and
+ReplicationPadding.cu from memory. Images with channels last (four channels or more) have a thread per element. Of
+others, a thread takes a place of the image, for all images and channels (linear, cubic) or for four of them (nearest in
+two dimensions), or for all images (nearest in one or three dimensions, and gradients).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.convolutions.pool import split
-from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
+from tileprof.record.model.tiles.elementwise.pointwise import contiguous, elementwise, short
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
@@ -24,12 +26,22 @@ from tileprof.record.model.tiles.foundations.sketch import (
     Sketch,
     Span,
     blocks,
+    grid_blocks,
+    is_contiguous,
     memory_order,
+    part,
     ranges,
     rate_of,
+    scratch,
 )  # fmt: skip
 
-_NEAREST_THREADS, _LINEAR_THREADS, _PAD_THREADS = 256, 1024, 256
+_NEAREST_THREADS, _THREADS, _PAD_THREADS = 512, 1024, 256
+_PLANES_PER_THREAD = 4
+"""Images and channels of a thread that upsamples two dimensions by the nearest neighbour."""
+_FEWEST_CHANNELS_LAST = 4
+"""Images of fewer channels are not treated as channels last."""
+_COPY, _OUT = 0, 1
+"""Scratch slots of a dense copy of the input, and of the output before it is copied to where it belongs."""
 
 
 _NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
@@ -70,15 +82,34 @@ def linear_map(size: int, outputs: int, scale: float | None, *, align_corners: b
     return Map(low, np.minimum(low + 2, size))
 
 
+def cubic_map(size: int, outputs: int, scale: float | None, *, align_corners: bool) -> Map:
+    """The neighbour below, the element, and two above it; outside the image the border stands for them."""
+    at = np.arange(outputs, dtype=np.float32)
+    if align_corners:
+        source = at * np.float32((size - 1) / (outputs - 1) if outputs > 1 else 0)
+    else:
+        ratio = np.float32(1 / scale if scale else size / outputs)
+        source = ratio * (at + np.float32(0.5)) - np.float32(0.5)
+    low = np.floor(source).astype(np.int64)
+    return Map(np.clip(low - 1, 0, size - 1), np.clip(low + 2, 0, size - 1) + 1)
+
+
 @models(*(f"aten::{kind}{d}d" for kind in _NEAREST for d in (1, 2, 3)))
 def nearest(call: Call, _device: Device) -> list[Kernel]:
     """One input element per output element; an image that keeps its size is copied."""
     source, out = call["self"], call.outputs[0]
     if len(out.shape) == 4 and source.shape == out.shape:
         return elementwise("copy_", [source], [out], flops_each=0)
-    return _mapping_kernels(
-        short(call.op), source, READ, out, WRITE, _nearest_maps(call, source, out), _NEAREST_THREADS
-    )
+    maps, name = _nearest_maps(call, source, out), short(call.op)
+    if _channels_last(source, out):
+        return _mapping_kernels(name, source, READ, out, WRITE, maps, _each(out, _THREADS))
+    if len(out.shape) != 4:
+        return _mapping_kernels(name, source, READ, out, WRITE, maps, _images(out, _NEAREST_THREADS))
+    kernels, source = contiguous(source, _COPY)
+    dense = out if is_contiguous(out) else replace(scratch(_OUT, *out.shape, itemsize=out.itemsize), dtype=out.dtype)
+    planes = [part(o, *_as_planes(o)) for o in (source, dense)]
+    kernels += _mapping_kernels(name, planes[0], READ, planes[1], WRITE, maps, _some_planes(planes[1]))
+    return kernels + ([] if dense is out else elementwise("copy_", [dense], [out], flops_each=0))
 
 
 @models(*(f"aten::{kind}{d}d_backward" for kind in _NEAREST for d in (1, 2, 3)))
@@ -89,7 +120,8 @@ def nearest_backward(call: Call, _device: Device) -> list[Kernel]:
         Map(np.searchsorted(m.low, np.arange(n)), np.searchsorted(m.low, np.arange(n), side="right"))
         for m, n in zip(_nearest_maps(call, out, gradient), out.shape[2:], strict=True)
     ]
-    return _mapping_kernels(short(call.op), gradient, READ, out, WRITE, maps, _NEAREST_THREADS)
+    walk = _each(out, _THREADS) if _channels_last(gradient, out) else _images(out, _NEAREST_THREADS)
+    return _mapping_kernels(short(call.op), gradient, READ, out, WRITE, maps, walk)
 
 
 @models("aten::upsample_bilinear2d", "aten::upsample_linear1d", "aten::upsample_trilinear3d")
@@ -98,16 +130,37 @@ def bilinear(call: Call, _device: Device) -> list[Kernel]:
     source, out = call["self"], call.outputs[0]
     if len(out.shape) == 4 and source.shape == out.shape:
         return elementwise("copy_", [source], [out], flops_each=0)
-    return _mapping_kernels(short(call.op), source, READ, out, WRITE, _linear_maps(call, source, out), _LINEAR_THREADS)
+    walk = _each(out, _THREADS) if _channels_last(source, out) else _places(out, _THREADS)
+    return _mapping_kernels(short(call.op), source, READ, out, WRITE, _linear_maps(call, source, out), walk)
 
 
 @models("aten::upsample_bilinear2d_backward", "aten::upsample_linear1d_backward", "aten::upsample_trilinear3d_backward")
 def bilinear_backward(call: Call, _device: Device) -> list[Kernel]:
-    """Zeros, then a thread an output element adds its gradient to the inputs it came from, atomically."""
+    """Zeros, then a thread adds an output element's gradient to the inputs it came from, atomically."""
     gradient, out = call["grad_output"], call.outputs[0]
     zeros = elementwise("zero_", [], [out], flops_each=0)
-    maps = _linear_maps(call, out, gradient)
-    return zeros + _mapping_kernels(short(call.op), out, ATOMIC, gradient, READ, maps, _LINEAR_THREADS)
+    walk = _each(gradient, _THREADS) if len(out.shape) == 4 else _places(gradient, _THREADS)
+    return zeros + _mapping_kernels(
+        short(call.op), out, ATOMIC, gradient, READ, _linear_maps(call, out, gradient), walk
+    )
+
+
+@models("aten::upsample_bicubic2d")
+def bicubic(call: Call, _device: Device) -> list[Kernel]:
+    """Zeros, then four input elements per axis, weighted."""
+    source, out = call["self"], call.outputs[0]
+    zeros = elementwise("zero_", [], [out], flops_each=0)
+    maps = _cubic_maps(call, source, out)
+    return zeros + _mapping_kernels(short(call.op), source, READ, out, WRITE, maps, _places(out, _THREADS))
+
+
+@models("aten::upsample_bicubic2d_backward")
+def bicubic_backward(call: Call, _device: Device) -> list[Kernel]:
+    """Zeros, then a thread adds an output element's gradient to the inputs it came from, atomically."""
+    gradient, out = call["grad_output"], call.outputs[0]
+    zeros = elementwise("zero_", [], [out], flops_each=0)
+    maps = _cubic_maps(call, out, gradient)
+    return zeros + _mapping_kernels(short(call.op), out, ATOMIC, gradient, READ, maps, _places(gradient, _THREADS))
 
 
 @models(
@@ -151,18 +204,86 @@ def _border_kernels(call: Call, inside: Operand, inside_mode: int, padded: Opera
     return [sketch.kernel(short(call.op), threads=_PAD_THREADS)]
 
 
-def _mapping_kernels(
-    name: str, source: Operand, source_mode: int, out: Operand, out_mode: int, maps: Sequence[Map], threads: int
-) -> list[Kernel]:
-    """One element of ``out`` per thread; ``source`` has the same leading dimensions and is touched through ``maps``."""
-    if out.numel == 0 or source.numel == 0:
-        return []
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Which rectangles ``start <= index < stop`` of a tensor the tiles of a grid take; ``threads`` per block."""
+
+    grid: tuple[int, ...]
+    threads: tuple[int, int, int]
+    tile: I64
+    start: I64
+    stop: I64
+
+
+def _each(out: Operand, threads: int) -> Walk:
+    """One element per thread, as they lie in memory."""
     order = memory_order([out])
-    back = np.argsort(order)
-    sketch = Sketch(blocks(out.numel, threads))
     tile, lo, hi = ranges(out.numel, threads)
     which, start, stop = regions.linear([out.shape[d] for d in order], lo, hi)
-    start, stop = start[:, back], stop[:, back]
+    back = np.argsort(order)
+    return Walk((blocks(out.numel, threads),), (threads, 1, 1), tile[which], start[:, back], stop[:, back])
+
+
+def _places(out: Operand, threads: int, first: int = 2) -> Walk:
+    """One place of the dimensions from ``first`` on per thread, for all indices of those before."""
+    shape = out.shape[first:]
+    total = int(np.prod(shape, dtype=np.int64))
+    tile, lo, hi = ranges(total, threads)
+    which, start, stop = regions.linear(shape, lo, hi)
+    before = np.broadcast_to(np.array(out.shape[:first]), (len(which), first))
+    start, stop = np.concatenate([0 * before, start], axis=1), np.concatenate([before, stop], axis=1)
+    return Walk((blocks(total, threads),), (threads, 1, 1), tile[which], start, stop)
+
+
+def _images(out: Operand, threads: int) -> Walk:
+    """One element of an image per thread, for all images."""
+    return _places(out, threads, first=1)
+
+
+def _some_planes(out: Operand) -> Walk:
+    """One place per thread of up to four of the planes ``[images and channels, height, width]``, in a grid of three
+    dimensions.
+    """
+    planes, height, width = out.shape
+    x = min(_power_of_two(width), _NEAREST_THREADS)
+    y = min(_power_of_two(height), _NEAREST_THREADS // x)
+    z = min(planes, _NEAREST_THREADS // x // y, 64)
+    grid = blocks(width, x), blocks(height, y), min(blocks(planes, z * _PLANES_PER_THREAD), 65535)
+    at = grid_blocks(grid).astype(np.int64)
+    turns = blocks(planes, z * grid[2])
+    tile = np.repeat(np.arange(len(at)), turns)
+    plane = at[tile, 2] * z + np.tile(np.arange(turns), len(at)) * z * grid[2]
+    start = np.stack([plane, at[tile, 1] * y, at[tile, 0] * x], axis=1)
+    stop = np.minimum(start + np.array([z, y, x]), out.shape)
+    touches = (start < stop).all(axis=1)
+    return Walk(grid, (x, y, z), tile[touches], start[touches], stop[touches])
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size.bit_length() - 1)
+
+
+def _as_planes(operand: Operand) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and strides of dense images with images and channels as one dimension."""
+    images, channels, height, width = operand.shape
+    return (images * channels, height, width), (height * width, width, 1)
+
+
+def _channels_last(source: Operand, out: Operand) -> bool:
+    """Return whether images lie with their channels innermost, and have enough of them."""
+    if len(out.shape) != 4 or out.shape[1] < _FEWEST_CHANNELS_LAST:
+        return False
+    return all(is_contiguous(regions.permute(o, (0, 2, 3, 1))) and not is_contiguous(o) for o in (source, out))
+
+
+def _mapping_kernels(
+    name: str, source: Operand, source_mode: int, out: Operand, out_mode: int, maps: Sequence[Map], walk: Walk
+) -> list[Kernel]:
+    """Tiles walk ``out``; ``source`` has the same leading dimensions and is touched through ``maps``."""
+    if out.numel == 0 or source.numel == 0:
+        return []
+    sketch = Sketch(*walk.grid)
+    which, start, stop = np.arange(len(walk.tile)), walk.start, walk.stop
     first = len(out.shape) - len(maps)
     for d, each in enumerate(maps, first):
         if each.gaps:
@@ -170,10 +291,10 @@ def _mapping_kernels(
     low, high = start.copy(), stop.copy()
     for d, each in enumerate(maps, first):
         low[:, d], high[:, d] = each.low[start[:, d]], each.high[stop[:, d] - 1]
-    sketch.region(source, source_mode, tile[which], low, high)
-    sketch.span(out, out_mode, tile, Span(order, lo, hi))
+    sketch.region(source, source_mode, walk.tile[which], low, high)
+    sketch.region(out, out_mode, walk.tile, walk.start, walk.stop)
     flops = out.numel * 2 ** len(maps)
-    return [sketch.kernel(name, threads=threads, flops=flops, rate=rate_of(source))]
+    return [sketch.kernel(name, threads=walk.threads, flops=flops, rate=rate_of(source))]
 
 
 def _nearest_maps(call: Call, source: Operand, out: Operand) -> list[Map]:
@@ -183,6 +304,10 @@ def _nearest_maps(call: Call, source: Operand, out: Operand) -> list[Map]:
 
 def _linear_maps(call: Call, source: Operand, out: Operand) -> list[Map]:
     return [linear_map(*sizes, align_corners=call["align_corners"]) for sizes in _axes(call, source, out)]
+
+
+def _cubic_maps(call: Call, source: Operand, out: Operand) -> list[Map]:
+    return [cubic_map(*sizes, align_corners=call["align_corners"]) for sizes in _axes(call, source, out)]
 
 
 def _axes(call: Call, source: Operand, out: Operand) -> list[tuple[int, int, float | None]]:

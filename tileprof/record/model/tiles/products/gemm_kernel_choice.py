@@ -2,9 +2,9 @@
 rule.
 
 In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; the kernel that the
-library is expected to choose (`kernel_trees` with float32, `learned` with 16 bits), but for an nvjet kernel of Hopper
-that is not sure NVIDIA's library, where it is installed (`library_heuristic` says how right it is), of which only
-kernels that were seen for the type and epilogue are believed; the nearest entry; tileprof's rules.
+library is expected to choose (`kernel_trees` with float32, `product_nets` with 16 bits), but for an nvjet kernel of
+Hopper that is not sure NVIDIA's library, where it is installed (`library_heuristic` says how right it is), of which
+only kernels that were seen for the type and epilogue are believed; the nearest entry; tileprof's rules.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tileprof.record.model.tiles.foundations.overrides import dictated
 from tileprof.record.model.tiles.products import (
     gemm_tile_rule,
     kernel_trees,
-    learned,
     library_heuristic,
     neighbours,
     nvjet,
+    product_nets,
 )
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
@@ -149,7 +149,7 @@ def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tu
     where no entry is near. The entry ``row`` is left out.
     """
     expected = _expected(problem, device)
-    if expected is not None and not learned.is_uneven(expected.recipe.kind, problem.n):
+    if expected is not None and not product_nets.is_uneven(expected.recipe.kind, problem.n):
         return expected.recipe, ShapeSource.LEARNED, expected.sure
     near, _ = neighbours.nearest(problem, table, _NEAR, without=row)
     alike = table.columns["recipes"][table.columns["recipe"][near]]
@@ -162,13 +162,13 @@ def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tu
     return (recipe if own is None else fitted(own, problem, device.sms)), ShapeSource.LEARNED, False
 
 
-def _expected(problem: Problem, device: Device) -> learned.Expected | None:
+def _expected(problem: Problem, device: Device) -> product_nets.Expected | None:
     """Return what trees tell of the problem, else what nets tell."""
     trees, nets = (tables.table(family, device) for family in ("product-trees", "product-nets"))
     recipe = None if trees is None else kernel_trees.choose(problem, trees, device.sms)
     if recipe is not None:
-        return learned.Expected(recipe, learned.SURE)
-    return None if nets is None else learned.choose(problem, nets, device.sms)
+        return product_nets.Expected(recipe, product_nets.SURE)
+    return None if nets is None else product_nets.choose(problem, nets, device.sms)
 
 
 def _aligned(problem: Problem) -> bool:
@@ -183,7 +183,7 @@ def _library_proposal(problem: Problem, table: Table | None, device: Device) -> 
     """
     nets = tables.table("product-nets", device)
     menu = {} if table is None else neighbours.menu(problem, table)
-    menu |= {} if nets is None else learned.menu(problem, nets)
+    menu |= {} if nets is None else product_nets.menu(problem, nets)
     for proposal in library_heuristic.proposals(problem, device):
         shape = (proposal.m, proposal.n, *proposal.cluster)
         if table is not None and problem.op == problems.BIAS and shape not in menu:

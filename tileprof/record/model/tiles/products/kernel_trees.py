@@ -26,7 +26,7 @@ from tileprof.record.model.tables.product_entries import RECIPE, Recipe
 from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
-from tileprof.record.model.tiles.products.learned import GROUPS
+from tileprof.record.model.tiles.products.product_nets import GROUPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class _Tree(NamedTuple):
 
 
 def choose(problem: Problem, trees: Table, sms: int) -> Recipe | None:
-    """Return the kernel that cuBLAS is expected to launch, as it is launched on a GPU of so many SMs; None for types
+    """Return the kernel that cuBLAS is expected to launch, as it is launched on a GPU of ``sms`` SMs; None for types
     of which the table has no trees, and for columns of both operands, which no captured product has.
     """
     group = GROUPS.get(problem.dtype)
@@ -69,13 +69,13 @@ def candidates(keys: NDArray[np.int64], group: int, trees: Table) -> NDArray[np.
     kernels, first, count = np.unique(trees.columns["kernel"][rows], return_index=True, return_counts=True)
     tiles = trees.columns[f"tiles{group}"].astype(np.int64)
     kernel = np.searchsorted(kernels, _answers(kernel_features(keys, tiles), _tree(trees, group, 0)))
-    found = first[kernel]
+    choice = first[kernel]
     several = np.flatnonzero(count[kernel] > 1)
     if len(several):
-        recipes = trees.columns["recipes"][rows[found[several]]].astype(np.int64)
+        recipes = trees.columns["recipes"][rows[choice[several]]].astype(np.int64)
         features = slice_features(keys[several], recipes, kernels[kernel[several]].astype(np.int64))
-        found[several] = _answers(features, _tree(trees, group, 1))
-    return np.asarray(rows[found])
+        choice[several] = _answers(features, _tree(trees, group, 1))
+    return np.asarray(rows[choice])
 
 
 def kernel_features(keys: NDArray[np.int64], tiles: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -101,7 +101,7 @@ def modelled_times(xp: Any, keys: Any, shapes: Shapes, prices: Any) -> Any:
     """Return logarithms of modelled times ``[problems, candidates, ways * WORKS]``.
 
     ``prices`` is ``[problems, candidates, ways, PRICES]``: of a step along k, of the start of a block, of what is
-    loaded (multicast once a cluster), of each operand and result once, and of partial sums. The first two are paid as
+    loaded (multicast once per cluster), of each operand and result once, and of partial sums. The first two are paid as
     often as `work` says, in each of its ways.
     """
     batch, m, n, k = (keys[:, i : i + 1] for i in range(4, 8))
@@ -136,7 +136,7 @@ def tile_features(xp: Any, keys: Any, shapes: Shapes) -> Any:
     own = xp.ceil(steps / split)
     computed, loaded = tile_m * tile_n, tile_m + tile_n
     shared = tile_m / cluster_n + tile_n / cluster_m
-    pace, alone = xp.maximum(computed / 16384, shared / 192), xp.maximum(computed / 16384, loaded / 192)
+    step, lone_step = xp.maximum(computed / 16384, shared / 192), xp.maximum(computed / 16384, loaded / 192)
     sums, sliced = split * m * n * batch, (split > 1) * one
     stored = ((post == _REDUCED) | (post == _BY_TILES)) * one
     space = xp.where(keys[:, 0:1] == problems.BIAS, one * _BIAS_WORKSPACE, one * _WORKSPACE)
@@ -148,11 +148,11 @@ def tile_features(xp: Any, keys: Any, shapes: Shapes) -> Any:
         log(waves), log(rounds), waves / rounds, xp.minimum(waves, one), log(blocks), log(full), blocks / full,
         log(own), log(steps / (own * split)), log(computed * own * rounds), log(loaded * own * rounds),
         log(shared * own * rounds), log(computed), log(tile_m), log(tile_n), log(cluster_m), log(cluster_n),
-        log(rounds * (own * pace + 4)), log(rounds * (own * alone + 8)), log((down * n + across * m) * k * batch),
+        log(rounds * (own * step + 4)), log(rounds * (own * lone_step + 8)), log((down * n + across * m) * k * batch),
         log((down / cluster_m * n + across / cluster_n * m) * k * batch), log(split),
         xp.maximum(log(sums) - 10, none) * sliced, sliced * (sums > (1 << 18)), (down == 1) * one,
         (across == 1) * one, log(k / split), log(computed * own * full), log(loaded * own * full),
-        log(own * pace * rounds + sums * 8 * sliced / (_SMS * 256) + 2), xp.minimum(rounds, one * 8),
+        log(own * step * rounds + sums * 8 * sliced / (_SMS * 256) + 2), xp.minimum(rounds, one * 8),
         xp.minimum(full, one * 8), (k % (split * _DEPTH) == 0) * one, (k % split == 0) * one,
         k / split % _DEPTH / _DEPTH, (post == _REDUCED) * one, (post == _INSIDE) * one, (post == _BY_TILES) * one,
         stored * log(workspace_share), stored * (workspace_share > 1), stored * (workspace_share > 0.5),

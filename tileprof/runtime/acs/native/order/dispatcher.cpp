@@ -110,7 +110,7 @@ CUresult Dispatcher::enter(CUstream stream, Group** group, bool* capturing) {
 // Whether work for a stream stays there because the host bounds the program. A rest begins and ends with an order of
 // everything before everything after, because resting work is in no window. While a graph is captured nothing rests
 // and no stream is queried, which would end the capture; its beginning and end also order everything.
-CUresult Dispatcher::pace(CUstream stream, bool* rests) {
+CUresult Dispatcher::decide_rest(CUstream stream, bool* rests) {
     *rests = false;
     if (spread_decision_ == nullptr || capturing_ > 0) return kSuccess;
     const bool rested = spread_decision_->resting();
@@ -144,7 +144,7 @@ CUresult Dispatcher::give(WorkerPool* pool, WorkerPool::Make make, Access&& acce
 CUresult Dispatcher::move(const Move& move) {
     const Work work = work_of(move);
     bool rests = false;
-    if (CUresult failure = pace(move.stream, &rests)) return failure;
+    if (CUresult failure = decide_rest(move.stream, &rests)) return failure;
     if (rests) return work.make(work.what, move.stream);
     Group* group = nullptr;
     bool capturing = false;
@@ -170,7 +170,7 @@ CUresult Dispatcher::move(const Move& move) {
 CUresult Dispatcher::launch(const Launch& launch, const Function& function) {
     ++counts_->launches;
     bool rests = false;
-    if (CUresult failure = pace(launch.stream, &rests)) return failure;
+    if (CUresult failure = decide_rest(launch.stream, &rests)) return failure;
     if (rests) {
         ++counts_->rested;
         return issue_as_it_is(launch);

@@ -36,7 +36,7 @@ class Dispatcher {
     Group* group_of(CUstream stream);
     CUresult enter(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);
-    CUresult pace(CUstream stream, bool* rests);
+    CUresult decide_rest(CUstream stream, bool* rests);
     CUresult give(WorkerPool* pool, WorkerPool::Make make, Access&& access);
     bool is_slow();
     void report_foreign_table();

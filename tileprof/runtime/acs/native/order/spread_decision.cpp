@@ -25,12 +25,12 @@ void SpreadDecision::sampled(bool idle) {
     ++samples_;
     idle_ += idle;
     const uint64_t wanted = period_ / every_ / (resting_ ? 4 : 1);
-    if (samples_ >= std::max<uint64_t>(1, wanted)) judge();
+    if (samples_ >= std::max<uint64_t>(1, wanted)) decide();
 }
 
 // Half of the samples begin a rest, and a quarter of them renew one, because the GPU is busy for longer in stream
 // order.
-void SpreadDecision::judge() {
+void SpreadDecision::decide() {
     if (resting_) {
         resting_ = idle_ * 4 >= samples_;
         rest_ = resting_ ? std::min(rest_ * 2, kLongestRest) : rest_;

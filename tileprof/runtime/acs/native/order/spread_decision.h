@@ -21,7 +21,7 @@ class SpreadDecision {
     uint64_t every() const { return every_; }  // number of launches from one sample to the next
 
   private:
-    void judge();
+    void decide();
 
     uint64_t period_, every_;
     uint64_t launches_ = 0;  // since the last decision

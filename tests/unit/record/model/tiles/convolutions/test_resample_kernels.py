@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
-from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions
+from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, by_tile, elements, positions
 from tileprof.trace.footprint import ATOMIC
 
 
@@ -74,3 +74,56 @@ def test_borders_read_the_inside_again(op, pad):
     for tile in range(add.footprint.tiles):
         mine = torch.isin(at, torch.tensor(elements(add, back["grad_output"], tile)))
         assert set(elements(add, back.outputs[0], tile, ATOMIC)) == set(origin[mine].tolist())
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("size", [(8, 9), (3, 4)])
+def test_cubic_reads_what_changes_the_result(align, size):
+    x = torch.rand(1, 2, 5, 6, requires_grad=True)
+    call = call_of("aten::upsample_bicubic2d", x.detach(), list(size), align)
+    zeros, kernel = run_model(call, H200)
+    for one in (zeros, kernel):
+        assert_writes(one, call.outputs[0])
+    out = torch.nn.functional.interpolate(x, size, mode="bicubic", align_corners=align)
+    [gradient] = torch.autograd.grad(out.sum(), x)
+    read = set(elements(kernel, call["self"], 0))
+    assert set(positions(x)[gradient != 0].tolist()) <= read
+    back = call_of("aten::upsample_bicubic2d_backward", torch.rand(out.shape), list(size), list(x.shape), align)
+    zeros, add = run_model(back, H200)
+    assert_writes(zeros, back.outputs[0])
+    assert set(elements(add, back.outputs[0], 0, ATOMIC)) == read
+
+
+@pytest.mark.parametrize(
+    ("op", "channels", "last", "grid", "block"),
+    [
+        ("upsample_nearest2d", 24, False, (1, 3, 12), (64, 8, 1)),
+        ("upsample_nearest2d", 24, True, (60,), (1024,)),
+        ("upsample_nearest2d", 3, True, (1, 3, 2), (64, 8, 1)),
+        ("upsample_bilinear2d", 24, False, (2,), (1024,)),
+        ("upsample_bilinear2d", 24, True, (60,), (1024,)),
+        ("upsample_bicubic2d", 24, True, (2,), (1024,)),
+    ],
+)
+def test_the_grid_follows_the_layout(op, channels, last, grid, block):
+    layout = torch.channels_last if last else torch.contiguous_format
+    x = torch.rand(2, channels, 10, 32).to(memory_format=layout)
+    call = call_of(f"aten::{op}", x, [20, 64], *([] if "nearest" in op else [False]))
+    [kernel] = [k for k in run_model(call, H200) if k.name == op]
+    assert (kernel.grid, kernel.block) == tuple((*n, 1, 1)[:3] for n in (grid, block))
+    kernels = run_model(call, H200)
+    if channels == 3:
+        assert ["elementwise" in k.name for k in kernels] == [True, False, True]  # to dense images and back
+    assert_writes(kernels[-1], call.outputs[0])
+    read = next(k for k in kernels if any(o.ref == 0 for o in k.operands if hasattr(o, "ref")))
+    assert set().union(*by_tile(read, call["self"])) == set(positions(call["self"]).flatten().tolist())
+
+
+@pytest.mark.parametrize("size", [(20, 64), (5, 16), (23, 71)])
+def test_planes_read_the_nearest_element(size):
+    x = torch.rand(3, 7, 10, 32)
+    call = call_of("aten::upsample_nearest2d", x, list(size))
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    origin = torch.nn.functional.interpolate(positions(x).double(), size).long()
+    assert_reads(kernel, call.outputs[0], call["self"], origin)

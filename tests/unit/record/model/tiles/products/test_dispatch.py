@@ -36,7 +36,7 @@ def stored(path):
 
 
 @pytest.mark.parametrize(
-    ("trace", "known", "grouped"),
+    ("trace", "agreeing", "grouped"),
     [
         ("gemm_pair.tileprof", 1, 1),
         ("gpt2.tileprof", 3, 0),
@@ -45,13 +45,13 @@ def stored(path):
         ("later/llama.tileprof", 3, 0),
     ],
 )
-def test_clusters_compute_the_tiles_that_a_gpu_recorded(trace, known, grouped):
+def test_clusters_compute_the_tiles_that_a_gpu_recorded(trace, agreeing, grouped):
     agree = {}
     for name, cluster, m, n in stored(trace):
         ours = dispatch.clusters((m.max() + 1, n.max() + 1, 1), cluster, H200).cells
         agree[name, len(m)] = ours[:, :2].tolist() == np.column_stack([m, n]).tolist()
-    assert sum(agree.values()) == known, agree
-    assert len(agree) - known == grouped, "their columns are cut into groups that no rule explains"
+    assert sum(agree.values()) == agreeing, agree
+    assert len(agree) - agreeing == grouped, "their columns are cut into groups that no rule explains"
 
 
 def test_each_tile_has_one_cluster_whatever_their_number_and_size():

@@ -35,7 +35,7 @@ def _no_library(monkeypatch):
 @pytest.fixture
 def _unsure(monkeypatch):
     """No choice of the nets counts as known."""
-    monkeypatch.setattr(gemm_kernel_choice.learned, "SURE_OF_NVJET", 1e4)
+    monkeypatch.setattr(gemm_kernel_choice.product_nets, "SURE_OF_NVJET", 1e4)
     monkeypatch.setattr(table(), "derived", {})
 
 
@@ -175,7 +175,7 @@ def test_the_library_proposes_what_no_entry_tells(monkeypatch):
 def test_the_library_is_not_asked_where_the_nets_are_sure(monkeypatch):
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(8, 8, (1, 1), 1, 4, 64)])
     assert gemm_kernel_choice.measured(NEW, table(), H200).source == ShapeSource.HEURISTIC
-    monkeypatch.setattr(gemm_kernel_choice.learned, "SURE_OF_NVJET", -1.0)
+    monkeypatch.setattr(gemm_kernel_choice.product_nets, "SURE_OF_NVJET", -1.0)
     monkeypatch.setattr(table(), "derived", {})
     choice = gemm_kernel_choice.measured(NEW, table(), H200)
     assert (choice.source, choice.kind) == (ShapeSource.LEARNED, "nvjet")

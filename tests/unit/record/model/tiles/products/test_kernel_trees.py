@@ -12,8 +12,8 @@ from tileprof.record.model.tables.trees import LEAF
 from tileprof.record.model.tiles.products import gemm_kernel_choice, kernel_trees
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.fitting import fitted
-from tileprof.record.model.tiles.products.learned import GROUPS
 from tileprof.record.model.tiles.products.problem import Problem
+from tileprof.record.model.tiles.products.product_nets import GROUPS
 from tileprof.trace.sources import ShapeSource
 
 H200 = get("H200")

@@ -10,8 +10,8 @@ import pytest
 from tileprof.devices import get
 from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import RECIPE, Recipe
-from tileprof.record.model.tiles.products import learned, weighing
 from tileprof.record.model.tiles.products import problem as problems
+from tileprof.record.model.tiles.products import product_nets, weighing
 from tileprof.record.model.tiles.products.fitting import fitted
 from tileprof.record.model.tiles.products.problem import Problem
 
@@ -30,12 +30,12 @@ def nets():
 
 
 def group_of(problem):
-    learned.choose(problem, nets(), H200.sms)
-    return nets().derived[learned.GROUPS[problem.dtype]]
+    product_nets.choose(problem, nets(), H200.sms)
+    return nets().derived[product_nets.GROUPS[problem.dtype]]
 
 
 def eligible(problem):
-    return group_of(problem).categories[int(learned.categories(np.array([problem.twin.key]))[0])]
+    return group_of(problem).categories[int(product_nets.categories(np.array([problem.twin.key]))[0])]
 
 
 def layer(net, name, values):
@@ -47,13 +47,13 @@ def likeliest_candidates(problem):
     group, some = group_of(problem), eligible(problem)
     net, keys = group.net, np.array([problem.twin.key], np.float32)
     inputs = (weighing.problem_features(np, keys)[0] - net["problem_mean"]) / net["problem_width"]
-    hidden = layer(net, "sieve0", inputs)
-    for name in ("sieve1", "sieve2"):
+    hidden = layer(net, "shortlist0", inputs)
+    for name in ("shortlist1", "shortlist2"):
         hidden = layer(net, name, np.maximum(hidden, 0))
-    likely = layer(net, "sieve", hidden)[some]
+    likely = layer(net, "shortlist", hidden)[some]
     likely -= math.log(sum(math.exp(value) for value in likely))
-    order = np.sort(np.argsort(-likely, kind="stable")[: learned.KEPT])
-    return some[order], np.maximum(likely[order], learned.UNLIKELIEST), inputs
+    order = np.sort(np.argsort(-likely, kind="stable")[: product_nets.SHORTLISTED])
+    return some[order], np.maximum(likely[order], product_nets.UNLIKELIEST), inputs
 
 
 def shared(problem, m, n, cluster_m, cluster_n, split):
@@ -65,8 +65,8 @@ def shared(problem, m, n, cluster_m, cluster_n, split):
     return [problem.batch * elements / (256 * 64 * 132) for elements in (loads, once, sums)]
 
 
-def judge_values(problem):
-    """Return the judge's values of the candidates that the sieve leaves, one candidate and one number at a time."""
+def ranking_values(problem):
+    """Return the ranking net's values of the shortlisted candidates, one candidate and one number at a time."""
     group, net = group_of(problem), group_of(problem).net
     some, likely, whole = likeliest_candidates(problem)
     keys, rows = np.array([problem.twin.key], np.float32), []
@@ -78,7 +78,7 @@ def judge_values(problem):
         rows.append((weighing.tile_features(np, keys, shapes)[0, 0], weighing.work(np, keys, shapes)[0, 0], shapes))
     times = []
     for candidate, (_, work, shapes) in zip(some.tolist(), rows, strict=True):
-        prices = np.exp(net["cost"][group.kernel[candidate]]).reshape(learned.COST_WAYS, weighing.PRICES).tolist()
+        prices = np.exp(net["cost"][group.kernel[candidate]]).reshape(product_nets.COST_WAYS, weighing.PRICES).tolist()
         *repeats, steps = work.tolist()
         also = shared(problem, *(float(values[0]) for values in shapes[:5]))
         times.append(
@@ -92,10 +92,12 @@ def judge_values(problem):
     worths = []
     for candidate, (features, *_), time, prior in zip(some.tolist(), rows, times, likely.tolist(), strict=True):
         inputs = ((features - net["tile_mean"]) / net["tile_width"]).tolist()
-        inputs += [min(features[i] - min(other[i] for other, *_ in rows), learned.FARTHEST) for i in weighing.COSTS]
-        above = [min(value - min(o[i] for o in times), learned.FARTHEST) for i, value in enumerate(time)]
-        inputs += [*above, *(math.sqrt(value + learned.NEAREST) for value in above)]
-        inputs += [prior / learned.PRIOR_UNIT, (prior - max(likely)) / learned.PRIOR_UNIT]
+        inputs += [
+            min(features[i] - min(other[i] for other, *_ in rows), product_nets.FARTHEST) for i in weighing.COSTS
+        ]
+        above = [min(value - min(o[i] for o in times), product_nets.FARTHEST) for i, value in enumerate(time)]
+        inputs += [*above, *(math.sqrt(value + product_nets.NEAREST) for value in above)]
+        inputs += [prior / product_nets.PRIOR_UNIT, (prior - max(likely)) / product_nets.PRIOR_UNIT]
         kernel = net["of_kernel"][group.kernel[candidate]]
         first = layer(net, "tile", inputs) * (1 + layer(net, "scale", kernel)) + layer(net, "shift", kernel)
         second = np.maximum(layer(net, "second", np.maximum(first + layer(net, "problem", trunk), 0)), 0)
@@ -105,39 +107,39 @@ def judge_values(problem):
 
 
 @pytest.mark.parametrize("problem", UNSEEN)
-def test_the_candidate_of_the_largest_worth_among_those_that_the_sieve_leaves_is_chosen(problem):
-    some, worths = judge_values(problem)
+def test_the_shortlisted_candidate_of_the_largest_worth_is_chosen(problem):
+    some, worths = ranking_values(problem)
     recipes = group_of(problem).recipes
     close = [i for i, value in zip(some.tolist(), worths, strict=True) if value > max(worths) - 0.01]
-    chosen, lead = learned.choose(problem, nets(), H200.sms)
+    chosen, lead = product_nets.choose(problem, nets(), H200.sms)
     assert lead == pytest.approx(np.diff(np.sort(worths)[-2:])[0], abs=0.01)
     assert chosen in [fitted(Recipe.of(recipes[i]), problem, H200.sms) for i in close]
 
 
 @pytest.mark.parametrize("problem", UNSEEN)
 def test_the_chosen_kernel_is_the_launched_one(problem):
-    chosen = learned.choose(problem, nets(), H200.sms).recipe
+    chosen = product_nets.choose(problem, nets(), H200.sms).recipe
     assert chosen == fitted(chosen, problem, H200.sms)
 
 
 def test_a_matrix_to_add_changes_no_kernel():
     plain = replace(UNSEEN[-1], op=problems.PLAIN)
     assert UNSEEN[-1].twin == plain == plain.twin
-    assert learned.choose(UNSEEN[-1], nets(), H200.sms) == learned.choose(plain, nets(), H200.sms)
+    assert product_nets.choose(UNSEEN[-1], nets(), H200.sms) == product_nets.choose(plain, nets(), H200.sms)
     batches = Problem(problems.BATCHES_AND_MATRIX, problems.FP16, 0, 0, 96, 77, 64, 76)
     assert batches.twin == UNSEEN[2]
 
 
 def test_types_and_categories_without_nets_are_not_decided():
-    assert learned.choose(Problem(0, problems.FP8, 0, 1, 1, 64, 64, 64), nets(), H200.sms) is None
+    assert product_nets.choose(Problem(0, problems.FP8, 0, 1, 1, 64, 64, 64), nets(), H200.sms) is None
     both_columns = Problem(problems.BATCHES, problems.FP32, 1, 1, 3, 63, 65, 67)
-    assert learned.choose(both_columns, nets(), H200.sms) is None
+    assert product_nets.choose(both_columns, nets(), H200.sms) is None
 
 
 def test_an_sm_holds_as_many_blocks_as_threads_registers_and_shared_memory_allow():
     rows = np.zeros((3, len(RECIPE)), np.int32)
     rows[:, -3:] = [(256, 128, 1000), (384, 168, 200_000), (64, 32, 6000)]
-    assert learned.shapes_of(rows, 0).resident.tolist() == [2, 1, 32]
+    assert product_nets.shapes_of(rows, 0).resident.tolist() == [2, 1, 32]
 
 
 def test_blocks_and_waves_are_those_of_counting():
@@ -171,6 +173,6 @@ def test_categories_part_layouts_alignments_and_operations_but_not_the_16_bit_ty
         [0, 3, 0, 1, 1, 64, 64, 64], [0, 2, 0, 1, 1, 128, 8, 72], [0, 3, 0, 1, 1, 63, 64, 64],
         [0, 3, 0, 1, 1, 64, 64, 63], [0, 3, 1, 0, 1, 63, 64, 64], [1, 3, 0, 1, 1, 64, 64, 64],
     ])  # fmt: skip
-    words = learned.categories(keys).tolist()
+    words = product_nets.categories(keys).tolist()
     assert words[0] == words[1] == words[2]
     assert len({words[0], *words[3:]}) == 4

@@ -1,9 +1,9 @@
 """Which kernel a library chooses for a product that no table has, learnt from millions of its choices.
 
 Candidates are the kernels and slices of k that the library chose for any problem of the same category
-(`categories`). A net that sees the problem alone, the *sieve*, gives each a likelihood and leaves the `KEPT` best ones.
-A second net, the *judge*, sees what a library weighs of each of these (`weighing`), also compared with the least among
-them, and what was learnt of each kernel. The candidate of the largest worth is chosen.
+(`categories`). The *shortlist net* sees the problem alone, gives each candidate a likelihood and keeps the
+`SHORTLISTED` likeliest ones. The *ranking net* sees what a library weighs of each of these (`weighing`), also compared
+with the least among them, and what was learnt of each kernel. The candidate of the largest worth is chosen.
 `tileprof.harvest.products.product_ranker` trains both nets, by the same features.
 
 A table of nets has a row per candidate, ``(group, number)``::
@@ -11,7 +11,7 @@ A table of nets has a row per candidate, ``(group, number)``::
     recipes     [candidates, 13] int32     what is launched
     kernel      [candidates] int16         candidates that differ in slices of k alone are one kernel
     category<g>, eligible<g>               per group: its categories, and packed bits of their candidates
-    <name><g>   int8, float32              per group: parameters of its nets (`SCALES`, `NUMBERS`, `SIEVE`, `JUDGE`)
+    <name><g>   int8, float32              per group: parameters (`SCALES`, `NUMBERS`, `SHORTLIST`, `RANKING`)
     <name>_step<g>  [outputs] float32      what 1 stands for in each column of a matrix of int8
 
 A difference of worth below `_SAME` counts as none, so that rounding does not decide; `_ALONE` is the lead of an only
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.BF16: 2}
 """Types whose kernels are told apart by the same nets."""
-KEPT: Final = 16
+SHORTLISTED: Final = 16
 SCALES: Final = ("problem_mean", "problem_width", "tile_mean", "tile_width")
 """Mean and width of the features of problems and of candidates."""
-SIEVE: Final = ("sieve0", "sieve1", "sieve2", "sieve")
-"""Layers of the sieve, inputs first; each has a weight ``[inputs, outputs]`` and a ``_bias``."""
-JUDGE: Final = ("trunk0", "trunk1", "problem", "cross", "tile", "scale", "shift", "second", "last")
-"""Layers of the judge: two that see the problem, what it adds to the first layer of candidates and to what is learnt of
-each kernel; the first layer, how a kernel scales and shifts it, and the layers behind."""
+SHORTLIST: Final = ("shortlist0", "shortlist1", "shortlist2", "shortlist")
+"""Layers of the shortlist net, inputs first; each has a weight ``[inputs, outputs]`` and a ``_bias``."""
+RANKING: Final = ("trunk0", "trunk1", "problem", "cross", "tile", "scale", "shift", "second", "last")
+"""Layers of the ranking net: two that see the problem, what it adds to the first layer of candidates and to what is
+learnt of each kernel; the first layer, how a kernel scales and shifts it, and the layers behind."""
 NUMBERS: Final = ("of_kernel", "cost", "worth", "prior")
 """What is learnt of each kernel; logarithms of its prices (`weighing.modelled_times`) in four ways; a worth of each
-candidate; the weight of the sieve's likelihood."""
+candidate; the weight of the shortlist net's likelihood."""
 COST_WAYS: Final = 4
 FARTHEST: Final = 8.0
 """The largest distance to the least cost, in factors of two or of e."""
@@ -58,7 +58,7 @@ NEAREST: Final = 1e-4
 UNLIKELIEST: Final = -30.0
 """The least logarithm of a likelihood."""
 PRIOR_UNIT: Final = 4.0
-"""Logarithms of likelihoods per unit that the judge sees."""
+"""Logarithms of likelihoods per unit that the ranking net sees."""
 SURE, SURE_OF_NVJET = 1.0, 5.0
 """Leads from which on what is chosen counts as known: nvjet's kernels are known better by NVIDIA's library below."""
 _OP_BITS: Final = 5
@@ -75,8 +75,10 @@ _SM_THREADS, _SM_REGISTERS, _SM_BYTES, _SM_BLOCKS, _BLOCK_BYTES = 2048, 65536, 2
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Candidates of a group, and its nets; ``last`` holds the sieve's last layer for the candidates of a category,
-    ``of_kernel`` what the judge's first layer scales and shifts by, and `weighing.modelled_times` prices of, each.
+    """Candidates of a group, and its nets.
+
+    ``last`` holds the shortlist net's last layer for the candidates of a category; ``of_kernel``, per kernel, what the
+    ranking net's first layer scales and shifts by, and the prices of `weighing.modelled_times`.
     """
 
     recipes: NDArray[np.int32]
@@ -138,8 +140,8 @@ def menu(problem: Problem, nets: Table) -> dict[tuple[int, ...], Recipe]:
         some = [own for category, own in group.categories.items() if (category >> _OP_BITS == problems.BIAS) == biased]
         recipes = [Recipe.of(row) for row in group.recipes[np.unique(np.concatenate(some)).astype(int)]]
         nets.derived[key] = {(own.m, own.n, *own.cluster): own for own in reversed(recipes) if own.kind == "nvjet"}
-    known: dict[tuple[int, ...], Recipe] = nets.derived[key]
-    return known
+    kernels: dict[tuple[int, ...], Recipe] = nets.derived[key]
+    return kernels
 
 
 def categories(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -184,7 +186,7 @@ def _group(nets: Table, number: int) -> _Group:
     rows, columns = nets.members({0: number}), nets.columns
     recipes = columns["recipes"][rows]
     eligible = np.unpackbits(columns[f"eligible{number}"], axis=1, count=len(rows)).astype(bool)
-    names = [*SCALES, *NUMBERS, *SIEVE, *JUDGE, *(f"{name}_bias" for name in (*SIEVE, *JUDGE))]
+    names = [*SCALES, *NUMBERS, *SHORTLIST, *RANKING, *(f"{name}_bias" for name in (*SHORTLIST, *RANKING))]
     net = {name: _parameter(columns, name, number) for name in names}
     return _Group(
         recipes,
@@ -212,20 +214,20 @@ def _layer(values: NDArray[np.float32], net: dict[str, NDArray[np.float32]], nam
 
 
 def _likeliest(
-    seen: NDArray[np.float32], group: _Group, category: int, some: NDArray[np.int64]
+    problem_inputs: NDArray[np.float32], group: _Group, category: int, some: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the likeliest of the candidates ``some``, in their order, and logarithms of their likelihoods."""
-    hidden, net = seen, group.net
-    for name in SIEVE[:-1]:
-        hidden = _layer(np.maximum(hidden, 0) if name != SIEVE[0] else hidden, net, name)
+    hidden, net = problem_inputs, group.net
+    for name in SHORTLIST[:-1]:
+        hidden = _layer(np.maximum(hidden, 0) if name != SHORTLIST[0] else hidden, net, name)
     if category not in group.last:
-        group.last[category] = np.ascontiguousarray(net[SIEVE[-1]][:, some]), net[f"{SIEVE[-1]}_bias"][some]
+        group.last[category] = np.ascontiguousarray(net[SHORTLIST[-1]][:, some]), net[f"{SHORTLIST[-1]}_bias"][some]
     weight, bias = group.last[category]
     likely = hidden @ weight + bias
     most = likely.max()
     total = most + np.log(np.exp(likely - most).sum())
-    if len(some) > KEPT:
-        best = np.sort(np.argpartition(-likely, KEPT)[:KEPT])
+    if len(some) > SHORTLISTED:
+        best = np.sort(np.argpartition(-likely, SHORTLISTED)[:SHORTLISTED])
         some, likely = some[best], likely[best]
     return some, np.maximum(likely - total, UNLIKELIEST).astype(np.float32)
 
@@ -234,7 +236,7 @@ def _worth(
     keys: NDArray[np.float32], problem: NDArray[np.float32], group: _Group, some: NDArray[np.int64],
     prior: NDArray[np.float32],
 ) -> NDArray[np.float32]:  # fmt: skip
-    """Return what the judge says of each candidate."""
+    """Return the ranking net's value of each candidate."""
     net, shapes, kernel = group.net, group.shapes.take(some), group.kernel[some]
     even = group.nameless[some]
     if even.any():

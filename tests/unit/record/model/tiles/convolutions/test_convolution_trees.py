@@ -7,7 +7,7 @@ from tileprof.devices import get
 from tileprof.record.model import tables
 from tileprof.record.model.tables.file import Table
 from tileprof.record.model.tables.trees import LEAF, worth
-from tileprof.record.model.tiles.convolutions import convolution_table, cudnn_engines, learned
+from tileprof.record.model.tiles.convolutions import convolution_table, convolution_trees, cudnn_engines
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
 from tileprof.record.model.tiles.convolutions.measured_times import scaled_ns
 from tileprof.record.model.tiles.products import library_heuristic
@@ -63,10 +63,10 @@ def walked(nodes, root, seen):
 @pytest.mark.parametrize("of", UNSEEN)
 def test_the_candidate_of_the_largest_sum_is_launched(of):
     candidates = offered(of)
-    group = learned.PLAIN if of[13] == 1 else learned.WINDOWS
+    group = convolution_trees.PLAIN if of[13] == 1 else convolution_trees.WINDOWS
     roots = trees().columns["root"][trees().keys[:, 0] == group].tolist()
     sums = [sum(walked(trees().columns, root, seen) for root in roots) for seen in candidates.features]
-    best = learned.best(candidates, trees(), group)
+    best = convolution_trees.best(candidates, trees(), group)
     assert sums[best] == pytest.approx(max(sums), abs=1e-9)
     entry = convolution_table.entry_of(table(), of, H200, trees=trees())
     assert entry.source == ShapeSource.LEARNED
@@ -74,13 +74,15 @@ def test_the_candidate_of_the_largest_sum_is_launched(of):
     first = table().columns["first"]
     numbers = table().columns["kernel"][first[chosen] : first[chosen + 1]]
     names = [str(table().columns["name"][number]) for number in numbers]
-    assert [learned.kind(one.name) for one in entry.launches] == [learned.kind(name) for name in names]
+    assert [convolution_trees.kind(one.name) for one in entry.launches] == [
+        convolution_trees.kind(name) for name in names
+    ]
 
 
 @pytest.mark.parametrize("of", UNSEEN)
 def test_candidates_are_the_different_lists_of_near_entries_in_order_of_distance(of):
     candidates = offered(of)
-    numbers, slices = learned.lists(table()).alike, learned.slices_of(table())
+    numbers, slices = convolution_trees.lists(table()).alike, convolution_trees.slices_of(table())
     sequence = table().columns["sequence"]
     lists = [(int(numbers[sequence[row]]), int(slices[row])) for row in candidates.near.tolist()]
     first = list(dict.fromkeys(lists))
@@ -89,11 +91,13 @@ def test_candidates_are_the_different_lists_of_near_entries_in_order_of_distance
 
 
 def test_lists_of_the_same_kernels_in_both_types_of_16_bits_are_alike():
-    assert learned.kind("nvjet_sm90_tst_64x8_64x16_2x4_h_bz_TNT") == learned.kind(
+    assert convolution_trees.kind("nvjet_sm90_tst_64x8_64x16_2x4_h_bz_TNT") == convolution_trees.kind(
         "nvjet_sm90_hsh_64x8_64x16_2x4_h_bz_TNT"
     )
-    assert learned.kind("cudnn::nchwToNhwcKernel<__nv_bfloat16>") == learned.kind("cudnn::nchwToNhwcKernel<__half>")
-    assert learned.kind("sm80_xmma_fprop_tf32f32") != learned.kind("sm80_xmma_fprop_f32f32")
+    assert convolution_trees.kind("cudnn::nchwToNhwcKernel<__nv_bfloat16>") == convolution_trees.kind(
+        "cudnn::nchwToNhwcKernel<__half>"
+    )
+    assert convolution_trees.kind("sm80_xmma_fprop_tf32f32") != convolution_trees.kind("sm80_xmma_fprop_f32f32")
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FP16, Dtype.BF16])
@@ -107,9 +111,11 @@ def test_ways_of_equal_worth_are_decided_by_nearness():
     of = UNSEEN[0]
     candidates = offered(of)
     leaf = {"root": [0], "feature": [LEAF], "at": [1.0], "low": [0], "high": [0]}
-    flat = Table({}, np.array([[learned.WINDOWS, 0]]), {name: np.array(values) for name, values in leaf.items()})
-    assert worth(candidates.features, flat, learned.WINDOWS).tolist() == [1.0] * len(candidates.entries)
-    assert learned.best(candidates, flat, learned.WINDOWS) == 0
+    flat = Table(
+        {}, np.array([[convolution_trees.WINDOWS, 0]]), {name: np.array(values) for name, values in leaf.items()}
+    )
+    assert worth(candidates.features, flat, convolution_trees.WINDOWS).tolist() == [1.0] * len(candidates.entries)
+    assert convolution_trees.best(candidates, flat, convolution_trees.WINDOWS) == 0
 
 
 def test_a_window_of_one_tap_is_the_product_that_pytorch_would_be_asked_for():
@@ -135,11 +141,11 @@ def test_a_product_is_offered_with_the_tile_that_the_table_of_products_has():
     of = key(taps=1, channels=(512, 512), size=14)
     product = convolution_table.product_choice(of, H200)
     candidates = offered(of)
-    traits = learned.lists(table()).traits[table().columns["sequence"][candidates.entries]]
-    names = [learned.TRAITS.index(name) for name in ("m", "n", "along_m", "along_n")]
+    traits = convolution_trees.lists(table()).traits[table().columns["sequence"][candidates.entries]]
+    names = [convolution_trees.TRAITS.index(name) for name in ("m", "n", "along_m", "along_n")]
     same = (traits[:, names] == product[:4]).all(axis=1) & (candidates.slices == product.slices)
     assert same.any()
-    has_product = learned.of_product(table(), product)
+    has_product = convolution_trees.of_product(table(), product)
     assert has_product[candidates.entries[same]].all()
     assert not has_product[candidates.entries[~same]].any()
 
@@ -182,8 +188,8 @@ def test_the_time_of_a_call_lies_between_those_that_entries_of_the_same_kernels_
     of = UNSEEN[0]
     candidates = offered(of)
     entry = convolution_table.entry_of(table(), of, H200, trees=trees())
-    best = learned.best(candidates, trees(), learned.group_of(of, engine=False))
-    alike, sequence = learned.lists(table()).alike, table().columns["sequence"]
+    best = convolution_trees.best(candidates, trees(), convolution_trees.group_of(of, engine=False))
+    alike, sequence = convolution_trees.lists(table()).alike, table().columns["sequence"]
     chosen = int(candidates.entries[best])
     times = []
     for row in np.flatnonzero(alike[sequence] == alike[sequence[chosen]]).tolist():

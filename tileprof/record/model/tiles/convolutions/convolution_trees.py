@@ -1,9 +1,9 @@
 """Which launches a library chooses for a convolution that no table has, learnt from its choices.
 
-Candidates are the lists of launches that near entries of the table got. Of each the trees see how near and how many
-those entries are, what kind of kernel computes, how many blocks its tile makes of the problem and how full they and
-the last wave are; of products (windows of one tap) also what the table of products would launch. The candidate of the
-largest sum is chosen. `tileprof.harvest.convolutions.convolution_ranker` grows the trees.
+Candidates are the lists of launches that near entries of the table got. The trees see, for each list, how near and how
+many those entries are, what kind of kernel computes, how many blocks its tile makes of the problem and how full they
+and the last wave are; of products (windows of one tap) also what the table of products would launch. The candidate of
+the largest sum is chosen. `tileprof.harvest.convolutions.convolution_ranker` grows the trees.
 
 Features are rounded, sums are in float64, and a difference of 1e-9 counts as none, so that every machine chooses alike.
 """
