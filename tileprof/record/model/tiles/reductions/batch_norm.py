@@ -73,12 +73,13 @@ def _cudnn(call: Call, source: Operand) -> bool:
     types = {"float32", "float64", "float16"} if weight is not None and weight.dtype == "float32" else {"float64"}
     complete = all(call.arguments.get(n) is not None for n in ("bias", "running_mean", "running_var"))
     eps = call.arguments.get("eps", call.arguments.get("epsilon", 0))
-    return complete and source.dtype in types and eps >= _CUDNN_EPS and source.shape[0] <= _CUDNN_IMAGES
+    spatial = len(source.shape) >= 3 and source.shape[0] <= _CUDNN_IMAGES
+    return complete and source.dtype in types and eps >= _CUDNN_EPS and spatial
 
 
 def _cudnn_evaluated(source: Operand, vectors: Sequence[Operand], out: Operand) -> list[Kernel]:
     """CuDNN's kernel for dense NCHW, as recorded: a block per image and channel. Else the transform alone."""
-    if not (is_contiguous(source) and is_contiguous(out)) or len(source.shape) < 3:
+    if not (is_contiguous(source) and is_contiguous(out)):
         return _transform(source, vectors, out)
     images, channels = source.shape[:2]
     sketch = Sketch(images * channels)

@@ -64,9 +64,14 @@ def test_training_without_averages_inverts_the_variance_in_its_place():
     assert touches(transform, variance)
 
 
-@pytest.mark.parametrize("shape", [(40, CHANNELS), (4, CHANNELS, 30), (4, CHANNELS, 3, 5)])
-def test_evaluation_by_pytorch_reads_running_averages(shape):
-    source = torch.rand(shape, dtype=torch.bfloat16)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((40, CHANNELS), torch.bfloat16), ((4, CHANNELS, 30), torch.bfloat16), ((4, CHANNELS, 3, 5), torch.bfloat16),
+     ((40, CHANNELS), torch.float32)],
+)  # fmt: skip
+def test_evaluation_by_pytorch_reads_running_averages(shape, dtype):
+    """CuDNN takes no bfloat16 and no matrices."""
+    source = torch.rand(shape, dtype=dtype)
     call = call_of("aten::native_batch_norm", source, *vectors(4), False, 0.1, 1e-5)
     copied, inverted, transform = run_model(call, H200)
     assert_writes(transform, call.outputs[0])
