@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 
+from tests.support.shared_libraries import less_optimised
 from tileprof.runtime.acs import acs_build
 from tileprof.runtime.copilot import copilot_build
 
@@ -19,12 +20,7 @@ def quick_builds() -> Iterator[None]:
         yield
         return
     with (
-        mock.patch.object(copilot_build, "FLAGS", _quick(copilot_build.FLAGS)),
-        mock.patch.object(acs_build, "FLAGS", _quick(acs_build.FLAGS)),
+        mock.patch.object(copilot_build, "FLAGS", less_optimised(copilot_build.FLAGS)),
+        mock.patch.object(acs_build, "FLAGS", less_optimised(acs_build.FLAGS)),
     ):
         yield
-
-
-def _quick(flags: tuple[str, ...]) -> tuple[str, ...]:
-    assert {"-O2", "-O3"} & {*flags}
-    return tuple("-Og" if flag in {"-O2", "-O3"} else flag for flag in flags)
