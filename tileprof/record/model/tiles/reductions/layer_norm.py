@@ -28,6 +28,8 @@ MOMENT_THREADS, SCALE_THREADS = 512, 256
 """Threads per block of the two kernels that load single elements."""
 COLUMNS = 32
 """Columns of a block of the weight-gradient kernel: one warp wide."""
+_WARPS, _MOST_WARPS = ((64, 1), (128, 8), (256, 16)), 32
+"""Warps of such a block for fewer rows than a number, and for more."""
 
 
 @models("aten::native_layer_norm", "aten::_fused_rms_norm")
@@ -135,4 +137,6 @@ def _columns(
     for operand in gradients:
         sketch.span(operand, WRITE, tile, Span(tuple(range(inner)), lo, hi))
     flops = 5 * reads[0].numel
-    return sketch.kernel(f"columns<{name}>", threads=(COLUMNS, 8, 1), flops=flops, rate=rate_of(*reads))
+    rows = reads[0].numel // columns
+    high = next((warps for most, warps in _WARPS if rows < most), _MOST_WARPS)
+    return sketch.kernel(f"columns<{name}>", threads=(COLUMNS, high, 1), flops=flops, rate=rate_of(*reads))
