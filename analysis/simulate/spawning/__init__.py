@@ -2,7 +2,7 @@
 
 A workload is a sequence of parent kernels (*rounds*); each of their threads has some items of work, which it does one
 after the other (*inline*) or hands to a child grid, one thread per item (CUDA dynamic parallelism). Threads of a warp
-that launch do so together: the warp stands still for ``launch_ns`` and ``another_ns`` per launch, more beside other
+that launch do so together: the warp is stalled for ``launch_ns`` and ``another_ns`` per launch, more beside other
 warps that launch (``crowd_ns``, at most ``crowded_ns``; ``submit_ns``), then all its grids arrive, or, with
 ``serve_ns``, are served one after the other with those of the whole GPU, and its other threads do their items. Parent
 and child tiles share the GPU's blocks and threads, parents first, or children with ``children=1``; at most ``queues``

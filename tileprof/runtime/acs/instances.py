@@ -194,7 +194,7 @@ class _Footprints:
         self._hulls: dict[int, list[tuple[int, int, int, int]]] = {}
 
     def instance(self, row: int, call: Logged, runs: Sequence[bytes]) -> Instance | str:
-        """Return the launch relative to the pointers among its parameters, or why it is not to be had.
+        """Return the launch relative to the pointers among its parameters, or why it cannot be determined.
 
         ``runs``: its parameters in other runs. Where the distance of two pointers into one buffer differs there,
         one of them is old, in memory that the kernel does not look at; which one is not known, and what was touched
