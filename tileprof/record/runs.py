@@ -11,8 +11,8 @@ from tileprof.arrays.intervals import union
 
 
 def runs(addresses: NDArray[np.uint64], active: NDArray[np.bool_] | None, itemsize: int) -> tuple[I64, I64]:
-    """Return begin and end, ``[runs]`` each, of the contiguous bytes that the active lanes of one access touch; ascending,
-    disjoint. ``itemsize``: bytes per lane.
+    """Return begin and end, ``[runs]`` each, of the contiguous bytes that the active lanes of one access touch;
+    ascending, disjoint. ``itemsize``: bytes per lane.
     """
     if active is None or bool(active.all()):
         rows = _rows(addresses, itemsize)
