@@ -91,11 +91,17 @@ class _Group:
     last: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=dict)
 
 
+Shape = tuple[int, ...]
+"""A kernel's tile, cluster and slices of k: m, n, blocks of a cluster along m and along n, slices."""
+
+
 class Expected(NamedTuple):
     """A kernel as it would be launched, and how far its worth is above that of any other: a logarithm of odds."""
 
     recipe: Recipe
     lead: float
+    deficits: dict[Shape, float] = {}  # noqa: RUF012 - a default that nothing changes
+    """How far each candidate's worth is below the largest, by tile, cluster and slices of k."""
 
     @property
     def sure(self) -> bool:
@@ -121,7 +127,10 @@ def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
     worth = _worth(keys, problem_inputs, group, some, prior)
     best = int(np.flatnonzero(worth >= worth.max() - _SAME)[0])
     lead = float(worth[best] - np.delete(worth, best).max()) if len(worth) > 1 else _ALONE
-    return Expected(fitted(Recipe.of(group.recipes[some[best]]), problem, sms), max(0.0, lead))
+    rising = np.argsort(worth, kind="stable")  # of kernels of one shape the best one counts
+    shapes = map(tuple, group.recipes[some[rising]][:, _SHAPE].tolist())
+    deficits = dict(zip(shapes, (worth.max() - worth[rising]).tolist(), strict=True))
+    return Expected(fitted(Recipe.of(group.recipes[some[best]]), problem, sms), max(0.0, lead), deficits)
 
 
 def is_uneven(kind: str, n: int) -> bool:

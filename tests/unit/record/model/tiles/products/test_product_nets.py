@@ -111,7 +111,11 @@ def test_the_shortlisted_candidate_of_the_largest_worth_is_chosen(problem):
     some, worths = ranking_values(problem)
     recipes = group_of(problem).recipes
     close = [i for i, value in zip(some.tolist(), worths, strict=True) if value > max(worths) - 0.01]
-    chosen, lead = product_nets.choose(problem, nets(), H200.sms)
+    chosen, lead, deficits = product_nets.choose(problem, nets(), H200.sms)
+    shapes = [tuple(row) for row in recipes[some][:, product_nets._SHAPE].tolist()]
+    for one in shapes:
+        best = max(value for value, other in zip(worths, shapes, strict=True) if other == one)
+        assert deficits[one] == pytest.approx(max(worths) - best, abs=0.01)
     assert lead == pytest.approx(np.diff(np.sort(worths)[-2:])[0], abs=0.01)
     assert chosen in [fitted(Recipe.of(recipes[i]), problem, H200.sms) for i in close]
 
