@@ -15,9 +15,9 @@
 # before. This notebook records three time steps of a GRU without a GPU, and draws every thread block and every
 # dependency between them, as the literature draws the thread-block dependency graph.
 #
-# Dependencies come from the **recorded** accesses of the tile model for an H200; times are **modelled**. On a CPU,
-# PyTorch runs a step of the cell as two products and several small kernels, and the notebook draws these; on a GPU the
-# small kernels would be fused. Products have tiles of 32 x 32 without split-k, so that all tiles are visible.
+# Dependencies come from the **recorded** accesses of the tile model for an H200; times are **modelled**. A step of the
+# cell is two products and one fused kernel, as PyTorch runs it on a GPU. Products have tiles of 32 x 32 without
+# split-k, so that all tiles are visible.
 
 # %%
 import subprocess
@@ -59,7 +59,7 @@ graph.pairs.loc[~graph.pairs["reuse_only"], columns].head(15)
 # drawn as one line between two squares.
 
 # %%
-products = graph.launches.loc[graph.launches["op"].astype(str) == "aten::addmm", "launch"]
+products = graph.launches.loc[graph.launches["op"].astype(str) == "aten::mm", "launch"]
 STEPS = range(int(products.iloc[len(products) // 3 + 1]) + 1)
 inside = graph.links[~graph.links["reuse"] & graph.links["producer"].isin(STEPS) & graph.links["consumer"].isin(STEPS)]
 tile_count = int(graph.tile_base[len(STEPS)])

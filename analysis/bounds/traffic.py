@@ -40,7 +40,7 @@ class Traffic:
         it is read, and those written to buffers that are never freed, each once.
 
         Conservative launches may touch less than they say: their reads count as nothing, their writes hide
-        later reads all the same, and they are not counted as written.
+        later reads nevertheless, and they are not counted as written.
         """
         ranges_of: dict[int, Ranges] = {}
         written: dict[int, Ranges] = {}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.arrays.ragged import pointers
+from tileprof.arrays.ragged import owners, pointers
 from tileprof.trace.footprint import READ, WRITE, Boxes
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def range_hazards(
     """
     low, high, written, at = _segments(trace, launches, whole=whole)
     hazards_of: list[dict[int, set[str]]] = []
-    place = np.repeat(np.arange(len(launches)), np.diff(at))
+    place = owners(at)
     for i in range(len(launches)):
         current, before = slice(at[i], at[i + 1]), slice(at[max(i - window, 0)], at[i])
         meets = (low[current, None] < high[None, before]) & (low[None, before] < high[current, None])

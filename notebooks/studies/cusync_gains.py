@@ -44,13 +44,13 @@ What the A100's residual is
 What is held out
     LLaMA's MLP: no constant was changed for it, and only tile times are its own (`held_out`). On the V100 its gains are
     predicted as well as GPT-3's. TileSync's are not at 8 to 32 tokens, where the second kernel reaches 0.76 to 0.79 of
-    the sustained bandwidth, just below `_SATURATED`, and TileSync gains all the same. On the A100 gains are not
+    the sustained bandwidth, just below `_SATURATED`, and TileSync gains nevertheless. On the A100 gains are not
     predicted; at seven of eleven token counts both policies again have one time ratio to 1%, and at 2048 and 2560
     TileSync's is 0.85 and 0.88 of RowSync's: each program has one of two.
 
 V100's stream order at 768 tokens, and from 1280 on, does up to 1.32 times the arithmetic of the GPU's peak
 (`peak_share`): those kernels cannot have done all their products (the evaluation runs with ``--check false``). As all
-three programs share them, gains are compared all the same.
+three programs share them, gains are compared nevertheless.
 """
 
 from __future__ import annotations

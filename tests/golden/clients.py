@@ -6,10 +6,10 @@ inputs are made on the CPU, so that accesses that depend on values (routing, sup
 devices.
 """
 
-import contextlib
 import sys
 
 import torch
+from programs import region
 from torch import nn
 
 F = nn.functional
@@ -193,24 +193,6 @@ NAMES = (
 )  # fmt: skip
 
 
-@contextlib.contextmanager
-def region():
-    """Select the region to record: with profiler start and stop for the CUDA recorder, with `capture` for the model
-    recorder.
-    """
-    if DEVICE == "cpu":
-        import tileprof
-
-        with tileprof.capture():
-            yield
-        return
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    yield
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
-
-
 def make(program):
     """Return the function to record, after it ran once, with its random numbers fixed."""
     torch.manual_seed(0)
@@ -222,7 +204,7 @@ def make(program):
 def main(name, programs=NAMES):
     with torch.set_grad_enabled(name.endswith("_step")):
         run = make({f.__name__: f for f in programs}[name])
-        with region():
+        with region(DEVICE):
             out = run()
     sys.stdout.write(f"{name} {out.float().abs().sum().item():.6e}\n")
 

@@ -89,11 +89,11 @@ NAMES = (gemm_pair, gemm_fp32, layer_norm, softmax, attention, convolution, gpt2
 
 
 @contextlib.contextmanager
-def region():
+def region(device):
     """Select the region to record: with profiler start and stop for the CUDA recorder, with `capture` for the model
     recorder.
     """
-    if DEVICE == "cpu":
+    if device == "cpu":
         import tileprof
 
         with tileprof.capture():
@@ -112,7 +112,7 @@ def main(name: str, programs=NAMES) -> None:
         run = {f.__name__: f for f in programs}[name]()
         if name not in {"gpt2_compiled", "gpt2_graph"}:
             run()  # libraries load now, and eager replays show which blocks store what
-        with region():
+        with region(DEVICE):
             out = run()
     sys.stdout.write(f"{name} {out.float().abs().sum().item():.6e}\n")
 

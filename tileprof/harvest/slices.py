@@ -290,7 +290,7 @@ def _measure(
             if time.monotonic() > min(began + _PREPARING_S, ends):
                 break
         one.prepare_s += time.monotonic() - began
-        with _own_turn(turn):
+        with own_turn(turn):
             began = time.monotonic()
             by_call = iter(activities.run(calls, family.before))
             one.run_s += time.monotonic() - began
@@ -304,7 +304,7 @@ def _measure(
 
 
 @contextmanager
-def _own_turn(path: Path | None) -> Iterator[None]:
+def own_turn(path: Path | None) -> Iterator[None]:
     """Hold the lock of a file, if there is one, while repetitions run."""
     if path is None:
         yield

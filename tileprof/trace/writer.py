@@ -1,4 +1,4 @@
-"""Writing a trace as a stream: rows are kept until there are many, then written as one Parquet part a table.
+"""Writing a trace as a stream: rows are kept until there are many, then written as one Parquet part per table.
 
 Memory is bounded by `CHECKPOINT_ROWS` rows, the largest single footprint, and the list of buffers. At a
 checkpoint the tables are written in an order in which nothing refers to what is not there yet: buffers, tiles,

@@ -15,7 +15,7 @@ _NAMED = 5
 
 
 CHECK_NS, SEGMENT_NS = 12.0, 0.49
-"""Least squares on the paper's table II (410 to 1,640 ns for 6 and 10 segments a kernel, windows of 16 and 32), whose
+"""Least squares on the paper's table II (410 to 1,640 ns for 6 and 10 segments per kernel, windows of 16 and 32), whose
 times they meet within 30%.
 """
 

@@ -25,7 +25,7 @@ class BlockMaestro(Options):
     The paper finds dependencies by static analysis of PTX; here they are the recorded ones, except for pairs of
     launches in no regular pattern (gathers, data-dependent indices), where that analysis gives up and the whole launch
     is awaited (``static``). Tiles of launches of which one has more than ``counter`` parents wait for all tiles that
-    their launch depends on, since a counter has no more values (they are launched ahead all the same); where a launch
+    their launch depends on, since a counter has no more values (they are launched ahead nevertheless); where a launch
     has more than ``entries`` dependencies, their lists lie in memory, and an update takes ``memory_ns`` instead of
     ``update_ns``. ``window`` 2 is a kernel and the one launched ahead of it, 4 is the most that the paper's kernel
     numbers tell apart; ``gap_ns`` (the device's launch gap) is paid from a launch's entry into the window. With

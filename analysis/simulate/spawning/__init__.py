@@ -1,13 +1,13 @@
 """``spawn``: kernels whose threads may launch child grids, and who decides whether they do.
 
 A workload is a sequence of parent kernels (*rounds*); each of their threads has some items of work, which it does one
-after the other (*inline*) or hands to a child grid, a thread an item (CUDA dynamic parallelism). Threads of a warp that
-launch do so together: the warp stands still for ``launch_ns`` and ``another_ns`` a launch, more beside other warps that
-launch (``crowd_ns``, at most ``crowded_ns``; ``submit_ns``), then all its grids arrive, or, with ``serve_ns``, are
-served one after the other with those of the whole GPU, and its other threads do their items.
-Parent and child tiles share the GPU's blocks and threads, parents first, or children with ``children=1``; at most
-``queues`` child grids are in execution, the others wait in order of arrival. A round ends when all its tiles have ended
-and all child grids are complete: one after the other when they and those that their threads launched have ended
+after the other (*inline*) or hands to a child grid, one thread per item (CUDA dynamic parallelism). Threads of a warp
+that launch do so together: the warp is stalled for ``launch_ns`` and ``another_ns`` per launch, more beside other
+warps that launch (``crowd_ns``, at most ``crowded_ns``; ``submit_ns``), then all its grids arrive, or, with
+``serve_ns``, are served one after the other with those of the whole GPU, and its other threads do their items. Parent
+and child tiles share the GPU's blocks and threads, parents first, or children with ``children=1``; at most ``queues``
+child grids are in execution, the others wait in order of arrival. A round ends when all its tiles have ended and all
+child grids are complete: one after the other when they and those that their threads launched have ended
 (``complete_ns``, ``first_ns``), and ``settle_ns`` after the last.
 
 Children may launch, too (``first_child``): an item is then a thread with items of its own, which are asked about where

@@ -105,7 +105,7 @@ def _client_at(distributed: Any, address: str) -> Any:
 
 
 def _introduce(distributed: Any, address: str) -> None:
-    """Ask the scheduler who it is, in `CONNECT_S` seconds: Dask itself waits for the answer to its greeting for ever.
+    """Ask the scheduler who it is, in `CONNECT_S` seconds: Dask itself waits for the answer to its greeting forever.
 
     The thread is a daemon with a loop of its own, so neither a loop that runs here already nor a peer that says nothing
     holds anything up.

@@ -24,7 +24,7 @@ from tileprof.devices import get
 from tileprof.harvest.convolutions import convolution_ranker
 from tileprof.record.model import duration
 from tileprof.record.model.tile_model import Operand
-from tileprof.record.model.tiles.convolutions import convolution_table, cudnn_engines, measured
+from tileprof.record.model.tiles.convolutions import convolution_table, cudnn_engines, measured_launches
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.convolution_key import COLUMNS, Layout, Pass
@@ -84,7 +84,7 @@ def compare(key, launches, entry):
     row = {"key": key, "source": "rule", "launches": False, "kernels": False, "right": False, "times": []}
     if entry is None:
         return row
-    modelled = measured.kernels(problem_of(key), entry, H200)
+    modelled = measured_launches.kernels(problem_of(key), entry, H200)
     if key[5] > 1:  # groups run on several streams: the order of launches is another one each time
         launches = sorted(launches, key=lambda one: (family(one[0]), tuple(one[1])))
         modelled = sorted(modelled, key=lambda kernel: (family(kernel.name), kernel.grid))

@@ -9,13 +9,16 @@ import sys
 from pathlib import Path
 
 from tileprof.runtime.measuring.cases import cases
-from tileprof.runtime.measuring.summary import by_chain, gain, mean
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.scheduler_choice import choose
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 
 from measuring import ROOT, header, table
+
+sys.path.insert(0, str(ROOT))
+
+from tests.gpu.measuring.chains.chain_summary import by_chain, gain, mean
 
 RESULTS = ROOT / "tests/gpu/results/runtime.json"
 H200 = (9, 0), clusters_on(132)

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.gpu.measuring.chains import chain_summary as summary
 from tests.integration.docs import acs_results
 from tests.integration.docs.docs_results import (
     BENCHMARKS,
@@ -26,7 +27,6 @@ from tests.integration.docs.docs_results import (
     sum_of_mutants,
     with_tables,
 )
-from tileprof.runtime.measuring import summary
 
 # ---- figures in sentences
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.gpu.measuring.chains import chain_summary as summary
 from tests.gpu.measuring.models import measure_models, measure_starts
 from tests.integration.docs import acs_results, bloom_results
-from tileprof.runtime.measuring import summary
 
 ROOT = Path(__file__).parents[3]
 GPU, BENCHMARKS = ROOT / "tests/gpu/results", ROOT / "tests/benchmarks/results"

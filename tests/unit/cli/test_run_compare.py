@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from tileprof.cli.running import add_predictions
+from tests.gpu.measuring.chains import add_predictions
 from tileprof.cli.running import run_compare as comparing
 from tileprof.cli.verbs.run import VERB
 from tileprof.devices import get, of_driver

@@ -68,6 +68,8 @@ def gemm(call: RecordedCall) -> Draft:
     call.only(alpha=1)
     if call.kernel.startswith("splitk_reduce"):
         return reduce(call)
+    if call.kernel.endswith("<copy_>") or call.kernel.startswith("memcpy"):
+        raise UnknownStageError(f"{call.op} adds a tensor that PyTorch copies to the results first")
     if not call.kernel.startswith("gemm_"):
         raise UnknownStageError(f"{call.kernel} is not a product of matrices that stages compute")
     a, b = call.need("mat1", "batch1", "self"), call.need("mat2", "batch2")

@@ -5,7 +5,7 @@ Without one, a device may dispatch blocks of the consumers first, of several con
 distribution over the SMs; a block that waits keeps its resources. The program hangs where the blocks of some stages,
 the first unfinished one among them, find no room on any SM, because blocks occupy it that wait for those stages,
 directly or through others. Which stages these can be is found from the other side: a stage that finds room whatever
-waits for it and for the others is none of them, and what waits for it alone does not wait for ever. Every
+waits for it and for the others is none of them, and what waits for it alone does not wait forever. Every
 set of the stages that are left is tried, since one distribution of blocks must leave no room for any stage of the set.
 
 Resources are those of the trace's launches on the trace's device; what a policy says of occupancies is not consulted.
@@ -95,7 +95,7 @@ def blocked_producers(
             sentences.append(
                 f"without a wait kernel {int(_blocks(demands, waiting).sum())} blocks of {names} can fill the device "
                 f"of {sms} SMs "
-                f"before {policy.stages[first].name} starts, and wait for ever"
+                f"before {policy.stages[first].name} starts, and wait forever"
             )
     return tuple(sentences)
 
@@ -191,7 +191,7 @@ def _product(column: Mapping[str, NDArray[Any]], what: str) -> I64:
 
 
 def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> I64:
-    """Return ``[stages]``: how many tiles wait for ever where no tile of the ``absent`` stages runs and all others find
+    """Return ``[stages]``: how many tiles wait forever where no tile of the ``absent`` stages runs and all others find
     room.
     """
     completed = [np.ones(stage.tiles, bool) for stage in policy.stages]

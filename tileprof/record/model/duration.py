@@ -120,7 +120,7 @@ def model(kernel: Kernel, device: Device) -> Duration:
 def traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
     """Return bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size).
 
-    A conservative footprint says that every tile may touch an operand whole; the kernel moves it once all the same.
+    A conservative footprint says that every tile may touch an operand whole; the kernel moves it once nevertheless.
     """
     boxes = kernel.footprint.boxes
     volume = (boxes.length * boxes.count_0.astype(np.int64) * boxes.count_1).astype(np.float64)

@@ -48,7 +48,7 @@ _NO_GPU_NEEDED = "no GPU is needed: let the program use the CPU (no .cuda()); --
 
 _NO_NVTX = "NVTX functions not installed"
 _NO_NVTX_NEEDED = (
-    "this PyTorch has no NVTX; under --nvtx REGEX the program may mark ranges all the same ('' matches all of them)"
+    "this PyTorch has no NVTX; under --nvtx REGEX the program may mark ranges nevertheless ('' matches all of them)"
 )
 
 
@@ -138,7 +138,7 @@ class Recording:
             self._leave(_STOPPED)
         if self._interrupted:
             # Whatever code the libraries evaluated since the program ended made the interpreter forget that an
-            # interrupt ended it; it is to end by SIGINT all the same. The hook says nothing by now.
+            # interrupt ended it; it is to end by SIGINT nevertheless. The hook says nothing by now.
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _tell(self, path: Path, reason: str, notes: list[str]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays.ragged import ragged
 from tileprof.runtime.acs.launch_log import Logged
 from tileprof.runtime.acs.table import Instance, Range, united, words_of, words_of_pointers
 from tileprof.runtime.acs.varying import varying_words
@@ -193,7 +194,7 @@ class _Footprints:
         self._hulls: dict[int, list[tuple[int, int, int, int]]] = {}
 
     def instance(self, row: int, call: Logged, runs: Sequence[bytes]) -> Instance | str:
-        """Return the launch relative to the pointers among its parameters, or why it is not to be had.
+        """Return the launch relative to the pointers among its parameters, or why it cannot be determined.
 
         ``runs``: its parameters in other runs. Where the distance of two pointers into one buffer differs there,
         one of them is old, in memory that the kernel does not look at; which one is not known, and what was touched
@@ -313,8 +314,7 @@ def _runs(boxes: Boxes) -> list[tuple[int, int]] | None:
     count_0, count_1 = boxes.count_0.astype(np.int64), boxes.count_1.astype(np.int64)
     if int((count_0 * count_1).sum()) > _MOST_RUNS:
         return None
-    box = np.repeat(np.arange(len(boxes)), count_0 * count_1)
-    number = np.arange(len(box)) - np.repeat(np.cumsum(count_0 * count_1) - count_0 * count_1, count_0 * count_1)
+    box, number = ragged(count_0 * count_1)
     inner, outer = number % count_0[box], number // count_0[box]
     low = boxes.offset[box] + inner * boxes.stride_0[box] + outer * boxes.stride_1[box]
     pairs = np.unique(np.stack([low, low + boxes.length[box]], axis=1), axis=0).tolist()

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tileprof.arrays.ragged import owners, ragged
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.cost import task_us
 from tileprof.runtime.persistent.dealing import MOST_AHEAD
@@ -76,7 +77,7 @@ def places(plan: Plan, choices: Choices) -> I32:
 
     Raises `UserError` where there is not one deadline for each program.
     """
-    turn = np.arange(len(plan.tasks)) - np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
+    _, turn = ragged(np.diff(plan.task_ptr))
     order = np.lexsort([turn, plan.tasks[:, 0], *_urgency(plan, choices)])
     places_of = np.empty(len(order), np.int32)
     places_of[order] = np.arange(len(order))
@@ -114,8 +115,7 @@ def upward_us(plan: Plan) -> np.ndarray:
     """Return ``[T]``: modelled microseconds from a task's begin to the end of the longest chain of tasks that wait for
     it.
     """
-    waiter = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.wait_ptr))
-    poster = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.post_ptr))
+    waiter, poster = owners(plan.wait_ptr), owners(plan.post_ptr)
     ranks_us, behind = np.zeros(len(plan.tasks)), np.zeros(max(1, plan.semaphores))
     for number in reversed(range(len(plan.stages))):  # a task waits for earlier stages only
         in_stage = plan.tasks[:, 0] == number

@@ -10,8 +10,8 @@ torch.compile gets per chain. A failure to measure is printed, and the rest cont
 
 The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with
 half of the cores idle, too. ``--prepare`` compiles it into $TILEPROF_CACHE on a machine without a GPU; the cache counts
-where the compiler is the same. ``python -m tileprof.cli.running.add_predictions OUT.json`` then puts predictions beside
-Triton's rows, and ``python -m tileprof.runtime.measuring.summary OUT.json`` makes tables.
+where the compiler is the same. In a checkout, ``python -m tests.gpu.measuring.chains.add_predictions OUT.json`` then
+puts predictions beside Triton's rows, and ``chain_summary`` there makes tables.
 
 Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a
 chain take turns. A graph holds several instances of a chain, each with tensors of its own, so that weights do not stay

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from tileprof.arrays.ragged import owners, ragged
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.plan import I32, Plan
 from tileprof.runtime.sync.tables import FLAG_BYTES
@@ -68,7 +69,7 @@ class TaskGraph:
                 f"{len(plan.tasks):,}"
             )
         tasks, semaphores = len(plan.tasks), plan.semaphores
-        waiter = np.repeat(np.arange(tasks), np.diff(plan.wait_ptr))
+        waiter = owners(plan.wait_ptr)
         semaphore, value = plan.waits[:, 2].astype(np.int64), plan.waits[:, 3].astype(np.int64)
         order = np.lexsort((value, semaphore, waiter))
         last = np.ones(len(order), bool)  # of the values of a semaphore that a task awaits, the largest
@@ -84,7 +85,7 @@ class TaskGraph:
         needs = np.bincount(waiter, minlength=tasks)
         counts = plan.split * np.bincount(plan.posts, minlength=semaphores)
         idle = np.flatnonzero(needs == 0)
-        turn = np.arange(tasks) - np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
+        _, turn = ragged(np.diff(plan.task_ptr))
         ready = idle[np.lexsort((idle, turn[idle], plan.tasks[idle, 0]))]
         return cls(*(_i32(column) for column in (ready, needs, counts, event_ptr, events, waiter[by_event])))
 

@@ -40,11 +40,11 @@ class Constants:
     rest: float
     """A small kernel of Inductor in the same graph."""
     decoder_stall: float
-    """Time per layer of a decoder in which the stream of weights stands still because blocks wait for each other."""
+    """Time per layer of a decoder in which the stream of weights stalls because blocks wait for each other."""
     decoder_sequence: float
     """The additional time per sequence."""
     prefill_stall: float
-    """Time per layer of a prefill in which that stream stands still, at up to 64 rows of tokens."""
+    """Time per layer of a prefill in which that stream stalls, at up to 64 rows of tokens."""
     network: float
     """Factor on the time that a convolutional network's plan gives its tiles and boundaries."""
     product: float

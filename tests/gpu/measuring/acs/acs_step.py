@@ -12,7 +12,6 @@ both times as a line to stdout.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib
 import json
@@ -21,30 +20,18 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tileprof.examples.parts import common
+from tileprof.harvest.slices import own_turn
 
 ROUND_S = 0.05
 
 PROFILED = 8
 """Number of steps whose kernels are timed."""
-
-
-@contextmanager
-def alone(path: Path | None) -> Iterator[None]:
-    """Run while no other process holds the lock."""
-    if path is None:
-        yield
-        return
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _events(step: Any, steps: int) -> list[dict[str, Any]]:
@@ -132,7 +119,7 @@ def main() -> None:
             torch.cuda.synchronize()
             if values.ready is not None:
                 values.ready.touch()
-            with alone(values.lock):
+            with own_turn(values.lock):
                 each = values.each or max(3, round(ROUND_S / _step_seconds(step, 5)[0]))
                 for _ in sys.stdin if values.turns else range(1):
                     _step_seconds(step, each)

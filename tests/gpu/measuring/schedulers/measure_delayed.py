@@ -7,7 +7,7 @@ python tests/gpu/measuring/schedulers/measure_delayed.py OUT.json [--runs 1000] 
 Kinds of cases: ``synchronised`` (chains of Triton's kernels under `SYNCHRONISED`), ``persistent`` (chains of the
 persistent kernel under `PERSISTENT`), ``bloom`` (blocks by the exact graph, ``dataflow``, and behind Bloom filters,
 ``dataflow-bloom``) and ``spawn`` (programs whose threads launch child grids, under each rule for launches; ``flat``,
-whose result the others must have, runs once a process). Each case is a process. No times are measured: chains run
+whose result the others must have, runs once per process). Each case is a process. No times are measured: chains run
 ``--jobs`` at a time, and other work may run beside. The examples wait for the GPU between many short kernels, which
 takes long where several processes share it; they come last, ``--examples`` at a time. Those that ``--built`` holds are
 not compiled again. A row is written when it is known; runs of a process that have not ended after `CHUNK_S` are an

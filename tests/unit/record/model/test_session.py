@@ -130,6 +130,28 @@ def test_a_resized_storage_is_a_new_buffer(trace_of):
     assert trace.buffers.freed_at[0] == 2  # after its contents were copied
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_statistics_of_norms_have_32_bits(trace_of, dtype):
+    def program():
+        x = torch.rand(6, 8, 4, 4, dtype=dtype, requires_grad=True)
+        norms = torch.nn.BatchNorm2d(8, eps=1e-6).to(dtype), torch.nn.LayerNorm(4).to(dtype)
+        norms[1](norms[0](x)).sum().backward()
+
+    trace = trace_of(program)
+    launches, operands = trace.launches, trace.operands
+    forward = launches.index[launches.kernel == "rows<native_layer_norm>"][0]
+    back = launches.index[launches.kernel == "rows<native_layer_norm_backward>"][0]
+    mine, later = (set(operands[operands.launch == at].buffer) for at in (forward, back))
+    statistics = trace.buffers[trace.buffers.buffer.isin(mine & later) & (trace.buffers.bytes == 6 * 8 * 4 * 4)]
+    assert statistics.dtype.tolist() == ["float32"] * 2
+    graph = build_graph(trace, granule=4)
+    pattern = {(p.producer, p.consumer): p.pattern for p in graph.pairs[~graph.pairs.reuse_only].itertuples()}
+    assert pattern[forward, back] == "one_to_one"
+    sums = launches.index[launches.kernel == "channels<collect_statistics>"][0]
+    transform = launches.index[launches.kernel == "channels<batch_norm_transform>"][0]
+    assert pattern[sums, transform] in {"one_to_one", "one_to_many"}
+
+
 def test_tensors_of_no_size_have_no_buffer_and_no_launch(trace_of):
     def program():
         x = torch.ones(0, 4)
@@ -151,6 +173,15 @@ def test_backward_operators_are_seen_with_the_module_of_their_forward(trace_of):
     backward = launches[launches.launch > launches.index[launches.op == "aten::sum"][0]]
     assert backward.module[backward.op == "aten::tanh_backward"].tolist() == ["1"]
     assert {"0", "2"} == set(backward.module[backward.op.str.startswith("aten::mm")])
+
+
+@pytest.mark.parametrize("activation", [torch.nn.functional.silu, torch.nn.functional.mish])
+def test_gradients_of_activations_are_one_launch(trace_of, activation):
+    def program():
+        activation(torch.rand(10, requires_grad=True)).sum().backward()
+
+    name = f"aten::{activation.__name__}"
+    assert [op for op in _ops(trace_of(program)) if op.startswith(name)] == [name, f"{name}_backward"]
 
 
 def test_module_paths_are_those_of_the_outermost_module(trace_of):
@@ -369,7 +400,7 @@ def test_modules_inside_function_transforms_are_recorded_with_their_names(trace_
             grad(loss)(parameters, torch.rand(4, 8))
 
     trace = trace_of(program)
-    beside = trace.launches.kernel.isin(["memset", "splitk_reduce", "gemm_epilogue"])
+    beside = trace.launches.kernel.isin(["memset", "splitk_reduce", "gemm_epilogue", "elementwise<copy_>"])
     products = [op for op in trace.launches.op[~beside] if op in {"aten::addmm", "aten::mm", "aten::bmm"}]
     assert len(products) == 5, "two forward, one for the hidden gradient, two for weights"
     assert {"0", "2"} <= set(trace.launches.module)

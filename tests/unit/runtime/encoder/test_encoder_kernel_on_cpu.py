@@ -28,7 +28,7 @@ RUNS = orders(4)
 
 CASES: dict[str, tuple[Program, int, int, int | None]] = {
     "causal blocks": (pre_norm(48, 128, 1), 4, 2, 2),
-    "two blocks, one block a cluster": (pre_norm(40, 64, 2), 3, 1, None),
+    "two blocks, one block per cluster": (pre_norm(40, 64, 2), 3, 1, None),
     "clusters of four": (pre_norm(100, 64, 1, k_major=True, causal=False, epilogue="gelu"), 4, 4, None),
     "k in passes": (pre_norm(33, 64, 1, k_major=True), 4, 2, 1),
     "k in four parts": (pre_norm(33, 64, 1, k_major=True), 4, 2, 4),

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tileprof.runtime.measuring.summary import by_chain, gain, main, markdown
+from tests.gpu.measuring.chains.chain_summary import by_chain, gain, main, markdown
 
 ROOT = Path(__file__).parents[4]
 RESULTS = ROOT / "tests/gpu/results/runtime.json"

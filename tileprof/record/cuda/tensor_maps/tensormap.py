@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
 
 ELEMENT_BYTES: Final = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
@@ -158,7 +159,7 @@ def _unrolled(
     stride: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     times = count[:, dimension]
-    index = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    _, index = ragged(times)
     addresses = np.repeat(address, times) + index * step[dimension] * stride[dimension]
     return np.repeat(load, times), addresses, np.repeat(length, times), np.repeat(count, times, axis=0)
 

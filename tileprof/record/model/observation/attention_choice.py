@@ -14,15 +14,15 @@ import math
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
-from unittest import mock
 
 import torch
+
+from tileprof.record.model.observation.composites import replaced, written_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HALF: Final = (torch.float16, torch.bfloat16)
-_IMPLICIT: Final = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001 - has no public name
 _CUDNN_WIDEST: Final = 128
 """The widest head of cuDNN's kernel."""
 _FLASH_WIDEST: Final = 256
@@ -66,22 +66,19 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
             )[0]
         padded = choice is Backend.FLASH and query.shape[3] % _FLASH_WIDTHS != 0
         if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability) and not padded):
-            return operator._op_dk(_IMPLICIT, *inputs, scale=scale, enable_gqa=enable_gqa)  # noqa: SLF001 - PyTorch's
+            return written_out(operator, *inputs, scale=scale, enable_gqa=enable_gqa)
         return _fused_attention(choice, *inputs, scale=scale)
 
     library = torch.library.Library("aten", "IMPL")
-    library.impl("scaled_dot_product_attention", attention, "AutogradCPU")
     library.impl("dropout", _dropout, "AutogradCPU")
     for name in _FUSED:
         library.impl(name, _forward(getattr(torch.ops.aten, name).default), "CPU")
         library.impl(f"{name}_backward", _backward(getattr(torch.ops.aten, f"{name}_backward").default), "CPU")
-    with mock.patch.dict(operator.py_kernels, {_IMPLICIT: attention}):
-        operator._dispatch_cache.clear()  # noqa: SLF001 - PyTorch looks its kernels up once
+    with replaced(operator, attention):
         try:
             yield
         finally:
             library._destroy()  # noqa: SLF001 - the only way to take kernels back
-            operator._dispatch_cache.clear()  # noqa: SLF001 - as above
 
 
 def backend(
@@ -202,7 +199,7 @@ def _dropout(source: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """Drop out as on a GPU: one operator, which keeps its mask."""
     if train and 0 < p < 1 and source.numel():
         return torch.native_dropout(source, p, train)[0]
-    return torch.ops.aten.dropout.default._op_dk(_IMPLICIT, source, p, train)  # noqa: SLF001 - what PyTorch does
+    return written_out(torch.ops.aten.dropout.default, source, p, train)
 
 
 # ---- the operators' values: kernels of a CPU that has none

@@ -172,7 +172,7 @@ def test_a_persistent_launch_runs_no_wider_than_its_grid():
 
 def test_work_items_that_wait_for_their_grid_delay_no_other():
     assert persistent([[2.0] * 3, [1.0] * 3], [1, 9]) == [0, 2, 4, 0, 0, 0]
-    # In one slot, they run in order of rank all the same.
+    # In one slot, they run in order of rank nevertheless.
     assert persistent([[2.0] * 2, [1.0]], [1, 9], slots=1) == [0, 2, 4]
 
 

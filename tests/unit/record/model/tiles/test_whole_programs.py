@@ -7,6 +7,7 @@ from torch import nn
 
 from tests.unit.record.model.tiles import taint, watch
 from tests.unit.record.model.tiles.oracle import call_of, run_model
+from tileprof.record.model.observation import fused_cells
 from tileprof.trace.footprint import READ, WRITE
 
 VIEWLESS = {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}
@@ -68,15 +69,27 @@ def train_convolutions():
 
 
 def train_cells():
-    for cell in (nn.LSTMCell(8, 12), nn.GRUCell(8, 12), nn.RNNCell(8, 12)):
+    for cell in (nn.LSTMCell(8, 12), nn.GRUCell(8, 12), nn.RNNCell(8, 12), nn.GRUCell(8, 12, bias=False)):
         out = cell(torch.rand(3, 8))
-        step(cell, (out[0] if isinstance(out, tuple) else out).sum(), torch.optim.Adam, fused=True)
+        out = out[0] * out[1] if isinstance(out, tuple) else out
+        step(cell, out.square().sum(), torch.optim.Adam, fused=True)
+
+
+def train_fused_cells():
+    with fused_cells.as_on_gpu():
+        train_cells()
 
 
 @pytest.mark.parametrize(
     "program",
-    [lambda: train_decoder(foreach=True), lambda: train_decoder(foreach=False), train_convolutions, train_cells],
-    ids=["decoder-foreach", "decoder-one-by-one", "convolutions", "cells"],
+    [
+        lambda: train_decoder(foreach=True),
+        lambda: train_decoder(foreach=False),
+        train_convolutions,
+        train_cells,
+        train_fused_cells,
+    ],
+    ids=["decoder-foreach", "decoder-one-by-one", "convolutions", "cells", "fused-cells"],
 )
 def test_training_has_a_model_for_every_operator(program):
     torch.manual_seed(0)

@@ -1,10 +1,10 @@
 """Convolutions of ATen, forward and backward, in one to three dimensions, transposed and grouped.
 
-Two kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient,
-each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). Where a GPU was measured
-(`measured`), a call has the launches that were seen there, and the bias is added by one of its own; elsewhere, and for
-tiles that the user dictates, there is one kernel by rules, which adds the bias as stages of policies do. The bias's
-gradient is ATen's sum.
+Two kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient, each
+for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). Where a GPU was measured
+(`measured_launches`), a call has the launches that were seen there, and the bias is added by one of its own; elsewhere,
+and for tiles that the user dictates, there is one kernel by rules, which adds the bias as stages of policies do. The
+bias's gradient is ATen's sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tileprof.record.model.tiles.convolutions import (
     conv_kernels,
     conv_weight_kernels,
     convolution_table,
-    measured,
+    measured_launches,
 )
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
@@ -38,6 +38,8 @@ _DENSE: Final = 6
 """Scratch slots from here on hold dense copies of operands that are not dense."""
 _SLOTS: Final = 16
 """More slots than one gradient has."""
+_DEPTHWISE_WEIGHT: Final = "conv_depthwise2d_grad_weight"
+"""``conv_depthwise2d_backward_cuda_out`` launches it before the gradient of the input."""
 
 
 @models(
@@ -58,33 +60,39 @@ def convolution(call: Call, device: Device) -> list[Kernel]:
         call.outputs[0], source, call["weight"], axes, call["groups"], call.arguments.get("bias"), transposed=transposed
     )
     settings = _Settings.of(call, source, call["weight"], transposed=transposed)
-    launched = _measured_launches(Pass.FORWARD, settings, window, device)
+    dense = _DenseCopies()
+    launched = _measured_launches(Pass.FORWARD, settings, window, device, dense)
     if launched is None:
         return conv_kernels.kernels(window, device, "deconv" if transposed else "fprop")
-    return [*launched, *_bias_added(window, launched)]
+    return [*dense.launches(), *launched, *_bias_added(window, launched)]
 
 
 @models("aten::convolution_backward", "aten::convolution_backward_overrideable")
 def convolution_backward(call: Call, device: Device) -> list[Kernel]:
-    """The gradients that ``output_mask`` asks for: of input, weight and bias."""
+    """The gradients that ``output_mask`` asks for: of input, weight and bias. What both of the first need densely is
+    copied once, before them; PyTorch's depthwise kernels begin with the weight.
+    """
     gradient, source, weight, groups = call["grad_output"], call["input"], call["weight"], call["groups"]
     transposed = call["transposed"]
     returned = iter(call.outputs)
     settings = _Settings.of(call, source, weight, transposed=transposed)
     launched: list[Kernel] = []
+    dense = _DenseCopies()
     of_input, of_weight, of_bias = call["output_mask"]
     if of_input:
         axes = _axes(call, gradient, weight, transposed=not transposed)
         window = Window(next(returned), gradient, weight, axes, groups, transposed=not transposed)
-        measured = _measured_launches(Pass.INPUT_GRADIENT, settings, window, device)
-        launched += conv_kernels.kernels(window, device, "dgrad") if measured is None else measured
+        measured = _measured_launches(Pass.INPUT_GRADIENT, settings, window, device, dense)
+        launched = conv_kernels.kernels(window, device, "dgrad") if measured is None else measured
     if of_weight:
         small, large = (source, gradient) if transposed else (gradient, source)
         axes = _axes(call, large, weight, transposed=False)
         problem = WeightGradient(next(returned), small, large, axes, groups)
-        measured = _measured_launches(Pass.WEIGHT_GRADIENT, settings, problem, device)
-        kernels = conv_weight_kernels.kernels(problem, device) if measured is None else measured
-        launched += _apart(kernels, 1)
+        measured = _measured_launches(Pass.WEIGHT_GRADIENT, settings, problem, device, dense)
+        kernels = _apart(conv_weight_kernels.kernels(problem, device) if measured is None else measured, 1)
+        weight_first = any(_DEPTHWISE_WEIGHT in kernel.name for kernel in kernels)
+        launched = [*kernels, *launched] if weight_first else [*launched, *kernels]
+    launched = [*dense.launches(source.ref, gradient.ref, weight.ref), *launched]
     if of_bias:
         dims = [d for d in range(len(gradient.shape)) if d != 1]
         launched += _apart(reduction("sum", gradient, [next(returned)], dims, device), 2)
@@ -97,7 +105,7 @@ def _apart(kernels: list[Kernel], number: int) -> list[Kernel]:
     """
 
     def moved(operand: Operand | Scratch) -> Operand | Scratch:
-        if isinstance(operand, Scratch) and not operand.library:
+        if isinstance(operand, Scratch) and not operand.library and not _is_dense_copy(operand):
             return replace(operand, slot=operand.slot + number * _SLOTS)
         return operand
 
@@ -123,10 +131,35 @@ class _Settings:
         return cls(source, weight, window, int(call["groups"]), bool(transposed))
 
 
+class _DenseCopies:
+    """Operands as PyTorch hands them to a library, dense in the layout of the call; each is copied once."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[list[Kernel], Operand]] = {}
+
+    def of(self, operand: Operand, key: tuple[int, ...]) -> Operand:
+        """Return the operand, or a dense copy of it."""
+        if operand.ref not in self._copies:
+            self._copies[operand.ref] = _laid_out(operand, key, _DENSE + len(self._copies))
+        return self._copies[operand.ref][1]
+
+    def launches(self, *first: int) -> list[Kernel]:
+        """Return the copies, of the operands ``first`` in this order, then of others."""
+        order = [ref for ref in first if ref in self._copies]
+        order += [ref for ref in self._copies if ref not in order]
+        return [kernel for ref in order for kernel in self._copies[ref][0]]
+
+
+def _is_dense_copy(workspace: Scratch) -> bool:
+    return _DENSE <= workspace.slot < _SLOTS
+
+
 def _measured_launches(
-    what: Pass, settings: _Settings, shape: Window | WeightGradient, device: Device
+    what: Pass, settings: _Settings, shape: Window | WeightGradient, device: Device, copies: _DenseCopies
 ) -> list[Kernel] | None:
-    """Return the launches that a GPU was seen to make; None where none was, or where tiles are dictated."""
+    """Return the launches that a GPU was seen to make, without those of ``copies``; None where none was, or where tiles
+    are dictated.
+    """
     out = shape.out if isinstance(shape, Window) else shape.weight
     key = key_of(
         what, settings.source, settings.weight, settings.window, settings.groups, transposed=settings.transposed
@@ -137,9 +170,8 @@ def _measured_launches(
     if entry is None:
         return None
     inputs = (shape.source, shape.weight) if isinstance(shape, Window) else (shape.small, shape.large)
-    dense = [_laid_out(operand, key, slot) for slot, operand in enumerate(inputs, start=_DENSE)]
-    problem = Problem(key, shape, (dense[0][1], dense[1][1]), out)
-    return [kernel for copies, _ in dense for kernel in copies] + measured.kernels(problem, entry, device)
+    dense = [copies.of(operand, key) for operand in inputs]
+    return measured_launches.kernels(Problem(key, shape, (dense[0], dense[1]), out), entry, device)
 
 
 def _laid_out(operand: Operand, key: tuple[int, ...], slot: int) -> tuple[list[Kernel], Operand]:

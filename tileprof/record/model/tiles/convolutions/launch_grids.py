@@ -74,7 +74,7 @@ class _Way(NamedTuple):
 
 
 def carried(launches: Sequence[MeasuredLaunch], measured: Key, key: Key) -> list[Grid]:
-    """Return the grids for ``key`` of a call's launches, which were measured for ``measured``."""
+    """Return the grids for ``key`` of a call's launches, which were measured for ``measured_launches``."""
     copied: set[int] = set()
     mains = [number for number, launch in enumerate(launches) if parse_name(launch.name).role in MAINS]
     after = mains[-1] if mains else len(launches)

@@ -33,6 +33,8 @@ from tileprof.record.model.tiles.foundations.sketch import (
 from tileprof.record.model.tiles.reductions.reduce import reduction
 
 _MAX_THREADS, _AVERAGE_THREADS, _COLUMN_THREADS = 256, 1024, 1024
+_ROWS, _FEW_BLOCKS = 8, 16
+"""Rows of outputs of a block of adaptive averages; blocks that an image of few channels has at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,10 @@ def pool_backward(call: Call, _device: Device) -> list[Kernel]:
     "aten::adaptive_max_pool3d_backward",
 )  # fmt: skip
 def adaptive_pool(call: Call, device: Device) -> list[Kernel]:
-    """One block per plane (image and channel), forward and backward; one output per plane is a mean over the plane."""
+    """Blocks of one plane (image and channel) each, forward and backward; a mean where a plane has one output.
+
+    The average of images with few channels takes several blocks per plane, eight rows of outputs each.
+    """
     name = short(call.op)
     reads = [o for n in ("grad_output", "indices") if isinstance(o := call.arguments.get(n), Operand)]
     reads = reads or [call["self"]]
@@ -110,12 +115,35 @@ def adaptive_pool(call: Call, device: Device) -> list[Kernel]:
         result = regions.permute(writes[0], range(rank - pooled))
         return reduction("mean", reads[0], [result], range(rank - pooled, rank), device)
     planes = tuple(range(rank - pooled))
-    sketch = Sketch(int(np.prod([writes[0].shape[d] for d in planes], dtype=np.int64)))
+    count = int(np.prod([writes[0].shape[d] for d in planes], dtype=np.int64))
+    if name == "_adaptive_avg_pool2d":
+        return [_rows_of_planes(reads[0], writes[0], count)]
+    sketch = Sketch(count)
     tile, lo, hi = ranges(sketch.tiles, 1)
     for operand, mode in [(r, READ) for r in reads] + [(w, WRITE) for w in writes]:
         sketch.span(operand, mode, tile, Span(planes, lo, hi))
     flops = max(reads[0].numel, writes[0].numel)
     return [sketch.kernel(f"planes<{name}>", threads=(32, 8, 1), flops=flops, rate=rate_of(*reads))]
+
+
+def _rows_of_planes(source: Operand, out: Operand, planes: int) -> Kernel:
+    """Blocks of 32 columns and 8 rows of outputs; a plane has at least one, and 16 over the number of channels."""
+    channels, rows, inputs = out.shape[-3], out.shape[-2], source.shape[-2]
+    high = max(_FEW_BLOCKS // channels, 1)
+    sketch = Sketch(planes, high)
+    first = np.arange(0, rows, _ROWS)
+    last = np.minimum(first + _ROWS, rows)
+    plane = np.repeat(np.arange(planes), len(first))
+    tile = plane + planes * np.tile(first // _ROWS % high, planes)
+    leading = Span(tuple(range(len(out.shape) - 2)), plane, plane + 1)
+    for operand, mode, low, up in (
+        (source, READ, first * inputs // rows, -(-last * inputs // rows)),
+        (out, WRITE, first, last),
+    ):
+        within = Span((len(out.shape) - 2,), np.tile(low, planes), np.tile(up, planes))
+        sketch.span(operand, mode, tile, leading, within)
+    flops = max(source.numel, out.numel)
+    return sketch.kernel("planes<_adaptive_avg_pool2d>", threads=(32, _ROWS, 1), flops=flops, rate=rate_of(source))
 
 
 def windowed(

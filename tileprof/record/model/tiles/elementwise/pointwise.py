@@ -60,6 +60,9 @@ _MOVES = _COPIES | {"fill", "fill_", "zero_", "zeros", "ones", "full"}
 
 _HALVES = {"float16", "bfloat16"}
 
+_COMPUTE_ANOTHER_TYPE = {"batch_norm_calc_invstd"}
+"""Their functor takes one type and returns another: nothing is cast, and they are vectorised."""
+
 _OTHER_POINTWISE = (
     "_prelu_kernel", "_prelu_kernel_backward", "binary_cross_entropy_backward", "celu_backward", "complex",
     "elu_backward",
@@ -163,7 +166,7 @@ def _kernel_kind(
     casts = len(types) > 1 or (len(reads) == 1 and writes[0].dtype not in {reads[0].dtype, "bool"})
     if casts and name in _COPIES and len(reads) == 1:
         casts = not _narrows(reads[0].dtype, writes[0].dtype)
-    if dense and not casts:
+    if dense and (not casts or name in _COMPUTE_ANOTHER_TYPE):
         aligned = all(o.alignment >= min(2 * o.itemsize, 16) for o in walked)
         name = "vectorized_elementwise" if aligned else "unrolled_elementwise"
         return name, 16 if sum(o.itemsize for o in walked) == 1 else 8

@@ -56,7 +56,7 @@ def sample(call: Call, device: Device) -> list[Kernel]:
 def dropout(call: Call, device: Device) -> list[Kernel]:
     """Masked and scaled values, and the mask; vectors of up to 16 bytes where everything is dense.
 
-    The grid has a thread for each element all the same: with vectors, the blocks behind the first ones do nothing.
+    The grid has a thread per element nevertheless: with vectors, the blocks behind the first ones do nothing.
     """
     source = call["input"] if "input" in call.arguments else call["self"]
     vector = max(16 // source.itemsize, 1)

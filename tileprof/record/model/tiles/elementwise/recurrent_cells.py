@@ -1,16 +1,17 @@
 """Fused cells of recurrent networks: what follows the two matrix products of a time step.
 
-Source: PyTorch's RNN.cu (from memory, not checked against a version): one thread per element of the hidden state, all
-its gates; the grid is limited to what is resident at once, which the sizes of recurrent states do not reach.
+Source: PyTorch's `RNN.cu`: one thread per element of the hidden state with all its gates; a reduction per bias follows
+the backward kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, Span, blocks, part, ranges, rate_of
+from tileprof.record.model.tiles.reductions.reduce import reduction
 
 THREADS = 512
 _LSTM_FLOPS, _GRU_FLOPS = 60, 45
@@ -33,20 +34,30 @@ def gru_cell(call: Call, _device: Device) -> list[Kernel]:
 
 
 @models("aten::_thnn_fused_lstm_cell_backward_impl")
-def lstm_cell_backward(call: Call, _device: Device) -> list[Kernel]:
-    """Gradients of the gates and of the cell state; the bias gradient is summed up afterwards by a reduction."""
-    gates, cell = call.outputs[:2]
+def lstm_cell_backward(call: Call, device: Device) -> list[Kernel]:
+    """Gradients of the gates, of the cell state, and of the biases, which have the same."""
+    gates, cell, bias = call.outputs
     states = [(o, READ) for o in (call["grad_hy"], call["grad_cy"], call["cx"], call["cy"]) if o is not None]
     gated = [(call["workspace"], READ), (gates, WRITE)]
-    return _cell("lstm_cell_backward", [*states, (cell, WRITE)], gated, _LSTM_FLOPS)
+    kernels = _cell("lstm_cell_backward", [*states, (cell, WRITE)], gated, _LSTM_FLOPS)
+    return kernels + _bias_gradients(call, [(gates, bias)], device)
 
 
 @models("aten::_thnn_fused_gru_cell_backward")
-def gru_cell_backward(call: Call, _device: Device) -> list[Kernel]:
-    """Gradients of both products' gates and of the hidden state."""
+def gru_cell_backward(call: Call, device: Device) -> list[Kernel]:
+    """Gradients of both products' gates, of the hidden state and of both biases."""
     input_gradient, hidden, state = call.outputs[:3]
     gated = [(call["workspace"], READ), (input_gradient, WRITE), (hidden, WRITE)]
-    return _cell("gru_cell_backward", [(call["grad_hy"], READ), (state, WRITE)], gated, _GRU_FLOPS)
+    kernels = _cell("gru_cell_backward", [(call["grad_hy"], READ), (state, WRITE)], gated, _GRU_FLOPS)
+    return kernels + _bias_gradients(call, zip((input_gradient, hidden), call.outputs[3:], strict=True), device)
+
+
+def _bias_gradients(call: Call, pairs: Iterable[tuple[Operand, Operand]], device: Device) -> list[Kernel]:
+    """Sum the gradients of gates over the batch."""
+    if not call["has_bias"]:
+        return []
+    sums = [reduction("sum", gates, [bias], [0], device, staging=n) for n, (gates, bias) in enumerate(pairs)]
+    return [kernel for kernels in sums for kernel in kernels]
 
 
 def _gates(call: Call) -> list[Operand]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tileprof.arrays import I64
-from tileprof.arrays.ragged import ragged
+from tileprof.arrays.ragged import ragged, spans
 from tileprof.trace.footprint import Boxes
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def repeat(unique: Boxes, pick: ArrayLike, tile: ArrayLike) -> Boxes:
     pick, tile = np.asarray(pick, np.int64), np.asarray(tile)
     begin = np.searchsorted(unique.tile, pick, side="left")
     count = np.searchsorted(unique.tile, pick, side="right") - begin
-    rows = np.repeat(begin - np.cumsum(count) + count, count) + np.arange(count.sum())
+    rows = spans(begin, count)
     columns = {name: getattr(unique, name)[rows] for name in Boxes.__slots__}
     return Boxes(**columns | {"tile": np.repeat(tile, count).astype(np.int32)})
 

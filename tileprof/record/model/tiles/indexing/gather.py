@@ -23,7 +23,7 @@ from tileprof.record.model.tiles.indexing.index import GATHER_CHUNK, along, of_w
 
 @models("aten::gather", data_dependent=True)
 def gather(call: Call, _device: Device) -> list[Kernel]:
-    """``out[i][j] = self[index[i][j]][j]``: 1024 elements a block, or a row where the index is one number a row."""
+    """``out[i][j] = self[index[i][j]][j]``: 1024 elements per block, or a row where the index is one number per row."""
     source, index, out = call["self"], call["index"], call.outputs[0]
     if index.numel == 0:
         return []

@@ -1,7 +1,10 @@
 """Matrix products of ATen: mm, addmm, bmm, baddbmm, addbmm, mv, addmv, addr, dot, int8 and fp8 products.
 
-linear, matmul, einsum and the like decompose into these before or at dispatch. c is read in the epilogue (cuBLASLt
-takes c and d apart), and not at all when beta is 0.
+linear, matmul, einsum and the like decompose into these before or at dispatch. What cuBLAS cannot read, because neither
+rows nor columns lie contiguously, is copied first. A bias is read in the epilogue. What is added otherwise is copied to
+the results, which the product then adds to; it is not read when beta is 0.
+
+Source: `Blas.cpp` of PyTorch 2.11 (``prepare_matrix_for_cublas``, ``addmm_out_cuda_impl``).
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations.sketch import binding, is_contiguous, scratch
 from tileprof.record.model.tiles.products import problem as problems
 from tileprof.record.model.tiles.products.gemm_kernels import Product, as_batch, kernels
 from tileprof.record.model.tiles.products.main_loop import flops
@@ -22,6 +27,8 @@ from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 if TYPE_CHECKING:
     from tileprof.devices import Device
 
+_COPIES = 4
+"""The first workspace of copies of operands."""
 DOT_THREADS, DOT_ELEMENTS, DOT_BLOCKS = 128, 1024, 1024
 """A block of a dot product takes 1024 elements or more, so that at most 1024 partial sums remain for one block."""
 
@@ -31,16 +38,16 @@ def mm(call: Call, device: Device) -> list[Kernel]:
     """``self @ mat2``, of matrices or of batches."""
     product = Product(_batch(call["self"]), _batch(call["mat2"]), _batch(call.outputs[0]))
     op = problems.PLAIN if len(call.outputs[0].shape) == 2 else problems.BATCHES
-    return kernels(product, device, op=op, tf32=call.tf32)
+    return _with_copies(product, device, op, tf32=call.tf32)
 
 
 @models("aten::addmm", "aten::addmm_", "aten::_addmm_activation")
 def addmm(call: Call, device: Device) -> list[Kernel]:
     """``beta * self + alpha * mat1 @ mat2``, self broadcast; an activation costs nothing extra."""
     d = call.outputs[0]
-    op = problems.BIAS if len(call["self"].shape) == 1 else problems.MATRIX
+    op = problems.BIAS if _as_bias(call) else problems.MATRIX
     product = Product(as_batch(call["mat1"]), as_batch(call["mat2"]), as_batch(d), _addend(call, d))
-    return kernels(product, device, op=op, tf32=call.tf32)
+    return _with_copies(product, device, op, tf32=call.tf32, in_place=call.op == "aten::addmm_")
 
 
 @models("aten::baddbmm", "aten::baddbmm_")
@@ -48,7 +55,9 @@ def baddbmm(call: Call, device: Device) -> list[Kernel]:
     """``beta * self + alpha * batch1 @ batch2``, self broadcast."""
     d = call.outputs[0]
     product = Product(call["batch1"], call["batch2"], d, _addend(call, d))
-    return kernels(product, device, op=problems.BATCHES_AND_MATRIX, tf32=call.tf32)
+    return _with_copies(
+        product, device, problems.BATCHES_AND_MATRIX, tf32=call.tf32, in_place=call.op == "aten::baddbmm_"
+    )
 
 
 @models("aten::addbmm", "aten::addbmm_")
@@ -134,6 +143,55 @@ def _dot_kernel(
 ) -> Kernel:
     footprint = Footprint(row_of_blocks(blocks), Boxes.concat(parts))
     return Kernel(name, footprint, operands, (blocks, 1, 1), (DOT_THREADS, 1, 1), flops=work)
+
+
+def _with_copies(product: Product, device: Device, op: int, *, tf32: bool, in_place: bool = False) -> list[Kernel]:
+    """Model a product behind the copies that it needs."""
+    launched: list[Kernel] = []
+    if product.c is not None and op != problems.BIAS:
+        if not in_place:
+            launched += elementwise("copy_", [product.c], [product.d], flops_each=0)
+        product = replace(product, c=product.d)
+    batches = op in {problems.BATCHES, problems.BATCHES_AND_MATRIX}
+    copies_of_b, b = _as_read(product.b, 0, batches=batches)  # the first one of results that lie by rows
+    copies_of_a, a = _as_read(product.a, 1, batches=batches)
+    inner = kernels(replace(product, a=a, b=b), device, op=op, tf32=tf32)
+    return (
+        launched
+        + copies_of_b
+        + copies_of_a
+        + [replace(k, operands=tuple(binding(o) if isinstance(o, Operand) else o for o in k.operands)) for k in inner]
+    )
+
+
+def _as_read(operand: Operand, number: int, *, batches: bool) -> tuple[list[Kernel], Operand]:
+    """Return the launch that copies matrices which cuBLAS cannot read, and what is read then."""
+    if _readable(operand, batches=batches):
+        return [], operand
+    copy = replace(scratch(_COPIES + number, *operand.shape, itemsize=operand.itemsize), dtype=operand.dtype)
+    return elementwise("contiguous", [operand], [copy], flops_each=0), copy
+
+
+def _readable(operand: Operand, *, batches: bool) -> bool:
+    """Return whether cuBLAS reads matrices as they are: one side contiguous, and the other one without overlap."""
+    _, rows, columns = operand.shape
+    _, row, column = operand.strides
+    if (column == 1 and row >= max(1, columns)) or (row == 1 and column >= max(1, rows)):
+        return True
+    if batches:
+        return is_contiguous(operand) and 0 not in (row, column)
+    by_rows = (columns == 1 or column == 1) and (rows == 1 or row == columns)
+    by_columns = (rows == 1 or row == 1) and (columns == 1 or column == rows)
+    return operand.numel == 0 or by_rows or by_columns
+
+
+def _as_bias(call: Call) -> bool:
+    """Return whether the epilogue adds ``self``: cuBLASLt takes a vector as it is, and no product with one element per
+    row or column of ``mat2``.
+    """
+    bias, (depth, columns) = call["self"], call["mat2"].shape
+    whole = bias.shape == (columns,) and (bias.strides == (1,) or columns == 1) and call["beta"] == 1
+    return bool(whole and depth > 1 and columns > 1)
 
 
 def _batch(operand: Operand) -> Operand:

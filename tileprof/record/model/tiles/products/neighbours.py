@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tileprof.arrays.ragged import spans
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe, time_ns
 from tileprof.record.model.tiles.products import problem as problems
 
@@ -83,7 +84,7 @@ class _Likes:
         looked_at = (m >= low_m) & (m <= high_m)
         ends = np.searchsorted(self.cell, np.stack([(first + low_n)[looked_at], (first + high_n + 1)[looked_at]]))
         lengths = ends[1] - ends[0]
-        some = np.arange(int(lengths.sum())) + np.repeat(ends[0] - np.cumsum(lengths) + lengths, lengths)
+        some = spans(ends[0], lengths)
         apart = np.repeat(np.broadcast_to(other[kinds, None], looked_at.shape)[looked_at], lengths).astype(np.float32)
         for own, size in zip(self.sizes, sizes, strict=True):
             apart += np.abs(own[some] - size)

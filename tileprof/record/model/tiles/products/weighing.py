@@ -101,7 +101,7 @@ def modelled_times(xp: Any, keys: Any, shapes: Shapes, prices: Any) -> Any:
     """Return logarithms of modelled times ``[problems, candidates, ways * WORKS]``.
 
     ``prices`` is ``[problems, candidates, ways, PRICES]``: of a step along k, of the start of a block, of what is
-    loaded (multicast once a cluster), of each operand and result once, and of partial sums. The first two are paid as
+    loaded (multicast once per cluster), of each operand and result once, and of partial sums. The first two are paid as
     often as `work` says, in each of its ways.
     """
     batch, m, n, k = (keys[:, i : i + 1] for i in range(4, 8))

@@ -1,7 +1,8 @@
 """Batch norm, forward and backward, in training and in evaluation.
 
 Source: PyTorch's Normalization.cuh and Normalization.cu, the native kernels; cuDNN's, which PyTorch prefers for
-some shapes, are closed. Dense NCHW: statistics by one block per channel, then blocks of (channel, few images). Channels
+some types, are closed: for dense NCHW, training is one kernel with a block per channel, as recorded on an H200.
+Native kernels for dense NCHW: statistics by one block per channel, then blocks of (channel, few images). Channels
 last: the transform by blocks of 32 channels that walk the rows, as recorded on an H200 (PyTorch 2.11). Otherwise:
 a reduction that may be split, then an element-wise launch. The backward pass of dense NCHW is one launch with a block a
 channel.
@@ -30,8 +31,9 @@ from tileprof.record.model.tiles.foundations.sketch import (
 )  # fmt: skip
 from tileprof.record.model.tiles.reductions.reduce import reduction
 
-_CUDNN_EPS, _CUDNN_IMAGES = 1e-5, 65_535
-"""``CUDNN_BN_MIN_EPSILON``, and images that cuDNN takes in evaluation."""
+_CUDNN_EPS, _CUDNN_IMAGES = 1e-5, {False: 65_535, True: 880_801}
+"""``CUDNN_BN_MIN_EPSILON``, and images that cuDNN takes in evaluation and in training."""
+_BLOCK_THREADS = 512
 _STATISTICS_FLOPS, _TRANSFORM_FLOPS, _BACKWARD_FLOPS = 4, 3, 11
 
 
@@ -50,7 +52,7 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
     running = [o for o in (call.arguments.get("running_mean"), call.arguments.get("running_var")) if o is not None]
     training = call.arguments.get("training", call.op.startswith("aten::_batch_norm_with_update"))
     vectors = [o for o in (call.arguments.get("weight"), call.arguments.get("bias")) if o is not None]
-    if not training and _cudnn(call, source):
+    if not training and _cudnn(call, source, training=False):
         return _cudnn_evaluated(source, [*running, *vectors], out)
     if not training:
         mean, invstd = (scratch(slot, source.shape[1]) for slot in (0, 1))
@@ -58,6 +60,10 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
         kernels += elementwise("batch_norm_calc_invstd", running[1:], [invstd], flops_each=3)
         return kernels + _transform(source, [mean, invstd, *vectors], out)
     saved = list(call.outputs[1:3])
+    if running and all(map(is_contiguous, (source, out))) and _cudnn(call, source, training=True):
+        name = "cudnn_batch_norm_training"
+        results = [*saved, *running]
+        return _by_channel(name, [source], [out], [*running, *vectors], results, 7, threads=_BLOCK_THREADS)
     kernels = _statistics("collect_statistics", [source], saved, [], device, _STATISTICS_FLOPS)
     # Statistics leave the variance where its inverse root is to be (`batch_norm_update_stats_and_invert`).
     if running:
@@ -67,18 +73,19 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
     return kernels + _transform(source, [*saved, *vectors], out)
 
 
-def _cudnn(call: Call, source: Operand) -> bool:
+def _cudnn(call: Call, source: Operand, *, training: bool) -> bool:
     """``_batch_norm_impl_index``: whether PyTorch asks cuDNN."""
     weight = call.arguments.get("weight")
     types = {"float32", "float64", "float16"} if weight is not None and weight.dtype == "float32" else {"float64"}
     complete = all(call.arguments.get(n) is not None for n in ("bias", "running_mean", "running_var"))
     eps = call.arguments.get("eps", call.arguments.get("epsilon", 0))
-    return complete and source.dtype in types and eps >= _CUDNN_EPS and source.shape[0] <= _CUDNN_IMAGES
+    spatial = len(source.shape) >= 3 and source.shape[0] <= _CUDNN_IMAGES[training]
+    return complete and source.dtype in types and eps >= _CUDNN_EPS and spatial
 
 
 def _cudnn_evaluated(source: Operand, vectors: Sequence[Operand], out: Operand) -> list[Kernel]:
     """CuDNN's kernel for dense NCHW, as recorded: a block per image and channel. Else the transform alone."""
-    if not (is_contiguous(source) and is_contiguous(out)) or len(source.shape) < 3:
+    if not (is_contiguous(source) and is_contiguous(out)):
         return _transform(source, vectors, out)
     images, channels = source.shape[:2]
     sketch = Sketch(images * channels)
@@ -149,8 +156,15 @@ def _by_channel(
     vectors: Sequence[Operand],
     results: Sequence[Operand],
     flops_each: float,
+    *,
+    threads: int | tuple[int, int, int] | None = None,
 ) -> list[Kernel]:
-    """Model one block per channel."""
+    """Model one block per channel; unless ``threads`` says otherwise, a warp or more per image as the native kernels
+    have it.
+    """
+    if threads is None:
+        wide = _threads(int(np.prod(reads[0].shape[2:], dtype=np.int64)))
+        threads = (wide, _BLOCK_THREADS // wide, 1)
     channels = reads[0].shape[1]
     sketch = Sketch(channels)
     tile, lo, hi = ranges(channels, 1)
@@ -159,7 +173,7 @@ def _by_channel(
     for operand, mode in [(v, READ) for v in vectors] + [(r, WRITE) for r in results]:
         sketch.span(operand, mode, tile, Span((0,), lo, hi))
     flops = flops_each * reads[0].numel
-    return [sketch.kernel(f"channels<{name}>", threads=512, flops=flops, rate=rate_of(*reads), shared_bytes=4096)]
+    return [sketch.kernel(f"channels<{name}>", threads=threads, flops=flops, rate=rate_of(*reads), shared_bytes=4096)]
 
 
 def _transform(

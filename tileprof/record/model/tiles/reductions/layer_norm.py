@@ -1,9 +1,9 @@
 """Layer norm and RMS norm, forward and backward.
 
-Source: PyTorch's layer_norm_kernel.cu, from memory; the forward pass was recorded so on an H200 (PyTorch 2.11). Forward
-and input gradient: one block per row. Weight and bias
-gradients: a block owns 32 columns and walks all rows; with few columns and more than 64 Ki rows ATen splits the rows
-as well, which is not modelled.
+Source: PyTorch's layer_norm_kernel.cu, from memory; recorded so on an H200 (PyTorch 2.11). Forward and input gradient:
+one block per row. Where rows cannot be loaded as vectors of four elements, the forward pass is two launches: moments of
+each row, then the rows. Weight and bias gradients: a block owns 32 columns and walks all rows; with few columns and
+more than 64 Ki rows ATen splits the rows as well, which is not modelled.
 """
 
 from __future__ import annotations
@@ -15,11 +15,21 @@ import numpy as np
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import contiguous, short
-from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, Span, blocks, ranges, rate_of
+from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Sketch, Span, blocks, ranges, rate_of, scratch
 
 FORWARD_THREADS = (32, 4, 1)
+VECTOR = 4
+"""Elements that a thread of the forward kernel loads at once."""
+LONGEST = 1 << 24
+"""Elements of a row that the vectorised kernel can count in float32."""
+_STATISTICS = 1
+"""The first workspace of statistics in float32, behind that of a copy."""
+MOMENT_THREADS, SCALE_THREADS = 512, 256
+"""Threads per block of the two kernels that load single elements."""
 COLUMNS = 32
 """Columns of a block of the weight-gradient kernel: one warp wide."""
+_WARPS, _MOST_WARPS = ((64, 1), (128, 8), (256, 16)), 32
+"""Warps of such a block for fewer rows than a number, and for more."""
 
 
 @models("aten::native_layer_norm", "aten::_fused_rms_norm")
@@ -30,7 +40,26 @@ def layer_norm(call: Call, _device: Device) -> list[Kernel]:
     vectors = [o for o in (call.arguments.get("weight"), call.arguments.get("bias")) if o is not None]
     out, *statistics = call.outputs
     copies, source = contiguous(source)
-    return copies + _rows(short(call.op), [source], vectors, [out], statistics, inner, flops_each=8)
+    name = short(call.op)
+    if _vectorised([source, out, *vectors], inner):
+        return copies + _rows(name, [source], vectors, [out], statistics, inner, flops_each=8)
+    # A CPU keeps them in the type of the rows, a GPU in float32.
+    wide = [scratch(n, o.numel) if o.itemsize < 4 else o for n, o in enumerate(statistics, _STATISTICS)]
+    both = statistics + [w for w, o in zip(wide, statistics, strict=True) if w is not o]
+    moments = _rows(name, [source], [], [], both, inner, flops_each=3, kind="row_moments", threads=MOMENT_THREADS)
+    scaled = _rows(
+        name, [source], vectors, [out], [], inner, flops_each=5, row_statistics=wide, kind="scaled_rows",
+        threads=SCALE_THREADS,
+    )  # fmt: skip
+    return copies + moments + scaled
+
+
+def _vectorised(operands: Sequence[Operand], inner: int) -> bool:
+    """Return whether rows and vectors are loaded as vectors; the first operand has the rows."""
+    source = operands[0]
+    length = int(np.prod(source.shape[len(source.shape) - inner :], dtype=np.int64))
+    aligned = all(o.alignment >= min(VECTOR * o.itemsize, 16) for o in operands)
+    return aligned and length % VECTOR == 0 and length <= LONGEST and source.dtype != "float64"
 
 
 @models("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")
@@ -69,6 +98,8 @@ def _rows(
     *,
     flops_each: float,
     row_statistics: Sequence[Operand] = (),
+    kind: str = "rows",
+    threads: int | tuple[int, int, int] = FORWARD_THREADS,
 ) -> list[Kernel]:
     """Model one block per row of ``reads`` and ``writes``; ``vectors`` as long as a row; statistics one number
     per row.
@@ -88,7 +119,7 @@ def _rows(
         if operand.numel:
             sketch.span(operand, mode, tile, Span(tuple(range(len(operand.shape))), lo, hi))
     flops = flops_each * source.numel
-    return [sketch.kernel(f"rows<{name}>", threads=FORWARD_THREADS, flops=flops, rate=rate_of(source))]
+    return [sketch.kernel(f"{kind}<{name}>", threads=threads, flops=flops, rate=rate_of(source))]
 
 
 def _columns(
@@ -106,4 +137,6 @@ def _columns(
     for operand in gradients:
         sketch.span(operand, WRITE, tile, Span(tuple(range(inner)), lo, hi))
     flops = 5 * reads[0].numel
-    return sketch.kernel(f"columns<{name}>", threads=(COLUMNS, 8, 1), flops=flops, rate=rate_of(*reads))
+    rows = reads[0].numel // columns
+    high = next((warps for most, warps in _WARPS if rows < most), _MOST_WARPS)
+    return sketch.kernel(f"columns<{name}>", threads=(COLUMNS, high, 1), flops=flops, rate=rate_of(*reads))

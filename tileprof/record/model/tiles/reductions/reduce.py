@@ -40,8 +40,13 @@ from tileprof.record.model.tiles.foundations.sketch import (
 )  # fmt: skip
 
 MAX_THREADS = 512
+_HALF_BYTES = 2
+_ALIGNED = 16
+"""Bytes beyond which alignments are not known."""
 _SEMAPHORES = 100
 """From a staging slot to that of its semaphores."""
+_VECTORISED = 128
+"""Rows of fewer elements are not loaded as vectors."""
 MIN_VALUES, MAX_VALUES = 16, 256
 """Values a thread should at least reduce, and above which the work is split further."""
 
@@ -49,22 +54,25 @@ MIN_VALUES, MAX_VALUES = 16, 256
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The cut of a reduction: a block owns ``outputs_per_block`` outputs; ``splits`` blocks share them, each taking
-    every ``splits``-th chunk of ``chunk`` reduced elements.
+    every ``splits``-th chunk of ``chunk`` reduced elements; ``vector`` elements of a row are loaded at once.
     """
 
     threads: tuple[int, int, int]
     outputs_per_block: int
     chunk: int
     splits: int
+    vector: int
 
 
-def plan(outputs: int, inputs: int, device: Device, *, row_wise: bool, dense: bool, itemsize: int) -> Plan:
+def plan(
+    outputs: int, inputs: int, device: Device, *, row_wise: bool, dense: bool, itemsize: int, vector: int = 4
+) -> Plan:
     """Return the configuration for ``outputs`` results of ``inputs`` elements each.
 
     ``row_wise``: the reduced dimension is the faster one in memory. ``dense``: that dimension has stride 1 (kept or
-    reduced), so that threads load vectors: 4 elements along a full reduction, up to 16 bytes of outputs along columns.
+    reduced), so that threads load vectors: ``vector`` elements along rows, up to 16 bytes of outputs along columns.
     """
-    along_input = 4 if row_wise and dense and outputs == 1 and inputs > 128 else 1
+    along_input = vector if row_wise and dense and inputs >= _VECTORISED else 1
     along_output = _output_vector(outputs, itemsize) if dense and not row_wise else 1
     fastest = (inputs // along_input) if row_wise else (outputs // along_output)
     other = outputs if row_wise else inputs
@@ -84,7 +92,7 @@ def plan(outputs: int, inputs: int, device: Device, *, row_wise: bool, dense: bo
     splits = 1
     if splittable and values >= MAX_VALUES and grid <= resident_blocks:
         splits = max(min(blocks(resident_blocks, grid), blocks(values, MIN_VALUES)), blocks(values, MAX_VALUES))
-    return Plan((width, height, 1), step_output, step_input * along_input, splits)
+    return Plan((width, height, 1), step_output, step_input * along_input, splits, along_input)
 
 
 def reduction(
@@ -115,7 +123,8 @@ def reduction(
     outer = tuple(d for d in order if d not in reduced)
     inputs = int(np.prod([source.shape[d] for d in inner], dtype=np.int64))
     outputs = source.numel // inputs
-    plan = _plan_for(source, inner, outer, inputs, outputs, device)
+    vector = _vector(name, source.itemsize) if len(coalesce(permute(source, inner)).shape) == 1 else 1
+    plan = _plan_for(source, inner, outer, inputs, outputs, device, vector)
     sketch = Sketch(blocks(outputs, plan.outputs_per_block), plan.splits)
     tile, lo, hi = ranges(outputs, plan.outputs_per_block)
     _read(sketch, source, (inner, outer), plan, (tile, lo, hi), inputs)
@@ -233,12 +242,25 @@ def reduce_all(name: str, source: Operand, result: Operand, device: Device) -> l
 
 
 def _plan_for(
-    source: Operand, inner: tuple[int, ...], outer: tuple[int, ...], inputs: int, outputs: int, device: Device
+    source: Operand,
+    inner: tuple[int, ...],
+    outer: tuple[int, ...],
+    inputs: int,
+    outputs: int,
+    device: Device,
+    vector: int,
 ) -> Plan:
     along, across = (_fastest(source, dims) for dims in (inner, outer))
     row_wise = outputs == 1 or inputs == 1 or along < across
     dense = (along if row_wise else across) == 1
-    return plan(outputs, inputs, device, row_wise=row_wise, dense=dense, itemsize=source.itemsize)
+    return plan(outputs, inputs, device, row_wise=row_wise, dense=dense, itemsize=source.itemsize, vector=vector)
+
+
+def _vector(name: str, itemsize: int) -> int:
+    """``input_vec_size``: elements that a thread loads at once along a row."""
+    if itemsize != _HALF_BYTES:
+        return 4
+    return {"sum": 8, "mean": 8, "var": 2, "std": 2, "var_mean": 2, "std_mean": 2}.get(name, 4)
 
 
 def _fastest(source: Operand, dims: Sequence[int]) -> int:
@@ -260,6 +282,11 @@ def _read(
     if splits == 1:
         sketch.span(operand, READ, tile, Span(outer, lo, hi))
         return
+    unaligned = any(operand.strides[d] % chosen.vector for d in outer if operand.shape[d] > 1)
+    if unaligned or operand.alignment < chosen.vector * operand.itemsize <= _ALIGNED:
+        every = np.tile(tile, splits) + np.repeat(np.arange(splits), len(tile)) * len(tile)
+        sketch.span(operand, READ, every, Span(outer, np.tile(lo, splits), np.tile(hi, splits)))
+        return  # rows begin between vectors, and which block takes the elements before the first is not known
     period = chosen.chunk * splits
     flat = coalesce(permute(operand, inner))
     even = inputs // period * period if len(flat.shape) == 1 else 0

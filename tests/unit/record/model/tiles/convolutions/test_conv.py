@@ -389,3 +389,25 @@ def test_each_gradient_has_a_workspace_of_its_own():
     assert set().union(*of_weight)
     assert both == of_input + of_weight
     assert not set().union(*of_input) & set().union(*of_weight)
+
+
+def test_gradients_of_a_convolution_share_the_copy_of_the_output_s_gradient():
+    """PyTorch makes what it hands to cuDNN dense before it asks for either gradient."""
+    x, weight = torch.rand(2, 64, 28, 28, dtype=torch.float16), torch.rand(64, 64, 1, 1, dtype=torch.float16)
+    gradient = torch.rand(2, 28, 28, 64, dtype=torch.float16).permute(0, 3, 2, 1)
+    source = x.transpose(2, 3)
+    settings = [None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]]
+    call = call_of("aten::convolution_backward", gradient, source, weight, *settings)
+    kernels = run_model(call, H200)
+    copied = [k.operands[0].ref for k in kernels if k.name.endswith("<contiguous>")]
+    assert copied == [call["input"].ref, call["grad_output"].ref]
+    assert [k.name.endswith("<contiguous>") for k in kernels[:2]] == [True, True]
+
+
+def test_depthwise_gradients_begin_with_the_weight():
+    x, weight = torch.rand(2, 24, 56, 56, dtype=torch.bfloat16), torch.rand(24, 1, 3, 3, dtype=torch.bfloat16)
+    settings = [None, [2, 2], [1, 1], [1, 1], False, [0, 0], 24, [True, True, False]]
+    gradient = torch.rand(2, 24, 28, 28, dtype=torch.bfloat16)
+    first, second = run_model(call_of("aten::convolution_backward", gradient, x, weight, *settings), H200)
+    assert "conv_depthwise2d_grad_weight_kernel" in first.name
+    assert "conv_depthwise2d_backward_kernel" in second.name

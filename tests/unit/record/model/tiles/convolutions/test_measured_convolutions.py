@@ -8,7 +8,7 @@ import pytest
 from tests.unit.record.model.tiles.oracle import all_bytes, element_bytes, runs_of
 from tileprof.devices import get
 from tileprof.record.model.tile_model import Operand, Scratch
-from tileprof.record.model.tiles.convolutions import convolution_table, measured
+from tileprof.record.model.tiles.convolutions import convolution_table, measured_launches
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
@@ -180,7 +180,7 @@ CALLS = {
 def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
     of, launches = CALLS[name]
     problem = problem_of(of)
-    kernel_list = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
+    kernel_list = measured_launches.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
     assert [kernel.name for kernel in kernel_list] == [one.name for one in launches]
     assert all(kernel.note or kernel.coverage == "exact" for kernel in kernel_list)
     flow = Flow(problem, kernel_list)
@@ -198,7 +198,7 @@ def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
 def test_tiles_of_known_kernels_share_no_result(name):
     of, launches = CALLS[name]
     problem = problem_of(of)
-    for kernel in measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200):
+    for kernel in measured_launches.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200):
         if kernel.coverage == "conservative" or kernel.name == "memset" or "segment_k_on" in kernel.name:
             continue
         for slot in range(len(kernel.operands)):
@@ -209,7 +209,7 @@ def test_tiles_of_known_kernels_share_no_result(name):
 
 def test_tiles_lie_where_the_grid_of_a_launch_counts_them():
     of, launches = CALLS["rows of tiles beside each other, with idle blocks"]
-    (kernel,) = measured.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    (kernel,) = measured_launches.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
     assert kernel.footprint.block.tolist() == [[x, 0, z] for z in range(2) for x in range(8)]
     channels, pixels = 6, 3 * 7
     for x, _, image in kernel.footprint.block.tolist():
@@ -223,7 +223,7 @@ def test_tiles_lie_where_the_grid_of_a_launch_counts_them():
 
 def test_segments_of_a_depth_write_the_same_tile_a_round_apart():
     of, launches = CALLS["two segments of the depth in one launch"]
-    _, kernel = measured.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    _, kernel = measured_launches.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
     assert kernel.footprint.block.tolist() == [[x, 0, 0] for x in range(24)]
     for tile in range(12):
         written, again = ({b for run in runs_of(kernel.footprint, t, 2, WRITE) for b in run} for t in (tile, tile + 12))
@@ -236,7 +236,7 @@ def test_segments_of_a_depth_write_the_same_tile_a_round_apart():
 
 def test_tiles_of_a_strided_gradient_have_pixels_of_equal_remainders():
     of, launches = CALLS["a gradient of the input by remainders of the stride"]
-    (kernel,) = measured.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    (kernel,) = measured_launches.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
     rows = []
     for x, y, _ in kernel.footprint.block.tolist():
         written = {b // 2 for run in runs_of(kernel.footprint, x + 2 * y, 2, WRITE) for b in run}
@@ -247,7 +247,7 @@ def test_tiles_of_a_strided_gradient_have_pixels_of_equal_remainders():
 def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_shows():
     of = (0, 2, 1, 2, 0, 96, 2, 96, 96, 1, 56, 56, 1, 7, 7, 1, 1, 1, 0, 3, 3, 1, 1, 1, 0, 0, 0)
     entry = Entry((launch("conv2d_c1_k1_nhwc", 588, 1, 1),), ShapeSource.TABLE)
-    (kernel,) = measured.kernels(problem_of(of), entry, H200)
+    (kernel,) = measured_launches.kernels(problem_of(of), entry, H200)
     assert kernel.grid == (588, 1, 1)
     recorded = {
         0: [(0, 896), (960, 1088), (10752, 11648), (11712, 11840)],
@@ -262,13 +262,13 @@ def test_a_depthwise_block_computes_the_squares_that_a_recording_of_convnext_sho
 def test_launches_say_where_they_are_from_and_exact_ones_take_their_own_time():
     of, launches = CALLS["copies around an implicit product"]
     problem = problem_of(of)
-    exact = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, timed=True), H200)
+    exact = measured_launches.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE, timed=True), H200)
     assert {k.launch_ns for k in exact} == {2000.0}
     assert {(k.shape_source, k.time_source) for k in exact} == {(ShapeSource.TABLE, TimeSource.CALIBRATED)}
     assert [k.grid for k in exact[:2]] == [(2, 1, 2), (1, 1, 6)]
-    captured = measured.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
+    captured = measured_launches.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
     assert {(k.shape_source, k.time_source) for k in captured} == {(ShapeSource.TABLE, TimeSource.INTERPOLATED)}
-    near = measured.kernels(problem, Entry(tuple(launches), ShapeSource.LEARNED), H200)
+    near = measured_launches.kernels(problem, Entry(tuple(launches), ShapeSource.LEARNED), H200)
     assert {(k.shape_source, k.time_source) for k in near} == {(ShapeSource.LEARNED, TimeSource.INTERPOLATED)}
 
 

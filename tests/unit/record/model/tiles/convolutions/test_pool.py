@@ -94,15 +94,39 @@ def test_the_gradient_of_pooling_reads_the_windows_that_hold_an_element(kernel, 
         assert_reads(launch, out, call[name], needs_of)
 
 
-@pytest.mark.parametrize("op", ["_adaptive_avg_pool2d", "adaptive_max_pool2d"])
-def test_adaptive_pooling_takes_a_plane_a_tile(op):
+def test_adaptive_pooling_takes_a_plane_a_tile():
     x = torch.rand(2, 3, 10, 11)
-    call = call_of(f"aten::{op}", x, [3, 4])
+    call = call_of("aten::adaptive_max_pool2d", x, [3, 4])
     [launch] = run_model(call, H200)
     assert launch.footprint.tiles == 6
     assert_writes(launch, call.outputs[0])
     at = positions(x)
     assert_reads(launch, call.outputs[0], call["self"], lambda mine: at[mine.flatten(2).any(2)])
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "rows", "blocks"), [(2, 28, 7, 8), (2, 40, 37, 8), (20, 28, 7, 1), (20, 28, 19, 1)]
+)
+def test_adaptive_averages_of_few_channels_take_several_blocks_per_plane(channels, size, rows, blocks):
+    """Images of two channels, from 28 to 7 rows: 4 by 8 blocks, as recorded on an H200."""
+    x = torch.rand(2, channels, size, 11)
+    call = call_of("aten::_adaptive_avg_pool2d", x, [rows, 4])
+    [launch] = run_model(call, H200)
+    assert launch.grid == (2 * channels, blocks, 1)
+    assert_writes(launch, call.outputs[0])
+    at = positions(x)
+    block = torch.arange(rows) // 8 % blocks
+
+    def needs(mine):
+        """The rows of inputs under the rows of outputs of a block."""
+        assert len(block[mine.any((0, 1, 3))].unique()) <= 1
+        under = [
+            at[n, c, i * size // rows : -(-(i + 1) * size // rows)].flatten()
+            for n, c, i in mine.any(3).nonzero().tolist()
+        ]
+        return torch.cat([at[:0].flatten(), *under]).unique()
+
+    assert_reads(launch, call.outputs[0], call["self"], needs)
 
 
 def test_adaptive_pooling_to_one_number_is_a_mean():

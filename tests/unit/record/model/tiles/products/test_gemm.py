@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -62,6 +63,7 @@ def splits_of(depth, step, split):
 
 def check(launches, tile, a, b, d, c=None):
     """Compare the kernels with index arithmetic; ``a`` is ``[batch, m, k]``, ``b``, ``d`` and ``c`` alike."""
+    launches, a, b, c = behind_copies(launches, a, b, d, c)
     tile_m, tile_n, tile_k, split = tile
     (batch, m, n), k = d.shape, a.shape[2]
     slices = splits_of(k, tile_k, split)
@@ -91,6 +93,65 @@ def check(launches, tile, a, b, d, c=None):
         assert main.operands[2] == Scratch(0, results.numel * 4, "cublas")
         assert_each_byte_written_once(main, 2, results, WRITE)
         check_reduction(launches[1], results, d, c)
+
+
+def behind_copies(launches, a, b, d, c):
+    """Return the launches of the product itself and its operands, after a check of the copies before it."""
+    copies = list(itertools.takewhile(lambda kernel: re.search("contiguous|copy_|memcpy", kernel.name), launches))
+    launches = launches[len(copies) :]
+    operands = [o for kernel in launches for o in kernel.operands]
+    if c is not None and any(isinstance(o, Operand) and o.ref == c.ref for k in copies for o in k.operands):
+        check_copy(copies.pop(0), c, d, d)
+        c = d
+    sides = []
+    for place, side in enumerate((a, b)):
+        workspace = Scratch(5 - place, side.numel * side.itemsize)
+        dense = Operand(side.shape, torch.empty(side.shape).stride(), side.dtype, side.itemsize)
+        if workspace in operands:
+            check_copy(next(k for k in copies if workspace in k.operands), side, dense, workspace)
+        sides.append(dense if workspace in operands else side)
+    assert len(copies) == sum(isinstance(o, Scratch) and o.slot >= 4 for o in launches[0].operands)
+    return launches, *sides, c
+
+
+def check_copy(kernel, source, target, place):
+    """Check that a launch copies a whole operand."""
+    for operand, slot, mode in ((source, 0, READ), (target, 1, WRITE)):
+        touched = [bytes_of(kernel.footprint, t, slot, mode) for t in range(kernel.footprint.tiles)]
+        assert set().union(*touched) == all_bytes(operand)
+    assert kernel.operands[1] == place or kernel.operands[1].ref == place.ref
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "strides", "copied"),
+    [((49, 2), (3, 147), True), ((2, 49), (147, 3), True), ((2, 49), (147, 1), False), ((49, 2), (1, 60), False),
+     ((49, 2), (0, 1), True), ((1, 49), (98, 2), True), ((49, 1), (2, 98), True), ((49, 1), (1, 7), False)],
+)  # fmt: skip
+def test_what_cublas_cannot_read_is_copied_first(shape, strides, copied, slot):
+    side = torch.zeros(10_000, dtype=torch.bfloat16).as_strided(shape, strides)
+    other = torch.zeros((shape[1], 5) if slot == 0 else (5, shape[0]), dtype=torch.bfloat16)
+    launches = run_model(call_of("aten::mm", *((side, other) if slot == 0 else (other, side))), H200)
+    assert (launches[0].name == "elementwise<contiguous>") == copied
+    assert isinstance(launches[copied].operands[slot], Scratch) == copied
+
+
+@pytest.mark.parametrize(
+    ("bias", "sizes", "options", "copy"),
+    [
+        ((8,), (4, 8, 6), {}, None), ((8,), (4, 8, 1), {}, "elementwise"), ((1,), (4, 1, 6), {}, "elementwise"),
+        ((8,), (4, 8, 6), {"beta": 2}, "elementwise"), ((4, 1), (4, 8, 6), {}, "elementwise"),
+        ((4, 8), (4, 8, 6), {}, "memcpy"), ((4, 8), (4, 8, 6), {"beta": 0}, None),
+    ],
+)  # fmt: skip
+def test_an_addend_that_is_no_bias_is_copied_to_the_results(bias, sizes, options, copy):
+    m, n, k = sizes
+    call = call_of("aten::addmm", torch.zeros(bias), torch.zeros(m, k), torch.zeros(n, k).t(), **options)
+    launches = run_model(call, H200)
+    assert launches[0].name.partition("<")[0] == copy or (copy is None and "gemm" in launches[0].name)
+    added = call["self"] if copy is None else call.outputs[0]
+    reads = [k.operands[i].ref for k in launches for i in k.footprint.boxes.operand[k.footprint.boxes.mode == READ]]
+    assert (added.ref in reads) == (options != {"beta": 0})
 
 
 def depth_of(s, slices, k, tile_k, rate):

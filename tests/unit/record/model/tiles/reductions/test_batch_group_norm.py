@@ -37,7 +37,7 @@ def touches(kernel, operand):
 def test_training_takes_statistics_updates_averages_and_transforms(last):
     x = image(last)
     weight, bias, mean, var = vectors(4)
-    call = call_of("aten::native_batch_norm", x, weight, bias, mean, var, True, 0.1, 1e-5)
+    call = call_of("aten::native_batch_norm", x, weight, bias, mean, var, True, 0.1, 1e-6)  # too small for cuDNN
     statistics, update, transform = run_model(call, H200)
     out, saved_mean, saved_invstd = call.outputs
     down, up = of_channels(x)
@@ -54,6 +54,22 @@ def test_training_takes_statistics_updates_averages_and_transforms(last):
         assert_reads(transform, out, vector, up)
 
 
+def test_training_by_cudnn_is_a_block_per_channel():
+    call = call_of("aten::native_batch_norm", image(last=False), *vectors(4), True, 0.1, 1e-5)
+    [kernel] = run_model(call, H200)
+    assert (kernel.grid, kernel.block) == ((CHANNELS, 1, 1), (512, 1, 1))
+    out, *saved = call.outputs
+    assert_writes(kernel, out)
+    down, up = of_channels(torch.rand(call["input"].shape))
+    assert_reads(kernel, out, call["input"], lambda mine: down(up(mine)))
+    averages = [call["running_mean"], call["running_var"]]
+    for result in (*saved, *averages):
+        assert_writes(kernel, result)
+        assert_reads(kernel, result, call["input"], down)
+    for vector in (*averages, call["weight"], call["bias"]):
+        assert_reads(kernel, out, vector, up)
+
+
 def test_training_without_averages_inverts_the_variance_in_its_place():
     call = call_of("aten::native_batch_norm", image(last=False), *vectors(2), None, None, True, 0.1, 1e-5)
     statistics, inverse, transform = run_model(call, H200)
@@ -64,9 +80,14 @@ def test_training_without_averages_inverts_the_variance_in_its_place():
     assert touches(transform, variance)
 
 
-@pytest.mark.parametrize("shape", [(40, CHANNELS), (4, CHANNELS, 30), (4, CHANNELS, 3, 5)])
-def test_evaluation_by_pytorch_reads_running_averages(shape):
-    source = torch.rand(shape, dtype=torch.bfloat16)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((40, CHANNELS), torch.bfloat16), ((4, CHANNELS, 30), torch.bfloat16), ((4, CHANNELS, 3, 5), torch.bfloat16),
+     ((40, CHANNELS), torch.float32)],
+)  # fmt: skip
+def test_evaluation_by_pytorch_reads_running_averages(shape, dtype):
+    """CuDNN takes no bfloat16 and no matrices."""
+    source = torch.rand(shape, dtype=dtype)
     call = call_of("aten::native_batch_norm", source, *vectors(4), False, 0.1, 1e-5)
     copied, inverted, transform = run_model(call, H200)
     assert_writes(transform, call.outputs[0])

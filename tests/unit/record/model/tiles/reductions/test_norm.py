@@ -7,7 +7,7 @@ from tests.unit.record.model.tiles.oracle import call_of, run_model, slot_of
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions, tile_count
 from tileprof.record.model.tiles.foundations.sketch import scratch
 
-BATCH, ROWS, COLUMNS = 3, 5, 70
+BATCH, ROWS, COLUMNS = 3, 5, 72
 
 
 def rows_of(source):
@@ -33,6 +33,34 @@ def test_forward_reads_a_row_and_the_whole_weight(transposed):
         assert_reads(kernel, out, call[name], lambda _: torch.arange(COLUMNS))
 
 
+def without_vectors(kind):
+    """Return rows that cannot be loaded four elements at a time: too short, not aligned, in double precision."""
+    if kind == "odd length":
+        return torch.rand(BATCH, ROWS, 70), torch.rand(70)
+    if kind == "double":
+        return torch.rand(BATCH, ROWS, 72).double(), torch.rand(72).double()
+    rows, weight = torch.rand(BATCH * ROWS * 72 + 1), torch.rand(73)
+    return rows[kind == "rows" :][: BATCH * ROWS * 72].view(BATCH, ROWS, 72), weight[kind == "weight" :][:72]
+
+
+@pytest.mark.parametrize("op", ["aten::native_layer_norm", "aten::_fused_rms_norm"])
+@pytest.mark.parametrize("kind", ["odd length", "double", "rows", "weight"])
+def test_rows_that_cannot_be_loaded_as_vectors_take_two_kernels(kind, op):
+    x, weight = without_vectors(kind)
+    bias = [] if "rms" in op else [None]
+    call = call_of(op, x, [x.shape[-1]], weight, *bias, 1e-5)
+    moments, scaled = run_model(call, H200)
+    assert (moments.block, scaled.block) == ((512, 1, 1), (256, 1, 1))
+    assert tile_count(moments) == tile_count(scaled) == BATCH * ROWS
+    out, *statistics = call.outputs
+    assert_writes(scaled, out)
+    assert_reads(scaled, out, call["input"], rows_of(call["input"]))
+    for statistic in statistics:
+        assert_writes(moments, statistic)
+        assert_reads(moments, statistic, call["input"], lambda mine: positions(call["input"])[mine.any(-1)])
+        assert_reads(scaled, out, statistic, lambda mine, s=statistic: positions(s)[mine.any(-1)])
+
+
 def test_several_normalised_dimensions_are_one_row():
     x = torch.rand(4, 6, 8)
     call = call_of("aten::native_layer_norm", x, [6, 8], torch.rand(6, 8), None, 1e-5)
@@ -44,7 +72,12 @@ def test_several_normalised_dimensions_are_one_row():
 
 def gradients(mask):
     x = torch.rand(BATCH, ROWS, COLUMNS)
-    mean, rstd, weight, bias = torch.rand(BATCH, ROWS, 1), torch.rand(BATCH, ROWS, 1), torch.rand(70), torch.rand(70)
+    mean, rstd, weight, bias = (
+        torch.rand(BATCH, ROWS, 1),
+        torch.rand(BATCH, ROWS, 1),
+        torch.rand(COLUMNS),
+        torch.rand(COLUMNS),
+    )
     return call_of("aten::native_layer_norm_backward", x.clone(), x, [COLUMNS], mean, rstd, weight, bias, mask)
 
 

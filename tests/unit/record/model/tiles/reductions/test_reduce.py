@@ -58,7 +58,7 @@ def test_every_output_is_reduced_from_its_own_elements(case):
     [
         ((300_000,), (0,), [0]),
         ((40_000, 12), (0, 1), [0]),
-        ((3, 300_001), (0, 1), [1]),
+        ((3, 300_004), (0, 1), [1]),
         ((200, 300, 7), (0, 1, 2), [0, 1]),
         ((600, 7, 300), (0, 1, 2), [0, 2]),
     ],
@@ -145,3 +145,30 @@ def test_reducing_one_number_gives_one_tile():
 def test_all_of_one_element_is_a_copy_as_recorded():
     [kernel] = run_model(call_of("aten::all", torch.ones(1, dtype=torch.bool)), H200)
     assert (kernel.name, kernel.footprint.tiles) == ("memcpy<device to device>", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "grid", "block"),
+    [
+        ("mean.dim", (2, 512, 14, 14), torch.bfloat16, (32, 1, 1), (16, 32, 1)),
+        ("mean.dim", (2, 120, 28, 28), torch.bfloat16, (15, 1, 1), (32, 16, 1)),
+        ("mean.dim", (2, 512, 14, 14), torch.float32, (64, 1, 1), (32, 16, 1)),
+        ("sum.dim_IntList", (2, 128, 14, 14), torch.bfloat16, (8, 1, 1), (16, 32, 1)),
+        ("mean.dim", (2, 1024, 7, 7), torch.bfloat16, (128, 1, 1), (32, 16, 1)),
+    ],
+)
+def test_rows_are_loaded_as_vectors_as_recorded(name, shape, dtype, grid, block):
+    """On an H200 with PyTorch 2.11."""
+    call = call_of(f"aten::{name}", torch.zeros(shape, dtype=dtype), [2, 3])
+    [kernel] = run_model(call, H200)
+    assert (kernel.grid, kernel.block) == (grid, block)
+    assert_writes(kernel, call.outputs[0])
+
+
+@pytest.mark.parametrize("length", [1 << 18, (1 << 18) + 1])
+def test_blocks_that_share_rows_between_vectors_take_them_whole(length):
+    call = call_of("aten::sum.dim_IntList", torch.zeros(2, length), [1])
+    kernel = run_model(call, H200)[-1]
+    reads = by_tile(kernel, call["self"])
+    assert kernel.grid[1] > 1
+    assert len(reads[0]) == (length if length % 4 else -(-length // 4096 // kernel.grid[1]) * 4096)

@@ -1,4 +1,4 @@
-"""Predictions beside measured rows: ``python -m tileprof.cli.running.add_predictions OUT.json``, on any machine.
+"""Predictions beside measured rows: ``python -m tests.gpu.measuring.chains.add_predictions OUT.json``.
 
 `tileprof.runtime.measuring.measure` writes how long each of a chain's Triton kernels takes alone, with what its blocks
 hold of an SM. From that ``tileprof run --compare`` predicts the schedulers' rows while the GPU waits; here the same is
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.measuring.chains.chain_summary import by_chain
 from tileprof.cli.running.run_compare import predict
 from tileprof.devices import of_driver
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.measuring.cases import cases
 from tileprof.runtime.measuring.stage_times import StageTime
-from tileprof.runtime.measuring.summary import by_chain
 
 
 def add_predictions(result: dict[str, Any]) -> int:
@@ -36,7 +36,6 @@ def add_predictions(result: dict[str, Any]) -> int:
         expected = predict(chain, [chain.policy()], device, [StageTime(**stage) for stage in stages])
         for row in rows.values():
             if row["row"] in expected:
-                # the rows of `found` itself
                 row["predicted_us"] = round(expected[row["row"]], 3)  # type: ignore[index]
                 row["predicted_gain"] = round(1 - expected[row["row"]] / expected["graph"], 4)  # type: ignore[index]
         count += 1

@@ -1,4 +1,4 @@
-"""The rows of `tileprof.runtime.measuring.measure` for a reader: ``python -m tileprof.runtime.measuring.summary
+"""The rows of `tileprof.runtime.measuring.measure` for a reader: ``python -m tests.gpu.measuring.chains.chain_summary
 OUT.json`` prints Markdown, every chain, losses too.
 """
 
@@ -144,7 +144,7 @@ def mean(values: Sequence[float]) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(prog="python -m tileprof.runtime.measuring.summary", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.measuring.chains.chain_summary", description=__doc__)
     parser.add_argument(
         "rows", metavar="OUT.json", type=Path, help="rows that tileprof.runtime.measuring.measure wrote"
     )
