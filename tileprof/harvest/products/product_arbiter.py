@@ -43,8 +43,6 @@ _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster
 _GROWING: Final = {
     "n_estimators": 100, "max_depth": 3, "learning_rate": 0.08, "min_samples_leaf": 10, "random_state": 0,
 }  # fmt: skip
-_EVEN: Final = 7
-"""The alignments of a category whose rows all begin at multiples of 16 bytes, which nvjet kernels ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,7 @@ def examples(every: Problems, count: int, nets: Table, table: Table, device: Dev
     keys = every.keys.astype(np.int64)
     keys[keys[:, 0] == problems.MATRIX, 0] = problems.PLAIN
     keys[keys[:, 0] == problems.BATCHES_AND_MATRIX, 0] = problems.BATCHES
-    halves = product_nets.GROUPS[problems.FP16]
-    some = np.isin(np.arange(len(keys)), every.of_group(halves)) & held_out_layers(layer(keys))
-    some &= product_nets.categories(keys) % (_EVEN + 1) == _EVEN
+    some = (product_nets.groups(keys) == product_nets.GROUPS[problems.FP16]) & held_out_layers(layer(keys))
     rows = np.random.default_rng(0).permutation(np.flatnonzero(some))[:count]
     examined = []
     for row in rows.tolist():
