@@ -11,7 +11,7 @@ import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tileprof.record.model.observation import fake
+from tileprof.record.model.observation import fake, norm_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -95,7 +95,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
             if self._computing != computing:  # its parts were seen; one that shows none computes by itself
                 return result
         else:
-            result = func(*args, **kwargs)
+            result = norm_statistics.ON_GPU.get(func, func)(*args, **kwargs)
         self._computing += session.after(operator, args, kwargs, result, path, values)
         return result
 
