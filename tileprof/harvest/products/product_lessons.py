@@ -82,6 +82,8 @@ def say(facts: dict[str, Any]) -> None:
 def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple[Problems, dict[str, Any]]:
     """Return the problems of folders of captures (a seed each) and of tables, each once, and what the first source
     holds for; of a problem that several have the first one's answer. Layers that are held out are left out.
+
+    Raises `UserError` for a source that is not there.
     """
     remaining = iter(seeds)
     keys: list[NDArray[np.int32]] = []
