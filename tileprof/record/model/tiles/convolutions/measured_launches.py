@@ -41,7 +41,19 @@ from tileprof.record.model.tiles.convolutions.problem import (
     operand_sizes,
 )
 from tileprof.record.model.tiles.foundations import regions
-from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
+from tileprof.record.model.tiles.foundations.sketch import (
+    READ,
+    WRITE,
+    Part,
+    Sketch,
+    Span,
+    binding,
+    cut,
+    grid_blocks,
+    is_contiguous,
+    ranges,
+    rate_of,
+)
 from tileprof.record.model.tiles.products import gemm_tile_rule
 from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
 from tileprof.trace.footprint import Boxes, Footprint
@@ -57,6 +69,8 @@ _COPIES: Final = (Role.TRANSPOSE, Role.COPY)
 _RESULT, _COUNTERS = 3, 4
 """Scratch slots; 0 has partial sums, 1 and 2 copies of the two inputs."""
 _COUNTER_BYTES: Final = 4
+_WEIGHT_RUNS: Final = re.compile(r"wgrad2d_(grouped_direct|shmem_tiling)")
+"""Kernels whose blocks compute runs of the weight's gradient (recorded: the grid is their number)."""
 _UNKNOWN: Final = "of this kernel only the grid is known: every tile may touch everything"
 _INFERRED: Final = "which block touches what is inferred from the kernel's name and grid"
 _DEPTHWISE: Final = re.compile(
@@ -206,6 +220,8 @@ def _main(call: _Call, launch: MeasuredLaunch, target: Operand, after: Sequence[
         kernels = [_direct(call, launch, kernel, target)]
     elif kernel.role == Role.WEIGHTS and isinstance(call.problem.shape, WeightGradient):
         kernels = _weight_elements(call, target)
+    elif _WEIGHT_RUNS.search(launch.name) and isinstance(call.problem.shape, WeightGradient) and is_contiguous(target):
+        kernels = [_weight_runs(call, launch, target)]
     else:
         kernels = [_conservative(launch, call.device, call.inputs, [target])]
     if reductions and len(kernels) == 1:
@@ -331,6 +347,27 @@ def _weight_elements(call: _Call, target: Operand) -> list[Kernel]:
     tile = gemm_tile_rule.Tile(1, 1, 1, 1, 1, 1, 32, 0)
     main = conv_weight_kernels.main_kernel(gradient, tile, "weights", "fp32", partial=False)
     return [replace(main, grid=(main.footprint.tiles, 1, 1))]
+
+
+def _weight_runs(call: _Call, launch: MeasuredLaunch, target: Operand) -> Kernel:
+    """Model blocks that compute equal runs of the weight's gradient in memory order: eight elements, or a filter."""
+    gradient = call.problem.shape
+    assert isinstance(gradient, WeightGradient)
+    small, large = call.inputs
+    filters, columns = target.shape[:2]
+    inner = target.numel // filters
+    run = -(-target.numel // int(np.prod(launch.grid)))
+    sketch = Sketch(*launch.grid)
+    tile, lo, hi = ranges(target.numel, run)
+    sketch.span(target, WRITE, tile, Span(tuple(range(len(target.shape))), lo, hi))
+    which, begin, end = cut(lo, hi, inner)
+    row, taps = begin // inner, inner // columns
+    first = row // (filters // gradient.groups) * columns + begin % inner // taps
+    last = first - begin % inner // taps + (end - 1) % inner // taps + 1
+    sketch.span(small, READ, tile[which], Span((1,), row, row + 1))
+    sketch.span(large, READ, tile[which], Span((1,), first, last))
+    flops = 2 * target.numel * small.numel // small.shape[1]
+    return sketch.kernel(launch.name, threads=launch.block, flops=flops, rate=rate_of(small), coverage="inferred")
 
 
 def _awaiting(kernel: Kernel, counters: Sequence[Operand]) -> Kernel:
