@@ -48,9 +48,8 @@ class Problems:
     recipes: NDArray[np.int32]
 
     def of_group(self, group: int) -> NDArray[np.int64]:
-        """Return the places of the problems of a group of types (`product_nets.GROUPS`)."""
-        own = [dtype for dtype, number in product_nets.GROUPS.items() if number == group]
-        return np.flatnonzero(np.isin(self.keys[:, 1], own))
+        """Return the places of the problems of a group (`product_nets.groups`)."""
+        return np.flatnonzero(product_nets.groups(self.keys.astype(np.int64)) == group)
 
 
 def parser(module: str, description: str) -> ArgumentParser:
