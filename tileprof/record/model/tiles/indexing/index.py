@@ -18,6 +18,7 @@ from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values, wrapped
+from tileprof.record.model.tiles.foundations.regions import coalesce
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
@@ -89,11 +90,19 @@ def index_select(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::embedding", data_dependent=True)
 def embedding(call: Call, device: Device) -> list[Kernel]:
-    """Rows of the table by number."""
-    return _take(call, call["weight"], 0, call["indices"], device)
+    """Rows of the table by number; numbers that do not lie at one distance are copied first."""
+    indices = call["indices"]
+    kernels: list[Kernel] = []
+    copy = None
+    if len(coalesce(indices).shape) > 1:
+        copy = replace(scratch(_COPIES, *indices.shape, itemsize=indices.itemsize), dtype=indices.dtype)
+        kernels = elementwise("contiguous", [indices], [copy], flops_each=0)
+    return kernels + _take(call, call["weight"], 0, indices, device, copy=copy)
 
 
-def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Device) -> list[Kernel]:
+def _take(
+    call: Call, source: Operand, dim: int, indices: Operand, device: Device, *, copy: Operand | None = None
+) -> list[Kernel]:
     """Few indices: blocks take 128 elements of the slices. Dense rows of whole 16-byte vectors: one block per index and
     256 vectors of its row, or as ``gather`` where the indices do not lie side by side. Single elements: as ``gather``.
     Else the looping kernel.
@@ -106,6 +115,7 @@ def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Devic
         source, out = (replace(o, shape=o.shape[dim:], strides=o.strides[dim:]) for o in (source, out))
         dim = 0
     target = along(call, source, dim, indices)
+    indices = copy or indices
     count = int(np.prod(indices.shape, dtype=np.int64))
     if count <= SMALL_INDEX and source.shape:
         return _few(call, target, indices, out, device)

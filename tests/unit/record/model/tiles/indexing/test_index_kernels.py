@@ -292,6 +292,15 @@ def test_indices_that_do_not_lie_side_by_side_are_gathered():
     assert_reads(kernel, call.outputs[0], call["weight"], positions(call["weight"])[index].reshape(2, 128, 64))
 
 
+def test_broadcast_indices_of_an_embedding_are_copied_first():
+    index = torch.randint(0, 50, (128,)).expand(2, 128)
+    call = call_of("aten::embedding", torch.rand(50, 64), index)
+    copy, kernel = run_model(call, H200)
+    assert_reads(copy, scratch(80, 2, 128, itemsize=8), call["indices"], positions(index))
+    assert kernel.grid == (256, 1, 1)
+    assert_reads(kernel, call.outputs[0], call["weight"], positions(call["weight"])[index].reshape(2, 128, 64))
+
+
 def test_index_put_of_a_number_under_a_mask_is_a_masked_fill():
     target = torch.rand(30, 40)
     call = call_of("aten::index_put_", target, [target > 0.5], torch.tensor(0.0))
