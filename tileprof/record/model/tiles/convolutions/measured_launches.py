@@ -51,6 +51,7 @@ from tileprof.record.model.tiles.foundations.sketch import (
     cut,
     grid_blocks,
     is_contiguous,
+    narrow,
     ranges,
     rate_of,
 )
@@ -219,7 +220,7 @@ def _main(call: _Call, launch: MeasuredLaunch, target: Operand, after: Sequence[
     elif _runs_of_results(launch, kernel, call.problem):
         kernels = [_direct(call, launch, kernel, target)]
     elif kernel.role == Role.WEIGHTS and isinstance(call.problem.shape, WeightGradient):
-        kernels = _weight_elements(call, target)
+        kernels = _weight_elements(call, launch, target)
     elif _WEIGHT_RUNS.search(launch.name) and isinstance(call.problem.shape, WeightGradient) and is_contiguous(target):
         kernels = [_weight_runs(call, launch, target)]
     else:
@@ -340,13 +341,34 @@ def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Op
     return replace(direct, grid=launch.grid, coverage="exact" if certain else "inferred")
 
 
-def _weight_elements(call: _Call, target: Operand) -> list[Kernel]:
+def _weight_elements(call: _Call, launch: MeasuredLaunch, target: Operand) -> list[Kernel]:
+    """Model blocks that compute one element of the weight's gradient each; of rows of pixels they are taken to read
+    what lies between the first and the last pixel.
+    """
     gradient = call.problem.shape
     assert isinstance(gradient, WeightGradient)
-    gradient = replace(gradient, weight=target, small=call.inputs[0], large=call.inputs[1])
-    tile = gemm_tile_rule.Tile(1, 1, 1, 1, 1, 1, 32, 0)
-    main = conv_weight_kernels.main_kernel(gradient, tile, "weights", "fp32", partial=False)
-    return [replace(main, grid=(main.footprint.tiles, 1, 1))]
+    small, large = call.inputs
+    filters, taps = target.shape[0], target.shape[2:]
+    sketch = Sketch(target.numel)
+    tile, lo, hi = ranges(target.numel, 1)
+    every = tuple(range(len(target.shape)))
+    sketch.span(target, WRITE, tile, Span(every, lo, hi))
+    row = tile // (target.numel // filters)
+    sketch.span(small, READ, tile, Span((1,), row, row + 1))
+    column = row // (filters // gradient.groups) * target.shape[1] + tile // int(np.prod(taps)) % target.shape[1]
+    for number, tap in enumerate(np.ndindex(*taps)):
+        view, own = large, tile[tile % int(np.prod(taps)) == number]
+        for dim, (axis, at) in enumerate(zip(gradient.axes, tap, strict=True), start=2):
+            first = at * axis.dilation - axis.padding
+            begin = max(0, -(first // axis.stride))
+            end = min(small.shape[dim], (axis.size - 1 - first) // axis.stride + 1)
+            step = axis.stride if dim < len(taps) + 1 else 1
+            length = (end - begin if step > 1 else (end - 1 - begin) * axis.stride + 1) if end > begin else 0
+            view = narrow(view, dim, begin * axis.stride + first if length else 0, length, step)
+        if view.numel:
+            sketch.span(view, READ, own, Span((1,), column[own], column[own] + 1))
+    flops = 2 * target.numel * small.numel // small.shape[1]
+    return [sketch.kernel(launch.name, threads=launch.block, flops=flops, rate=rate_of(small))]
 
 
 def _weight_runs(call: _Call, launch: MeasuredLaunch, target: Operand) -> Kernel:
