@@ -1,7 +1,7 @@
 """Named tuples of arrays that compiled functions are handed as one address.
 
 numba hands over a named tuple by value: seven words per array, several hundred per call of the simulator's functions,
-which numba types and LLVM moves. Of a tuple that `by_reference` has wrapped one address is handed over, and a function
+which numba types and LLVM moves. A tuple that `by_reference` has wrapped is handed over as one address, and a function
 reads the fields that it uses. At the address are 64-bit words ::
 
     array      address of the data, then one word per dimension
