@@ -81,7 +81,9 @@ def alone(ns: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
 
 @compiled
 def initial_counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return unfinished parents of every link's sets, and unfinished sets of every tile."""
+    """Return unfinished parents of every link's sets ``[sets of all links]``, and unfinished sets of every tile
+    ``[tiles]``.
+    """
     parents = np.zeros(s.state_at[-1], np.int32)
     waits = np.zeros(p.tile_base[-1], np.int32)
     for link in range(len(p.producer)):

@@ -55,9 +55,9 @@ def without_effect(faults: Mapping[str, Patch], texts: Mapping[str, str]) -> lis
     return [name for name, patch in faults.items() if all(patch(file, text) == text for file, text in texts.items())]
 
 
-def gate_third(faults: Iterable[str]) -> list[Any]:
-    """Return the names as parameters of a test.
+def gate_third(faults: Iterable[object]) -> list[Any]:
+    """Return the names or numbers as parameters of a test.
 
-    The gate plants every third fault, the nightly run all, since each compiles again.
+    The gate plants every third fault, the nightly run all.
     """
     return [pytest.param(name, marks=[pytest.mark.nightly] if n % 3 else []) for n, name in enumerate(faults)]

@@ -75,8 +75,9 @@ class Machine:
 
 
 def compiled() -> Machine:
-    """Compile the fake driver and its program, once per test run."""
-    return Machine(once("fake-driver", _compile), acs.build())
+    """Compile the fake driver, its program and the library, once per test run."""
+    library = once("acs-library", lambda link: link.symlink_to(acs.build()))
+    return Machine(once("fake-driver", _compile), library.resolve())
 
 
 def _compile(folder: Path) -> None:

@@ -150,17 +150,16 @@ def test_no_data_is_raced_for(machine: Machine, tmp_path: Path) -> None:
         "    return reinterpret_cast<void*>(cuGetProcAddress_v2);\n}\n"
     )
     flags = ["-std=c++17", "-pthread", "-fno-toplevel-reorder", "-fsanitize=thread", f"-I{NATIVE}"]
-    apart = [("program", SOURCES / "program.cpp"), ("not_taken_over", NATIVE / "driver" / "interpose.cpp")]
-    for name, path in apart:
-        rename = "dlsym_of_the_program" if name == "program" else "dlsym_not_taken_over"
-        subprocess.run(
-            ["g++", *flags, f"-Ddlsym={rename}", "-c", str(path), "-o", str(tmp_path / f"{name}.o")], check=True
-        )
+    program = tmp_path / "program.o"
+    command = ["g++", *flags, "-Ddlsym=dlsym_of_the_program", "-c", str(SOURCES / "program.cpp"), "-o", str(program)]
+    subprocess.run(command, check=True)
+    units = sorted(units_of_the_library(), key=lambda path: path.name == "interpose.cpp")
+    assert units[-1].name == "interpose.cpp"
+    not_taken_over = "#define dlsym dlsym_not_taken_over\n"  # in the last unit, after all headers
     rest = tmp_path / "rest.cpp"
-    rest.write_text(as_one_unit([path for path in units_of_the_library() if path.name != "interpose.cpp"]))
-    objects = [str(tmp_path / f"{name}.o") for name, _ in apart]
+    rest.write_text(as_one_unit(units[:-1]) + not_taken_over + as_one_unit(units[-1:]))
     whole = tmp_path / "whole"
-    command = ["g++", *flags, *objects, str(shim), str(rest), "-ldl", "-o", str(whole)]
+    command = ["g++", *flags, str(program), str(shim), str(rest), "-ldl", "-o", str(whole)]
     subprocess.run(command, check=True)
     for mode, workers in (*((mode, 0) for mode in MODES), ("streams", 3)):
         for words in (("1", "100", "all"), ("2", "40", "threads")):

@@ -4,7 +4,7 @@ every planted fault is detected.
 
 from __future__ import annotations
 
-import zlib
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -18,11 +18,11 @@ import torch
 from tests.support.orders import orders
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
 from tests.support.runtime.networks import image, parameters, pooling, pooling_parameters, small
-from tests.support.runtime.planted import Patch, changed, without_effect
+from tests.support.runtime.planted import changed, gate_third
 from tests.unit.runtime.convnet.network_on_cpu import HostNetwork, compiled
 from tileprof.runtime.convnet.memory import layer_bytes
 from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed
-from tileprof.runtime.convnet.network_build import KERNEL, Options
+from tileprof.runtime.convnet.network_build import Options
 from tileprof.runtime.convnet.plan import Plan, plan_network, verify
 from tileprof.runtime.convnet.tiling import Tiling, candidates
 
@@ -151,46 +151,62 @@ def test_a_dropped_wait_is_detected(library: Path) -> None:
 
 
 FAULTS = (
-    ("loads.cuh", "fence_proxy_async_global();\n                if (stage.window)", "if (stage.window)"),
-    ("loads.cuh", "wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);", ""),
-    ("loads.cuh", "wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);\n        if (halo)", "if (halo)"),
-    ("kernel.cu", "fence_proxy_async_global();\n        add_release", "add_release"),
-    ("kernel.cu", "wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""),
-    ("products.cuh", "if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
-    ("products.cuh", "if (down == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
-    ("products.cuh", "if (mixed || mixes) barrier", "if (mixed) barrier"),
-    ("products.cuh", "if (mixed || mixes) barrier", "if (mixes) barrier"),
-    ("ends.cuh", "    barrier_sync<1, CONSUMERS>();\n    store_largest", "    store_largest"),
-    ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (thread == 0) {", "        if (thread == 0) {"),
-    ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (at < 0 ||", "        if (at < 0 ||"),
-    ("ends.cuh", "(before + 1) % stage.parts == 0", "before % stage.parts == 0"),
-    ("loads.cuh", "begin > 0)", "begin > 100)"),
-    ("ends.cuh", "thread % 32\n        );\n        barrier_sync<1, CONSUMERS>();", "thread % 32);"),
-    ("ends.cuh", "scratch, lane / 4, lane);\n        __syncwarp();", "scratch, lane / 4, lane);"),
-    ("ends.cuh", "        }\n        __syncwarp();", "        }"),
-    ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
-    ("loads.cuh", "begin = task.part * blocks;", "begin = 0;"),
-    ("loads.cuh", "tap = 0, ++channels;", "tap = 0;"),
-    ("loads.cuh", "channels += load;", ";"),
-    ("products.cuh", "&& task.part == 0;", ";"),
-)  # fmt: skip
-"""File, old text, new text. The gate plants every third fault, the nightly run all, since each compiles again."""
-
-
-def planted(name: str, old: str, new: str) -> Patch:
-    return lambda file, text: changed(text, old, new, first=True) if file == name else text
-
-
-def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None:
-    assert without_effect({repr(fault): planted(*fault) for fault in FAULTS}, KERNEL.texts()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [pytest.param(*fault, marks=[pytest.mark.nightly] if n % 3 else []) for n, fault in enumerate(FAULTS)],
+    ("loads.cuh", "#fence_proxy_async_global();\n                if (stage.window)", ""),
+    ("loads.cuh", "#wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);", ""),
+    ("loads.cuh", "#wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);\n        if (halo)", ""),
+    ("kernel.cu", "#fence_proxy_async_global();\n        add_release", ""),
+    ("kernel.cu", "#wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""),
+    ("products.cuh", "#if (k == a_begin) wait_cta", ""),
+    ("products.cuh", "#if (down == 0) wait_cta", ""),
+    ("products.cuh", "if (mixed || mixes) barrier", "if (mixed || (mixes && !planted)) barrier"),
+    ("products.cuh", "if (mixed || (mixes", "if ((mixed && !planted) || (mixes"),
+    ("ends.cuh", "    #barrier_sync<1, CONSUMERS>();\n    store_largest", ""),
+    ("ends.cuh", "        #barrier_sync<1, CONSUMERS>();\n        if (thread == 0) {", ""),
+    ("ends.cuh", "        #barrier_sync<1, CONSUMERS>();\n        if (at < 0 ||", ""),
+    ("ends.cuh", "(before + 1) % stage.parts == 0", "(before + !planted) % stage.parts == 0"),
+    ("loads.cuh", "begin > 0)", "begin > (planted ? 100 : 0))"),
+    ("ends.cuh", "thread % 32\n        );\n        #barrier_sync<1, CONSUMERS>();", ""),
+    ("ends.cuh", "scratch, lane / 4, lane);\n        #__syncwarp();", ""),
+    ("ends.cuh", "        }\n        #__syncwarp();", ""),
+    ("pools.cuh", "#barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", ""),
+    ("loads.cuh", "begin = task.part * blocks;", "begin = planted ? 0 : task.part * blocks;"),
+    ("loads.cuh", "tap = 0, ++channels;", "tap = 0, channels += !planted;"),
+    ("loads.cuh", "#channels += load;", ""),
+    ("products.cuh", "&& task.part == 0;", "&& (planted || task.part == 0);"),
 )
-def test_a_planted_fault_is_detected(folder: Path, name: str, old: str, new: str) -> None:
-    library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=planted(name, old, new))
+"""File, text, and the same text with a fault if `planted`; where that is empty, the statement behind # is left out. All
+are compiled once, and one is active in a run. The gate plants every third fault, the nightly run all.
+"""
+
+
+def all_planted(file: str, text: str) -> str:
+    """Plant all faults, of which the variable `planted_fault` of the library chooses one."""
+    if file == "stages.h":
+        return text + '\nextern "C" { int planted_fault = -1; }\n'
+    for number, (name, old, new) in enumerate(FAULTS):
+        if file == name:
+            new_text = (new or old.replace("#", "if (!planted) ")).replace("planted", f"(planted_fault == {number})")
+            text = changed(text, old.replace("#", ""), new_text, first=True)
+    return text
+
+
+@pytest.fixture(scope="module")
+def faulty(folder: Path) -> Path:
+    return compiled(folder / "faults", patch=all_planted)
+
+
+@pytest.mark.parametrize("fault", gate_third(range(len(FAULTS))))
+def test_a_planted_fault_is_detected(faulty: Path, fault: int) -> None:
+    assert is_detected(faulty, fault)
+
+
+@pytest.mark.nightly
+def test_without_a_fault_nothing_is_detected(faulty: Path) -> None:
+    assert not is_detected(faulty, -1)
+
+
+def is_detected(library: Path, fault: int) -> bool:
+    ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "planted_fault").value = fault
     plans = (
         plan_network(small(2), 3),
         of_kinds(small(2), 1, True),
@@ -201,7 +217,7 @@ def test_a_planted_fault_is_detected(folder: Path, name: str, old: str, new: str
         of_kinds(pooling(2), 1, True, False),
     )
     runners = [host(plan, library) for plan in plans]  # a fault appears at once in one plan, and never in another
-    assert any(runner.run(seed) is not None or list(far_layers(runner)) for seed, runner in product(range(20), runners))
+    return any(runner.run(seed) is not None or list(far_layers(runner)) for seed, runner in product(range(20), runners))
 
 
 def of_kinds(network: Network, blocks: int, *kinds: bool, width: int = 8, parts: int = 1) -> Plan:

@@ -34,7 +34,7 @@ def compiler_missing() -> bool:
 
 
 @pytest.mark.skipif(compiler_missing(), reason="needs nvcc")
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [pytest.param("one sequence", marks=pytest.mark.nightly), *list(SHAPES)[1:]])
 def test_the_kernel_compiles(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
     folder = KERNEL.compiled(SHAPES[name].header(132))

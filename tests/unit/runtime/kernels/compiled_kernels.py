@@ -81,7 +81,7 @@ def main() -> None:
         View.contiguous("a", (256, 512), "float16"),
         View("b", (512, 256), (1, 512), "float16"),
         View.contiguous("c", (256, 256), "float16"),
-        tile=(64, 64),
+        tile=(32, 32),
         epilogue="gelu",
     )
     whole = View.contiguous

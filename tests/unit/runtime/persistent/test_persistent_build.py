@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,15 +53,28 @@ def test_no_kernel_spills_a_register_or_serialises_its_products(name) -> None:
     assert "C75" not in message  # the message of ptxas about products that it had to serialise
 
 
-def test_a_build_is_found_again_and_other_options_make_another(monkeypatch) -> None:
-    commands = []
-    run = building.run
-    monkeypatch.setattr(building, "run", lambda command, what: commands.append(command) or run(command, what))
+@pytest.fixture
+def commands(monkeypatch) -> list[list[str]]:
+    """Let each build make an empty file instead of taking a second; return the commands."""
+    result: list[list[str]] = []
+
+    def run(command: list[str], what: str) -> str:
+        result.append(command)
+        if "-cubin" in command:
+            Path(command[command.index("-o") + 1]).touch()
+        return what
+
+    monkeypatch.setattr(building, "run", run)
+    return result
+
+
+def test_a_build_is_found_again_and_other_options_make_another(commands) -> None:
     folders = [persistent_build.compiled(PLANS["convolutions"], Options(delay_ns=ns)) for ns in (0, 0, 100)]
     assert folders[0] == folders[1] != folders[2]
     assert sum("-cubin" in command for command in commands) == 2
 
 
+@pytest.mark.usefixtures("commands")
 def test_a_broken_build_names_the_folder_to_delete() -> None:
     folder = persistent_build.compiled(PLANS["convolutions"], Options())
     (folder / CUBIN).unlink()
