@@ -16,16 +16,7 @@ from tileprof.analysis.bounds.by_reference import by_reference
 from tileprof.analysis.bounds.compiled import apart, in_cache, inlined, internal, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
-from tileprof.analysis.simulate.engine.clocks import (
-    UPCOMING,
-    Sharing,
-    alone,
-    clock_of,
-    first,
-    settle,
-    start,
-    stop,
-)
+from tileprof.analysis.simulate.engine.clocks import UPCOMING, Sharing, alone, clock_of, first, settle, start, stop
 from tileprof.analysis.simulate.engine.needs import first_need, known_end, rest_of
 from tileprof.analysis.simulate.engine.placing import free, place
 from tileprof.analysis.simulate.engine.plan import FREE, GRID, INSIDE, READY, Plan
