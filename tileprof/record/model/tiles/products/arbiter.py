@@ -1,7 +1,7 @@
 """Whether a proposal of NVIDIA's library or what the nets expect is believed, where the two differ.
 
-Of nvjet kernels either is right nearly always, but not for the same problems: the library knows close decisions better,
-the nets products with a k of many thousands and batches of small products. Boosted trees, which
+Both are right about nearly all nvjet kernels, but not about the same problems: the library knows close decisions
+better, the nets products with a k of many thousands and batches of small products. Boosted trees, which
 `tileprof.harvest.products.product_arbiter` grows, see how sure the nets are, and the problem.
 """
 
