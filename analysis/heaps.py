@@ -10,7 +10,9 @@ from tileprof.analysis.bounds.compiled import internal
 
 @internal
 def push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: float, item: int) -> None:
-    """Push (key, item) into a heap whose least comes first; ties by item."""
+    """Push (key, item) into a heap of ``size`` pairs whose least comes first; ties by item. The arrays have room for
+    one more.
+    """
     at = size
     while at > 0:
         above = (at - 1) // 2
@@ -44,7 +46,7 @@ def pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> None:
 
 @internal
 def push_tile(heap: NDArray[np.int64], size: int, tile: int) -> None:
-    """Push into a heap of whole numbers whose least comes first."""
+    """Push into a heap of ``size`` whole numbers whose least comes first; the array has room for one more."""
     at = size
     while at > 0:
         above = (at - 1) // 2

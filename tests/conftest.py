@@ -95,7 +95,6 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    gc.unfreeze()
     for process in _warming:
         process.terminate()
         process.wait()

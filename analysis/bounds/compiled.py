@@ -13,6 +13,8 @@ from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.types.containers import BaseTuple
 
+from tileprof.analysis.bounds import by_reference
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -39,7 +41,7 @@ class CallGraphCache(FunctionCache):  # type: ignore[misc]  # numba has no types
         return bool(self._cache_file._load_index())  # noqa: SLF001 - numba has no public way
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[object, ...]:
-        return (*super()._index_key(sig, codegen), tuple(_fields_of(sig)))
+        return (*super()._index_key(sig, codegen), tuple(_fields_of(sig)), by_reference.layout())
 
     def _stamp(self) -> None:
         # Not when the function is made: functions below it in its module are not there yet.
@@ -124,9 +126,7 @@ def apart(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """Compile as `internal` does, for long functions with one caller: written into it, since a call hands over every
-    array of every argument by value.
-    """
+    """Compile as `internal` does, for long functions with one caller: written into it."""
     return _njit(function, _nrt=False, inline="always", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds.by_reference import by_reference
 from tileprof.analysis.bounds.compiled import compiled, internal, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors, successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
@@ -30,7 +31,8 @@ def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArra
     if not p.tiles:
         return ends
     s = successors(p)
-    parents, waits = initial_counters(p, s)
+    program, inverse = by_reference(p), by_reference(s)
+    parents, waits = initial_counters(program, inverse)
     room = np.bincount(size_of, tiles, len(sizes)).astype(np.int64)
     queue = _Ready(
         sizes, size_of.astype(np.int64), np.empty(p.tiles, np.int64), np.concatenate([[0], np.cumsum(room)]),
@@ -39,7 +41,7 @@ def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArra
     launch_of = np.repeat(np.arange(len(tiles), dtype=np.int32), tiles)
     running = min(p.tiles, capacity // int(sizes[0])) + 1
     keys, items, out = np.empty(running), np.empty(running, np.int64), np.empty(p.tiles, np.int64)
-    _loop(p, s, queue, launch_of, parents, waits, keys, items, out, ends, capacity)
+    _loop(program, inverse, by_reference(queue), launch_of, parents, waits, keys, items, out, ends, capacity)
     return ends
 
 
@@ -79,7 +81,9 @@ def alone(ns: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
 
 @compiled
 def initial_counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return unfinished parents of every link's sets, and unfinished sets of every tile."""
+    """Return unfinished parents of every link's sets ``[sets of all links]``, and unfinished sets of every tile
+    ``[tiles]``.
+    """
     parents = np.zeros(s.state_at[-1], np.int32)
     waits = np.zeros(p.tile_base[-1], np.int32)
     for link in range(len(p.producer)):

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds.by_reference import by_reference
 from tileprof.analysis.bounds.compiled import without_allocation
 from tileprof.analysis.bounds.problem import Problem
 
@@ -59,14 +60,14 @@ def _forward(p: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64], NDAr
     """Return ready-gated ends, wait-inside ends, heads."""
     ends, inside, need = np.empty(p.tiles), np.empty(p.tiles), np.zeros(p.tiles, np.float32)
     heads, a_set = np.zeros(len(p.launch)), np.empty((4, int(p.sets.max(initial=1))))
-    _walk(p, ends, inside, need, heads, a_set)
+    _walk(by_reference(p), ends, inside, need, heads, a_set)
     return ends, inside, heads
 
 
 def _backward(p: Problem, tail: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return least tail of each launch; ``tail`` ``[tiles]`` starts at zero and is filled in."""
     tails = np.zeros(len(p.launch))
-    _walk_back(p, tail, tails, np.empty(int(p.sets.max(initial=1))))
+    _walk_back(by_reference(p), tail, tails, np.empty(int(p.sets.max(initial=1))))
     return tails
 
 

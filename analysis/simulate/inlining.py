@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds.by_reference import by_reference
 from tileprof.analysis.bounds.compiled import internal, without_allocation
 from tileprof.analysis.bounds.list_schedule import completed, initial_counters
 from tileprof.analysis.bounds.problem import Problem, Successors
@@ -61,7 +62,7 @@ class Ran(NamedTuple):
 def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
     """Return the compiled simulation of all tiles of a problem."""
     tiles = p.tiles
-    parents, waits = initial_counters(p, s)
+    parents, waits = initial_counters(by_reference(p), by_reference(s))
     z = _State(
         np.zeros(6, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf), np.full(tiles, -1,
         np.int32),
@@ -72,7 +73,7 @@ def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
         np.full(costs.workers, -1), np.full(costs.workers, -1), np.zeros(costs.workers), np.full(tiles, -1),
     )  # fmt: skip
     z.n[_FREE] = costs.workers
-    _loop(p, s, costs, z)
+    _loop(by_reference(p), by_reference(s), by_reference(costs), by_reference(z))
     return Ran(z.begin, z.end, z.worker, z.inline)
 
 

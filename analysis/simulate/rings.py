@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds.by_reference import by_reference
 from tileprof.analysis.bounds.compiled import internal, without_allocation
 from tileprof.analysis.bounds.list_schedule import completed, initial_counters
 from tileprof.analysis.bounds.problem import Problem, Successors
@@ -75,7 +76,7 @@ def run(p: Problem, s: Successors, costs: Rings, place: I64, grade: I64) -> Ran:
     what.
     """
     tiles, slots = p.tiles, costs.workers * PLACES
-    parents, waits = initial_counters(p, s)
+    parents, waits = initial_counters(by_reference(p), by_reference(s))
 
     def zeros() -> I64:
         return np.zeros(costs.workers, np.int64)
@@ -92,7 +93,7 @@ def run(p: Problem, s: Successors, costs: Rings, place: I64, grade: I64) -> Ran:
         issued=zeros(), arrived=zeros(), taken_commands=zeros(), claimed=zeros(), outstanding=zeros(), heard_at=zeros(),
         busy=np.zeros(costs.workers, np.bool_), until=np.zeros(costs.workers),
     )  # fmt: skip
-    _loop(p, s, costs, z)
+    _loop(by_reference(p), by_reference(s), by_reference(costs), by_reference(z))
     return Ran(z.begin, z.end, z.worker, int(z.n[_REPLACED]), int(z.n[_LATE]), float(z.ns[1]))
 
 

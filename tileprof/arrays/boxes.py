@@ -15,7 +15,10 @@ _Column = NDArray[np.integer]
 
 
 def runs(offset: I64, count_0: _Column, stride_0: I64, count_1: _Column, stride_1: I64) -> tuple[I64, I64]:
-    """Return every run of every box, inner level first: the box of each, and its first byte."""
+    """Return every run of every box, inner level first: ``[runs]`` the number of its box, and its first byte.
+
+    All arguments are ``[boxes]``; offsets and strides in bytes.
+    """
     inner = count_0.astype(np.int64, copy=False)
     box, place = ragged(inner * count_1)
     inner = inner[box]

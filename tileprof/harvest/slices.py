@@ -240,7 +240,10 @@ def _check_list(path: Path, family: Family, cases: NDArray[np.int64]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the results hold for: GPU and libraries."""
+    """Return what the results hold for: GPU and libraries.
+
+    Raises `UserError` where there is no GPU, or PyTorch is not built for CUDA.
+    """
     import torch  # noqa: PLC0415 - heavy
 
     if not torch.cuda.is_available():

@@ -11,7 +11,9 @@ from tileprof.arrays.intervals import union
 
 
 def runs(addresses: NDArray[np.uint64], active: NDArray[np.bool_] | None, itemsize: int) -> tuple[I64, I64]:
-    """Begin and end of the contiguous bytes that the active lanes of one access touch; ascending, disjoint."""
+    """Return begin and end, ``[runs]`` each, of the contiguous bytes that the active lanes of one access touch;
+    ascending, disjoint. ``itemsize``: bytes per lane.
+    """
     if active is None or bool(active.all()):
         rows = _rows(addresses, itemsize)
         if rows is not None:

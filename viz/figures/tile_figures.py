@@ -149,7 +149,10 @@ class _Path:
 
 
 def tile_matrix(graph: TileGraph, producer: int, consumer: int, *, title: str = "", reuse: bool = False) -> go.Figure:
-    """Return producer tiles by consumer tiles: how many dependencies, summed over at most 256 x 256 bins."""
+    """Return producer tiles by consumer tiles: how many dependencies, summed over at most 256 x 256 bins.
+
+    Raises `UserError` where the consumer does not depend on the producer.
+    """
     links = graph.links
     rows = links[(links["producer"] == producer) & (links["consumer"] == consumer)]
     if not reuse:

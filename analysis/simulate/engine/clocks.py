@@ -52,8 +52,7 @@ class Clocks(NamedTuple):
     """``keys``, ``items`` ``[clocks, tiles]``: heaps of what clocks show when tiles stop; ``size`` ``[clocks]``;
     ``load`` by SM or by resource.
 
-    ``state`` ``[clocks, 4]``, by the constants below: few arrays, for compiled functions are handed each of them by
-    value.
+    ``state`` ``[clocks, 4]``, by the constants below.
     """
 
     keys: F64

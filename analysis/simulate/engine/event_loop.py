@@ -12,23 +12,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from tileprof.analysis.bounds.by_reference import by_reference
 from tileprof.analysis.bounds.compiled import apart, in_cache, inlined, internal, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
-from tileprof.analysis.simulate.engine.clocks import (
-    UPCOMING,
-    Sharing,
-    alone,
-    clock_of,
-    first,
-    settle,
-    start,
-    stop,
-)
+from tileprof.analysis.simulate.engine.clocks import UPCOMING, Sharing, alone, clock_of, first, settle, start, stop
 from tileprof.analysis.simulate.engine.needs import first_need, known_end, rest_of
 from tileprof.analysis.simulate.engine.placing import free, place
 from tileprof.analysis.simulate.engine.plan import FREE, GRID, INSIDE, READY, Plan
-from tileprof.analysis.simulate.engine.queues import goes_on, has_ended, map_next, may_start, swap
+from tileprof.analysis.simulate.engine.queues import goes_on, has_ended, map_first, map_next, may_start, swap
 from tileprof.analysis.simulate.engine.state import (
     ASKED,
     DECIDED,
@@ -68,7 +60,14 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | No
     """Run a plan to its end or until nothing can happen any more (``ended`` is then less than the tiles)."""
     shared = sharing or alone(len(p.launch))
     z = initial_state(p, s, plan, room, shared)
-    _loop(p, s, plan, room, shared, z)
+    _loop(
+        by_reference(p),
+        by_reference(s),
+        by_reference(plan),
+        by_reference(room),
+        by_reference(shared),
+        by_reference(z),
+    )
     return Outcome(
         z.begin,
         z.end,
@@ -94,10 +93,10 @@ def is_compiled() -> bool:
 def _loop(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z: State) -> None:
     tiles = p.tile_base[-1]
     now = 0.0
+    map_first(z.mapping, plan)
     if goes_on(z.mapping, plan):
         _next_quantum(plan, z, now)
     while True:
-        # Calls hand over every array of every argument, so each costs as much as an event: none without need.
         if z.n[OPENED] > 0 or plan.window > 0 or plan.nodes.resident > 0:
             _enter_and_open(p, plan, z, now, tiles)
         settle(z.clocks, sharing, now)

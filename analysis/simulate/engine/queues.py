@@ -8,16 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tileprof.analysis.bounds.compiled import compiled, internal
+from tileprof.analysis.bounds.compiled import internal
 from tileprof.analysis.simulate.engine.plan import Plan
 from tileprof.arrays import I64
 
 
 class Mapping(NamedTuple):
-    """Few arrays, for compiled functions are handed each of them by value.
-
-    ``queues`` ``[queues + 1, 5]``: columns by the constants below, the last row for the end of the CSR pointer alone.
-    """
+    """``queues`` ``[queues + 1, 5]``: columns by the constants below, the last row for the CSR pointer alone."""
 
     queues: I64
     launches: I64
@@ -103,24 +100,21 @@ def map_next(m: Mapping, plan: Plan) -> int:
     return launch
 
 
-@compiled
 def unmapped(plan: Plan) -> Mapping:
-    """Return all queues as they are before anything starts."""
-    queues = plan.queue.max() + 1 if plan.queues.mapped > 0 and len(plan.queue) else 0
+    """Return all queues as they are before any is mapped."""
+    queues = int(plan.queue.max()) + 1 if plan.queues.mapped > 0 and len(plan.queue) else 0
     table = np.zeros((queues + 1, 5), np.int64)
     table[:, _PARKED] = -1
-    launches = np.empty(len(plan.queue) if queues else 0, np.int64)
-    filled = 0
-    for q in range(queues):
-        for i in range(len(plan.queue)):
-            if plan.queue[i] == q:
-                launches[filled] = i
-                filled += 1
-        table[q + 1, _AT] = filled
-    m = Mapping(table, launches, np.zeros(4, np.int64))
-    for _ in range(min(plan.queues.mapped, queues)):
+    table[1:, _AT] = np.cumsum(np.bincount(plan.queue, minlength=queues)[:queues])
+    launches = np.argsort(plan.queue, kind="stable") if queues else np.empty(0, np.int64)
+    return Mapping(table, launches, np.zeros(4, np.int64))
+
+
+@internal
+def map_first(m: Mapping, plan: Plan) -> None:
+    """Map as many queues as can be, before anything starts."""
+    for _ in range(min(plan.queues.mapped, _count(m))):
         map_next(m, plan)
-    return m
 
 
 @internal

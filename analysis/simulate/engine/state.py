@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds.by_reference import by_reference
 from tileprof.analysis.bounds.list_schedule import initial_counters
 from tileprof.analysis.bounds.machine import RESOURCES
 from tileprof.analysis.bounds.problem import Problem, Successors
@@ -157,7 +158,7 @@ def initial_state(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sh
     engine's compile time.
     """
     launches, tiles = len(p.launch), int(p.tile_base[-1])
-    parents, waits = initial_counters(p, s)
+    parents, waits = initial_counters(by_reference(p), by_reference(s))
     count = np.diff(p.tile_base)
     order = np.argsort(plan.rank)
     launch_of = np.repeat(np.arange(launches, dtype=np.int32), count)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds.by_reference import by_reference
 from tileprof.analysis.simulate.spawning.loop import run_events
 from tileprof.analysis.simulate.spawning.options import Spawning
 from tileprof.analysis.simulate.spawning.state import (
@@ -121,5 +122,5 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
         float(work.together),
         np.full(len(work.round_at) - 1, float(o.gap_ns)) if work.gap_ns is None else work.gap_ns,
     )
-    time_ns = run_events(work.round_at, program, costs, z)
+    time_ns = run_events(work.round_at, by_reference(program), by_reference(costs), by_reference(z))
     return Ran(time_ns, z.took, z.estimate, float(z.ns[LIVED] / z.c[ENDED]) if z.c[ENDED] else np.nan)

@@ -61,7 +61,10 @@ def own_times(work: Spawns, first_child: NDArray[np.int64]) -> NDArray[np.float6
 
 
 def depth_of(work: Spawns, first_child: NDArray[np.int64]) -> int:
-    """Return levels of threads below those of the rounds."""
+    """Return levels of threads below those of the rounds.
+
+    Raises `UserError` where a thread is in no round and no item, or in several.
+    """
     roots = int(work.round_at[-1])
     level, count, depth = np.arange(roots), roots, 0
     while True:

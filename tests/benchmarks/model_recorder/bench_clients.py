@@ -1,5 +1,6 @@
 """Programs of users, modelled here and recorded on an H200: `tests/golden/clients.py`, with which rules were
-corrected, and with ``--held-out`` those of a list of `held_out.py`, which were not used for rules.
+corrected, and with ``--held-out`` those of a list of `held_out.py`, which were not used for rules (but ``development``,
+on which they are mended).
 
 What was recorded is in `tests/golden/clients`: launches with the medians of their durations (NaN where PyTorch's
 profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
@@ -8,8 +9,9 @@ profiler saw another sequence of kernels), and pairs of launches that truly depe
 Pairs with a launch that the GPU's recorder knows nothing of (it stands for all memory) are not facts: ``share`` is
 without them, ``share_of_all`` with them.
 As many bytes count as one address as in the recording, which says so (column ``granule``).
-``--traces DIR`` keeps the modelled traces; ``-o`` writes the results. ``--page`` writes the table of
-docs/model-recorder.md from the results in `tests/benchmarks/results` (`SETS`).
+``--traces DIR`` keeps the modelled traces there and uses those that are there; ``-o`` writes the results; ``--sum``
+lists what differs in all programs together. ``--page`` writes the table of docs/model-recorder.md from the results in
+`tests/benchmarks/results` (`SETS`).
 """
 
 import argparse
@@ -36,6 +38,7 @@ LISTS = {
     "second": "held_out_second.json",
     "third": "held_out_third.json",
     "fourth": "held_out_fourth.json",
+    "development": "development.json",
 }
 SETS = {
     "clients": "programs of users",
@@ -64,6 +67,8 @@ def recording(name):
 def modelled(name, script, folder):
     """The program's trace by the model recorder, for an H200; None if it cannot be recorded."""
     path = Path(folder).resolve() / f"{name}.tileprof"
+    if path.exists():
+        return load(path)
     options = ("--recorder", "model", "--device", "H200", "--force", "-o", str(path))
     program = (sys.executable, str(GOLDEN / script), name, "cpu")
     command = (sys.executable, "-m", "tileprof.cli", "record", *options, "--", *program)
@@ -186,7 +191,8 @@ def main():
     parser.add_argument("names", nargs="*", help="programs (default: all)")
     parser.add_argument("--held-out", choices=LISTS, help="those of a list that were not used for rules")
     parser.add_argument("--list", action="store_true", help="list what differs")
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there")
+    parser.add_argument("--sum", action="store_true", help="list what differs in all programs together")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the modelled traces there, and use them")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--page", action="store_true", help="write the page from the results files")
     options = parser.parse_args()
@@ -210,6 +216,12 @@ def main():
     )  # fmt: skip
     table(columns, list(rows(results)))
     print(f"all: {in_all(results):.1%} of the pairs that either graph has are in both with the same pattern")
+    if options.sum:
+        sums, having = Counter(), Counter()
+        for texts in different.values():
+            sums.update(texts)
+            having.update(texts.keys())
+        table(("times", "programs", "what differs"), [(n, having[text], text) for text, n in sums.most_common()])
     if options.list:
         for name, texts in different.items():
             print(f"\n{name}")

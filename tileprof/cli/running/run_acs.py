@@ -95,6 +95,8 @@ def record_table(program: tuple[str, ...], folder: Path, library: Path, *, fine:
 
     First the launches of `_LOGGED` plain runs are logged: what differs between them and the recording in a launch's
     parameters holds addresses of the process or nothing at all (`tileprof.runtime.acs.varying`).
+
+    Raises `UserError` where the program fails while it is recorded, or its launches are not seen.
     """
     from tileprof.record import Options, cuda  # noqa: PLC0415 - heavy
     from tileprof.record.cuda.records import raw  # noqa: PLC0415 - as above

@@ -89,7 +89,10 @@ def check_device(policy: Policy) -> None:
 def run_on_gpu(
     policy: Policy, name: str, seed: int, tolerance: Mapping[str, float], say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """Return what the policy's stages compute under a scheduler, or why they do not run; None where there is no GPU."""
+    """Return what the policy's stages compute under a scheduler, or why they do not run; None where there is no GPU.
+
+    Raises `UserError` where the GPU's memory does not hold the stages.
+    """
     import torch  # noqa: PLC0415 - slow to import
 
     if not torch.cuda.is_available():

@@ -23,7 +23,10 @@ _USUAL = ("stream", "graph", "pdl", "cusync", "dataflow", "list")
 
 
 def run(options: Namespace) -> int:
-    """Simulate, print, and say whether anything ran into a deadlock."""
+    """Simulate, print, and say whether anything ran into a deadlock.
+
+    Raises `UserError` for options that do not go together.
+    """
     from tileprof.analysis.simulate import Source, fleet, life_model, scheduler, sweep_of  # noqa: PLC0415 - heavy
 
     if options.sweep is not None and not options.scheduler:

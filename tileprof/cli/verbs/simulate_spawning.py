@@ -19,6 +19,8 @@ SCHEMA, VERSION = "tileprof spawns", 1
 def run(options: Namespace) -> int:
     """Compare rules on the workload that ``workload:NAME[:scale=…,seed=…]`` names; the scheduler is
     ``spawn[:key=value,…]``.
+
+    Raises `UserError` for options that need a trace, and for other schedulers.
     """
     for value, flag in (
         (options.sweep, "--sweep"),

@@ -26,7 +26,7 @@ import numpy as np
 
 from tileprof.devices import get
 from tileprof.harvest.convolutions import convolution_cases
-from tileprof.harvest.convolutions.grown_trees import write_trees
+from tileprof.harvest.grown_trees import of_lightgbm, write_trees
 from tileprof.record.model.tables import Table, read
 from tileprof.record.model.tiles.convolutions import convolution_table, convolution_trees
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass
@@ -187,7 +187,8 @@ def main(words: list[str] | None = None) -> int:
     some = {name: np.concatenate([part[name] for part in loaded]) for name in ("X", "y", "q", "meta")}
     grown, rows, verdicts = {}, [], []
     for group in GROUPS:
-        grown[group], own_rows, own = grow(some, group, options.trees, options.leaves)
+        model, own_rows, own = grow(some, group, options.trees, options.leaves)
+        grown[group] = of_lightgbm(model)
         rows.append(own_rows)
         verdicts.append(own)
     for title, which in (("tables alone", slice(0, 2)), ("with cuDNN's engine", slice(2, 4))):

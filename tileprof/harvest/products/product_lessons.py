@@ -48,9 +48,8 @@ class Problems:
     recipes: NDArray[np.int32]
 
     def of_group(self, group: int) -> NDArray[np.int64]:
-        """Return the places of the problems of a group of types (`product_nets.GROUPS`)."""
-        own = [dtype for dtype, number in product_nets.GROUPS.items() if number == group]
-        return np.flatnonzero(np.isin(self.keys[:, 1], own))
+        """Return the places of the problems of a group (`product_nets.groups`)."""
+        return np.flatnonzero(product_nets.groups(self.keys.astype(np.int64)) == group)
 
 
 def parser(module: str, description: str) -> ArgumentParser:
@@ -83,6 +82,8 @@ def say(facts: dict[str, Any]) -> None:
 def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple[Problems, dict[str, Any]]:
     """Return the problems of folders of captures (a seed each) and of tables, each once, and what the first source
     holds for; of a problem that several have the first one's answer. Layers that are held out are left out.
+
+    Raises `UserError` for a source that is not there.
     """
     remaining = iter(seeds)
     keys: list[NDArray[np.int32]] = []

@@ -22,7 +22,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,21 @@ if TYPE_CHECKING:
 
 _KIND: Final = RECIPE.index("kind")
 _SHAPE: Final = [RECIPE.index(name) for name in ("m", "n", "cluster_m", "cluster_n", "split")]
-SHORTLIST_WIDTHS, TRUNK_WIDTHS, RANKING_WIDTHS = (512, 256, 64), (448, 224), (448, 160)
+
+
+class Widths(NamedTuple):
+    """Widths of the layers of a group's nets."""
+
+    shortlist: tuple[int, int, int]
+    trunk: tuple[int, int]
+    ranking: tuple[int, int]
+
+
+GROUPS: Final = {
+    product_nets.GROUPS[problems.BF16]: Widths((512, 256, 64), (448, 224), (448, 160)),
+    product_nets.ODD: Widths((384, 192, 64), (384, 192), (384, 128)),
+}
+"""Groups of products that have nets."""
 RANK: Final = 24
 """Width of what is learnt about a kernel."""
 _STEP, _RANKING_STEP, _AT_ONCE = 32768, 16384, 4096
@@ -70,7 +84,6 @@ _FIRST_PRICES: Final = (1.0, 1.0, 0.25, 1.0, 2.0)
 """Prices (`weighing.modelled_times`) of kernels that nothing is known of."""
 _NONE: Final = -1e4
 _TESTED: Final = 20_000
-_GROUP: Final = product_nets.GROUPS[problems.BF16]
 
 
 class Trainer:
@@ -80,7 +93,7 @@ class Trainer:
         import torch  # noqa: PLC0415 - heavy, and needed by this command alone
 
         self.torch, self.device = torch, device
-        self.menu, self.lesson = menu, lesson
+        self.menu, self.lesson, self._widths = menu, lesson, GROUPS[group]
         self._keys = self._on(lesson.keys.astype(np.float32))
         self._category, self._candidate = self._on(lesson.category), self._on(lesson.candidate)
         self._eligible, self._kernel = self._on(menu.eligible), self._on(menu.kernel)
@@ -112,13 +125,14 @@ class Trainer:
             "tile_mean": of_tiles.mean((0, 1)), "tile_width": of_tiles.std((0, 1)) + 0.05,
         }  # fmt: skip
         kernels = int(menu.kernel.max()) + 1
-        whole, (first, second) = features.shape[1], RANKING_WIDTHS
+        whole, (first, second) = features.shape[1], self._widths.ranking
         tile_inputs = of_tiles.shape[2] + len(weighing.COSTS) + 2 * product_nets.COST_WAYS * weighing.WORKS + 2
-        shortlist = [whole, *SHORTLIST_WIDTHS, len(menu.recipes)]
+        shortlist = [whole, *self._widths.shortlist, len(menu.recipes)]
         sizes = dict(zip(product_nets.SHORTLIST, itertools.pairwise(shortlist), strict=True))
-        sizes |= {"trunk0": (whole, TRUNK_WIDTHS[0]), "trunk1": TRUNK_WIDTHS, "problem": (TRUNK_WIDTHS[1], first)}
-        sizes |= {"cross": (TRUNK_WIDTHS[1], RANK), "tile": (tile_inputs, first), "scale": (RANK, first)}
-        sizes |= {"shift": (RANK, first), "second": RANKING_WIDTHS, "last": (second, 1)}
+        trunk = self._widths.trunk
+        sizes |= {"trunk0": (whole, trunk[0]), "trunk1": trunk, "problem": (trunk[1], first)}
+        sizes |= {"cross": (trunk[1], RANK), "tile": (tile_inputs, first), "scale": (RANK, first)}
+        sizes |= {"shift": (RANK, first), "second": self._widths.ranking, "last": (second, 1)}
 
         def drawn(shape: tuple[int, ...], width: float) -> Any:
             return (torch.randn(shape, device=self.device) * width).requires_grad_()
@@ -382,7 +396,8 @@ def train_group(every: Problems, group: int, options: Namespace, entries: Table 
     menu, lesson = prepared(every, group)
     trainer = Trainer(menu, lesson, group, options.device)
     facts: dict[str, Any] = {
-        "types": [_TYPES[dtype] for dtype, own in product_nets.GROUPS.items() if own == group],
+        "types": [_TYPES[dtype] for dtype in np.unique(lesson.keys[:, 1]).tolist()],
+        "group": group,
         "problems": len(lesson.training_rows), "candidates": len(menu.recipes), "kernels": int(menu.kernel.max()) + 1,
     }  # fmt: skip
     facts["shortlist was shown"] = trainer.train_shortlist(options.seconds / 3)
@@ -403,7 +418,7 @@ def train_group(every: Problems, group: int, options: Namespace, entries: Table 
 def main(words: list[str] | None = None) -> int:
     """Train nets, test them on layers that were left out, and write them."""
     arguments = parser("product_ranker", "learn which kernel is chosen")
-    arguments.add_argument("--seconds", type=float, default=180, help="of training (default: %(default)s)")
+    arguments.add_argument("--seconds", type=float, default=180, help="of training per group (default: %(default)s)")
     arguments.add_argument("--thin", type=Path, metavar="FILE", help="write the table without entries that nets tell")
     arguments.add_argument("--report", type=Path, metavar="FILE", help="write how right they are about other layers")
     arguments.add_argument("--device", default="cuda")
@@ -416,14 +431,18 @@ def _train_all(options: Namespace) -> None:
     every, about = gathered(options.sources, options.seed, options.processes)
     every = of_whole_blocks(every)
     entries = next((read(path) for path in options.sources if path.is_file()), None) if options.thin else None
-    trained = train_group(every, _GROUP, options, entries)
-    say({"bytes": write_nets(options.output, about, {_GROUP: (trained["menu"], trained["parameters"])})})
+    trained = {group: train_group(every, group, options, entries) for group in GROUPS}
+    nets = {group: (own["menu"], own["parameters"]) for group, own in trained.items()}
+    say({"bytes": write_nets(options.output, about, nets)})
     if entries is not None:
         recipes = np.full((len(entries), len(RECIPE)), -1, np.int32)
-        recipes[trained["sure choices"].rows] = trained["sure choices"].recipes
+        for sure in (own["sure choices"] for own in trained.values()):
+            recipes[sure.rows] = sure.recipes
         say(thin(entries, recipes, options.thin))
     if options.report is not None:
-        options.report.write_text(json.dumps(about | {"group": trained["facts"]}, indent=1) + "\n")
+        options.report.write_text(
+            json.dumps(about | {"groups": [own["facts"] for own in trained.values()]}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -147,7 +147,10 @@ def symbolic_from_dict(value: Any) -> SymbolicPolicy:
 
 
 def load_symbolic(path: Path | str) -> SymbolicPolicy | None:
-    """Return the symbolic policy in a file; None where the file holds something else, which `load_policy` judges."""
+    """Return the symbolic policy in a file; None where the file holds something else, which `load_policy` judges.
+
+    Raises `PolicyError` for a symbolic policy that cannot be read.
+    """
     try:
         value = parsed(read_text(Path(path)))
     except (OSError, ValueError):

@@ -27,7 +27,10 @@ _COMPANION_S: Final = 2
 
 
 def command_of(words: tuple[str, ...]) -> list[str]:
-    """Return what to execute: a program, or a Python script that is none by itself."""
+    """Return what to execute: a program, or a Python script that is none by itself.
+
+    Raises `UserError` where it is neither.
+    """
     program = shutil.which(words[0])
     if program is None and words[0].endswith(".py") and Path(words[0]).is_file():
         return [sys.executable, *words]

@@ -140,6 +140,8 @@ def convert(
 
     ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others
     on the GPU. ``inserted``: filters that blocks filled. ``check_writes``: memory around launches was to be compared.
+
+    Raises `UserError` where the passes make no trace, or nothing was recorded.
     """
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:

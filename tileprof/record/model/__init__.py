@@ -24,6 +24,8 @@ def record(options: Options) -> int:
     """Run the program and write its trace; see `tileprof.record` for the contract.
 
     Where another interpreter was named, or interpreter options, this process becomes that interpreter.
+
+    Raises `UserError` where PyTorch is missing, or hidden by a file.
     """
     command = commands.parse(options.program)
     commands.check_target(command)

@@ -293,10 +293,7 @@ class Session:
         inputs = len(tensors)
         key.append("->")
         strided = flatten(result, tensors, key) and strided
-        if operator.float_statistics:
-            buffers.widen(result[1:3])
         places = buffers.places(tensors, len(tensors) if lifted else inputs)
-        key += buffers.widened_of(places)
         if lifted and places[-1] is not None:
             places[-1].made_of_a_number = True
         self._move(path)
@@ -389,10 +386,9 @@ class Session:
         ask for.
         """
         operands: list[Operand] = []
-        wide = self.buffers.is_widened
-        by_name = {a.name: as_operands(v, operands, wide) for a, v in zip(operator.arguments, arguments, strict=True)}
+        by_name = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
         first = len(operands)
-        as_operands(result, operands, wide)
+        as_operands(result, operands)
 
         def value(operand: Operand) -> torch.Tensor | None:
             tensor = tensors[operand.ref]

@@ -150,7 +150,10 @@ def _widths(program: Program) -> Iterator[int]:
 
 
 def activation_columns(program: Program) -> int:
-    """Return columns of activations that shared memory holds at a time."""
+    """Return columns of activations that shared memory holds at a time.
+
+    Raises `UserError` for rows that are wider than that.
+    """
     if any(product.columns > MOST_ROW_COLUMNS for product in program.products() if product.residual is not None):
         raise UserError(f"{program.name}: rows of more than {MOST_ROW_COLUMNS} columns are normalised or added up")
     return min(MOST_ROW_COLUMNS, *(product.depth for product in program.products()))

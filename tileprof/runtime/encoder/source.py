@@ -102,7 +102,10 @@ class Options:
 
 
 def header(plan: Plan, options: Options) -> str:
-    """stages.h: sizes, and what all products of the program have in common."""
+    """stages.h: sizes, and what all products of the program have in common.
+
+    Raises `UserError` for a program that mixes epilogues, masks or layouts of weights.
+    """
     program = plan.program
     products = program.products()
     epilogues = {product.epilogue for product in products} - {"none"}

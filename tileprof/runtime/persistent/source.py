@@ -216,7 +216,10 @@ def _reach(stage: StagePlan, plan: Plan) -> int:
 
 
 def paired(plan: Plan) -> bool:
-    """Return whether pairs of blocks take half of a tile's rows each, and share its weights."""
+    """Return whether pairs of blocks take half of a tile's rows each, and share its weights.
+
+    Raises `UserError` for tiles of other heights, or of unequal ones.
+    """
     heights = {tile_of(stage)[0] for stage in plan.stages}
     if max(heights) <= plan.stages[0].rows:
         return False

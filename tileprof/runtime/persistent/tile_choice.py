@@ -59,6 +59,8 @@ def tiled(chain: Chain, clusters: Callable[[int], int]) -> tuple[Chain, int]:
 def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, int, Chain]]:
     """Return the best tiles for each number of blocks of a cluster and each height: modelled cost, blocks, and the
     chain in these tiles.
+
+    Raises `UserError` for stages that are no product, convolution or attention.
     """
     operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):

@@ -3,8 +3,8 @@
 Each program runs once to warm up and once under PyTorch's profiler, several processes at once (``shared``: durations
 are those of a GPU that others use, too). OUT gets ``NAME.launches.json.gz``: kernels, copies and memsets in the order
 of their start on the GPU, with grid, block, duration in microseconds, and the operators around the launch with their
-shapes and types, outermost first; and the calls in which the host waits. `--join OUT FILE` puts them into one file,
-which `tests/benchmarks/model_recorder/bench_launches.py` compares with the model recorder.
+shapes and types, outermost first; and the calls in which the host waits. They tell for which calls an operator launches
+what, which recordings (`measure_clients.py`) do not.
 """
 
 import gzip
@@ -153,18 +153,7 @@ def end(event):
     return event["ts"] + event["dur"]
 
 
-def join(out, path):
-    """Put the launches of all programs in ``out`` into one file."""
-    recordings = {
-        p.name.partition(".")[0]: json.loads(gzip.decompress(p.read_bytes())) for p in sorted(out.glob("*.gz"))
-    }
-    path.write_bytes(gzip.compress(json.dumps(recordings, separators=(",", ":")).encode(), mtime=0))
-
-
 def main(*words):
-    if words[0] == "--join":
-        join(*map(Path, words[1:3]))
-        return
     part = words[0] == "--some"
     out, *names = words[part:]
     Path(out).mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,8 @@
 import numpy as np
 
 from tileprof.devices import get
-from tileprof.harvest.convolutions import convolution_cases, convolution_ranker, grown_trees
+from tileprof.harvest import grown_trees
+from tileprof.harvest.convolutions import convolution_cases, convolution_ranker
 from tileprof.record.model import tables
 from tileprof.record.model.tables.trees import LEAF
 

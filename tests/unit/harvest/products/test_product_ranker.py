@@ -15,7 +15,7 @@ from tileprof.record.model.tables import read, write
 from tileprof.record.model.tables.product_entries import KINDS, RECIPE, Recipe
 from tileprof.record.model.tiles.products import product_nets
 from tileprof.record.model.tiles.products.fitting import fitted
-from tileprof.record.model.tiles.products.problem import BF16, KEY, Problem
+from tileprof.record.model.tiles.products.problem import BF16, FP32, KEY, Problem
 
 ABOUT = {"gpu": "NVIDIA H200", "architecture": "sm_90", "sms": 132, "library": "cublas", "version": "0", "torch": "0"}
 
@@ -51,6 +51,15 @@ def test_candidates_are_kernels_with_slices_that_were_launched(answers):
     assert not set(lesson.training_rows.tolist()) & set(lesson.test_rows.tolist())
     assert len(lesson.training_rows) + len(lesson.test_rows) == len(answers.keys)
     assert (menu.recipes[lesson.candidate] == answers.recipes[answers.recipe]).all()
+
+
+def test_each_problem_is_of_one_group(answers):
+    keys = np.repeat(answers.keys[:40], 2, axis=0)
+    keys[::2, 6] += 1
+    keys[:40, 1] = FP32
+    several = lessons.Problems(keys, np.repeat(answers.recipe[:40], 2), answers.recipes)
+    of_groups = [several.of_group(group).tolist() for group in (0, 2, product_nets.ODD)]
+    assert of_groups == [list(range(40)), list(range(41, 80, 2)), list(range(40, 80, 2))]
 
 
 def test_kernels_without_a_tile_in_their_name_are_identified_by_threads_and_get_the_largest_tile():

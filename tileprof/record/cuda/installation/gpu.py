@@ -85,6 +85,8 @@ def driver() -> ctypes.CDLL:
 def gpus() -> list[Gpu]:
     """Return every GPU that the driver shows, in its order: the first one is what a program uses that does not
     choose.
+
+    Raises `UserError` where it shows none.
     """
     library = driver()
     count, version = ctypes.c_int(), ctypes.c_int()

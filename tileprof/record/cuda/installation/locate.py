@@ -35,7 +35,10 @@ class Sanitizer:
 
 
 def sanitizer() -> Sanitizer:
-    """Return the installed Compute Sanitizer API."""
+    """Return the installed Compute Sanitizer API.
+
+    Raises `UserError` where it is missing or too old.
+    """
     version = wheel_version()
     for folder in _sanitizer_folders():
         include, library = folder / "include", folder / "libsanitizer-public.so"
@@ -76,7 +79,10 @@ def nvdisasm() -> Path | None:
 
 
 def cuda_include() -> Path:
-    """Return the folder of cuda.h."""
+    """Return the folder of cuda.h.
+
+    Raises `UserError` where it is not found beside the compiler.
+    """
     compiler = nvcc()
     homes = [compiler.resolve().parent.parent]
     if text := _script_target(compiler):

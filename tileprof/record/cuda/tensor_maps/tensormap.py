@@ -170,7 +170,10 @@ def calibrate(driver: ctypes.CDLL) -> None:
 
 
 def in_a_context(driver: ctypes.CDLL, action: Callable[[], None]) -> None:
-    """Do something while the first GPU's context is this thread's."""
+    """Do something while the first GPU's context is this thread's.
+
+    Raises `UserError` where the GPU gives no context.
+    """
     device, context = ctypes.c_int(), ctypes.c_void_p()
     driver.cuDeviceGet(ctypes.byref(device), 0)
     result = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,22 +60,17 @@ def flatten(value: Any, tensors: list[torch.Tensor], key: list[Any], numbers: li
     return True
 
 
-def as_operands(
-    value: Any, operands: list[Operand], is_widened: Callable[[torch.Tensor], bool] = lambda _: False
-) -> Any:
+def as_operands(value: Any, operands: list[Operand]) -> Any:
     """Return ``value`` with each tensor replaced by its operand, which is appended to ``operands``; lists for tuples.
 
-    The order is that of `flatten`: an operand's ``ref`` is its tensor's place there. ``is_widened``: whether a tensor
-    of 16 bits has 32 on a GPU.
+    The order is that of `flatten`: an operand's ``ref`` is its tensor's place there.
     """
     if isinstance(value, torch.Tensor):
         new_operands = [_operand(piece, len(operands) + n) for n, piece in enumerate(parts(value))]
-        if is_widened(value):
-            new_operands = [replace(operand, dtype="float32", itemsize=4) for operand in new_operands]
         operands += new_operands
         return new_operands[0] if len(new_operands) == 1 else new_operands
     if isinstance(value, list | tuple):
-        return [as_operands(v, operands, is_widened) for v in value]
+        return [as_operands(v, operands) for v in value]
     return value
 
 

@@ -33,15 +33,6 @@ _NO_KERNEL = frozenset(
 
 _COUNTS_STEPS = "aten::_foreach_add_.Tensor"
 
-_FLOAT_STATISTICS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "native_layer_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-        "_batch_norm_with_update", "_batch_norm_with_update_functional", "_batch_norm_no_update",
-    )
-)  # fmt: skip
-"""Their second and third result, mean and deviation, have 32 bits on a GPU whatever the type of the input."""
-
 _NOT_COMPOSITE = frozenset({"aten::silu_backward", "aten::mish_backward"})
 """Operators that have kernels of their own on every device, and are made of other operators only for autograd."""
 
@@ -107,8 +98,6 @@ class Operator:
     """Its results are other views of its first argument's memory."""
     metadata: bool = False
     """A question about a tensor's metadata."""
-    float_statistics: bool = False
-    """Its second and third result have 32 bits on a GPU, even for inputs of 16 bits."""
 
     def __post_init__(self) -> None:
         self.mutates = any(a.written for a in self.arguments)
@@ -170,7 +159,6 @@ def describe(overload: OpOverload) -> Operator:
         explicit=entry is None and not composite and _has(schema, "CompositeExplicitAutograd"),
         returns_given=mutates and any(r.alias_info is not None for r in schema.returns),
         view=view and not composite and overload.is_view and schema.name.startswith("aten::"),
-        float_statistics=schema.name in _FLOAT_STATISTICS,
     )
 
 

@@ -72,8 +72,6 @@ class Buffer:
     """True for Python's data that, as far as is known, would not be on the GPU yet."""
     made_of_a_number: bool = False
     """PyTorch made it of a number of Python's, and nothing has copied it to the GPU."""
-    widened: bool = False
-    """Its elements have 16 bits here and 32 on a GPU; it has the size that it has there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,9 +124,6 @@ class Buffers:
         self._live: dict[int, _LiveStorage] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._dead: deque[int] = deque()
-        self._widened: set[int] = set()
-        """Storages that are to become `Buffer.widened`."""
-        self._any_widened = False
         self._outside: set[int] = set()
         """Storages of memory that PyTorch did not allocate, or does not own alone any more."""
         self._remaining: list[Buffer] = []
@@ -291,46 +286,22 @@ class Buffers:
 
     def offset(self, tensor: torch.Tensor) -> int:
         """Return where the tensor's first element lies in its buffer, in bytes."""
-        elements = int(tensor.storage_offset())
-        if not self._shifted and not self._any_widened:
-            return elements * int(tensor.element_size()) if elements else 0
-        entry = self._live[tensor.untyped_storage()._cdata]  # noqa: SLF001
-        return entry.at + elements * int(tensor.element_size()) * (1 + entry.buffer.widened)
-
-    def widen(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give results of 16 bits that an operator just returned, and that are not known yet, elements of 32 bits."""
-        narrow = [t for t in tensors if t.dtype in (torch.float16, torch.bfloat16)]
-        self._widened |= {t.untyped_storage()._cdata for t in narrow}  # noqa: SLF001
-        self._any_widened |= bool(narrow)
-
-    def widened_of(self, places: Sequence[Buffer | None]) -> list[int]:
-        """Return the numbers of the places whose elements have 32 bits on a GPU instead of 16."""
-        if not self._any_widened:
-            return []
-        return [n for n, place in enumerate(places) if place is not None and place.widened]
-
-    def is_widened(self, tensor: torch.Tensor) -> bool:
-        """Return whether the tensor's elements have 32 bits on a GPU instead of 16."""
-        entry = self._live.get(tensor.untyped_storage()._cdata) if self._any_widened else None  # noqa: SLF001
-        return entry is not None and entry.buffer.widened
+        at = self._live[tensor.untyped_storage()._cdata].at if self._shifted else 0  # noqa: SLF001
+        elements = tensor.storage_offset()
+        return at + int(elements * tensor.element_size()) if elements else at
 
     def _make(self, tensor: torch.Tensor, size: int, is_result: bool) -> Buffer:
         # Parameter's own check of instances takes longer than all of the rest.
         parameter = type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)
         kind = "parameter" if parameter else "activation" if is_result else "input"
-        widened = bool(self._widened) and tensor.untyped_storage()._cdata in self._widened  # noqa: SLF001
-        if widened:
-            self._widened.discard(tensor.untyped_storage()._cdata)  # noqa: SLF001
-            size *= 2
         return Buffer(
             base=self.allocator.allocate(size),
             bytes=size,
             kind=kind,
-            dtype="float32" if widened else _name(tensor.dtype),
+            dtype=_name(tensor.dtype),
             shape=tuple(tensor.shape),
             strides=tensor.stride(),
             made_at=self.writer.launches,
-            widened=widened,
         )
 
     # ---- memory that several storages show

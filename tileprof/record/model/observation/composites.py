@@ -18,7 +18,8 @@ _IMPLICIT: Final = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF00
 def replaced(operator: Any, function: Callable[..., Any]) -> Iterator[None]:
     """Run ``function`` for a composite operator on the CPU: in eager programs, in inference mode and in traces."""
     library = torch.library.Library("aten", "IMPL")
-    name = operator._schema.name.removeprefix("aten::")  # noqa: SLF001 - has no public name
+    schema = operator._schema  # noqa: SLF001 - has no public name
+    name = schema.name.removeprefix("aten::") + (f".{schema.overload_name}" if schema.overload_name else "")
     library.impl(name, function, "AutogradCPU")
     with mock.patch.dict(operator.py_kernels, {_IMPLICIT: function}):
         operator._dispatch_cache.clear()  # noqa: SLF001 - PyTorch looks its kernels up once

@@ -5,19 +5,23 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tileprof.record.model.observation import fake
+from tileprof.record.model.observation import fake, norm_statistics, wide_softmax
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tileprof.record.model.calls.overload_facts import Operator
     from tileprof.record.model.session import Session
+
+
+_ON_GPU: Final = norm_statistics.ON_GPU | wide_softmax.ON_GPU
+"""What runs instead of operators whose types differ on a GPU."""
 
 
 class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
@@ -95,7 +99,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
             if self._computing != computing:  # its parts were seen; one that shows none computes by itself
                 return result
         else:
-            result = func(*args, **kwargs)
+            result = _ON_GPU.get(func, func)(*args, **kwargs)
         self._computing += session.after(operator, args, kwargs, result, path, values)
         return result
 

@@ -2,9 +2,10 @@
 
 The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
 transformer encoders and multi-head attention (one operator per layer), and oneDNN's LSTM (one operator per sequence).
-And three things are switched on, as they are on a GPU: optimisers that leave the choice to PyTorch work on all
-parameters at once, dropout is one operator that keeps its mask, and a recurrent cell is fused
-(`tileprof.record.model.observation.fused_cells`). What ``torch.compile`` fuses is in `tileprof.record.model.compiled`.
+And four things are switched on, as they are on a GPU: optimisers that leave the choice to PyTorch work on all
+parameters at once, dropout is one operator that keeps its mask, a recurrent cell is fused
+(`tileprof.record.model.observation.fused_cells`), and a softmax converts as it computes (`wide_softmax`). What
+``torch.compile`` fuses is in `tileprof.record.model.compiled`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tileprof.record.model.observation import fused_cells
+from tileprof.record.model.observation import fused_cells, wide_softmax
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,8 @@ def notes() -> frozenset[str]:
 def everything() -> Iterator[None]:
     """Switch fused CPU operators off, and back as they were."""
     switches = (
-        _no_encoder_fast_path(), _no_fused_lstm(), _foreach_optimisers(), _fused_dropout(), fused_cells.as_on_gpu()
+        _no_encoder_fast_path(), _no_fused_lstm(), _foreach_optimisers(), _fused_dropout(), fused_cells.as_on_gpu(),
+        wide_softmax.as_on_gpu(),
     )  # fmt: skip
     with ExitStack() as stack:
         for switch in switches:

@@ -323,6 +323,10 @@ def _filters_by_groups(_: tuple[int, ...], key: Key) -> Grid:
     return key[8] // key[5], key[5], 1
 
 
+def _eight_weights(_: tuple[int, ...], key: Key) -> Grid:
+    return -(-(key[8] * (key[7] // key[5]) * int(np.prod(key[12:15]))) // 8), 1, 1
+
+
 def _columns_by(wide: int, other: str) -> Callable[[tuple[int, ...], Key], Grid]:
     """Return what counts columns of a group's weight, and pixels of images or filters."""
 
@@ -369,6 +373,7 @@ _COUNTS: Final = (
     (r"^wgrad2d_c1_k1_nhwc_reduce", (_taps_by_channels,)),
     (r"^wgrad2d_c1_k1_nhwc$", (_channels_by_images,)),
     (r"^wgrad2d_shmem_tiling", (_filters_by_groups,)),
+    (r"wgrad2d_grouped_direct", (_eight_weights,)),
     (r"dgrad_engine", (_columns_by(64, "pixels"),)),
     (r"wgrad_alg0_engine", (_columns_by(32, "runs"),)),
     (r"wgrad_alg1_engine", (_columns_by(32, "filters"),)),

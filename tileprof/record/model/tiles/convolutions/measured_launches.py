@@ -41,7 +41,20 @@ from tileprof.record.model.tiles.convolutions.problem import (
     operand_sizes,
 )
 from tileprof.record.model.tiles.foundations import regions
-from tileprof.record.model.tiles.foundations.sketch import READ, WRITE, Part, Sketch, Span, binding, grid_blocks
+from tileprof.record.model.tiles.foundations.sketch import (
+    READ,
+    WRITE,
+    Part,
+    Sketch,
+    Span,
+    binding,
+    cut,
+    grid_blocks,
+    is_contiguous,
+    narrow,
+    ranges,
+    rate_of,
+)
 from tileprof.record.model.tiles.products import gemm_tile_rule
 from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
 from tileprof.trace.footprint import Boxes, Footprint
@@ -57,6 +70,8 @@ _COPIES: Final = (Role.TRANSPOSE, Role.COPY)
 _RESULT, _COUNTERS = 3, 4
 """Scratch slots; 0 has partial sums, 1 and 2 copies of the two inputs."""
 _COUNTER_BYTES: Final = 4
+_WEIGHT_RUNS: Final = re.compile(r"wgrad2d_(grouped_direct|shmem_tiling)")
+"""Kernels whose blocks compute runs of the weight's gradient (recorded: the grid is their number)."""
 _UNKNOWN: Final = "of this kernel only the grid is known: every tile may touch everything"
 _INFERRED: Final = "which block touches what is inferred from the kernel's name and grid"
 _DEPTHWISE: Final = re.compile(
@@ -205,7 +220,9 @@ def _main(call: _Call, launch: MeasuredLaunch, target: Operand, after: Sequence[
     elif _runs_of_results(launch, kernel, call.problem):
         kernels = [_direct(call, launch, kernel, target)]
     elif kernel.role == Role.WEIGHTS and isinstance(call.problem.shape, WeightGradient):
-        kernels = _weight_elements(call, target)
+        kernels = _weight_elements(call, launch, target)
+    elif _WEIGHT_RUNS.search(launch.name) and isinstance(call.problem.shape, WeightGradient) and is_contiguous(target):
+        kernels = [_weight_runs(call, launch, target)]
     else:
         kernels = [_conservative(launch, call.device, call.inputs, [target])]
     if reductions and len(kernels) == 1:
@@ -324,13 +341,55 @@ def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Op
     return replace(direct, grid=launch.grid, coverage="exact" if certain else "inferred")
 
 
-def _weight_elements(call: _Call, target: Operand) -> list[Kernel]:
+def _weight_elements(call: _Call, launch: MeasuredLaunch, target: Operand) -> list[Kernel]:
+    """Model blocks that compute one element of the weight's gradient each; of rows of pixels they are taken to read
+    what lies between the first and the last pixel.
+    """
     gradient = call.problem.shape
     assert isinstance(gradient, WeightGradient)
-    gradient = replace(gradient, weight=target, small=call.inputs[0], large=call.inputs[1])
-    tile = gemm_tile_rule.Tile(1, 1, 1, 1, 1, 1, 32, 0)
-    main = conv_weight_kernels.main_kernel(gradient, tile, "weights", "fp32", partial=False)
-    return [replace(main, grid=(main.footprint.tiles, 1, 1))]
+    small, large = call.inputs
+    filters, taps = target.shape[0], target.shape[2:]
+    sketch = Sketch(target.numel)
+    tile, lo, hi = ranges(target.numel, 1)
+    every = tuple(range(len(target.shape)))
+    sketch.span(target, WRITE, tile, Span(every, lo, hi))
+    row = tile // (target.numel // filters)
+    sketch.span(small, READ, tile, Span((1,), row, row + 1))
+    column = row // (filters // gradient.groups) * target.shape[1] + tile // int(np.prod(taps)) % target.shape[1]
+    for number, tap in enumerate(np.ndindex(*taps)):
+        view, own = large, tile[tile % int(np.prod(taps)) == number]
+        for dim, (axis, at) in enumerate(zip(gradient.axes, tap, strict=True), start=2):
+            first = at * axis.dilation - axis.padding
+            begin = max(0, -(first // axis.stride))
+            end = min(small.shape[dim], (axis.size - 1 - first) // axis.stride + 1)
+            step = axis.stride if dim < len(taps) + 1 else 1
+            length = (end - begin if step > 1 else (end - 1 - begin) * axis.stride + 1) if end > begin else 0
+            view = narrow(view, dim, begin * axis.stride + first if length else 0, length, step)
+        if view.numel:
+            sketch.span(view, READ, own, Span((1,), column[own], column[own] + 1))
+    flops = 2 * target.numel * small.numel // small.shape[1]
+    return [sketch.kernel(launch.name, threads=launch.block, flops=flops, rate=rate_of(small))]
+
+
+def _weight_runs(call: _Call, launch: MeasuredLaunch, target: Operand) -> Kernel:
+    """Model blocks that compute equal runs of the weight's gradient in memory order: eight elements, or a filter."""
+    gradient = call.problem.shape
+    assert isinstance(gradient, WeightGradient)
+    small, large = call.inputs
+    filters, columns = target.shape[:2]
+    inner = target.numel // filters
+    run = -(-target.numel // int(np.prod(launch.grid)))
+    sketch = Sketch(*launch.grid)
+    tile, lo, hi = ranges(target.numel, run)
+    sketch.span(target, WRITE, tile, Span(tuple(range(len(target.shape))), lo, hi))
+    which, begin, end = cut(lo, hi, inner)
+    row, taps = begin // inner, inner // columns
+    first = row // (filters // gradient.groups) * columns + begin % inner // taps
+    last = first - begin % inner // taps + (end - 1) % inner // taps + 1
+    sketch.span(small, READ, tile[which], Span((1,), row, row + 1))
+    sketch.span(large, READ, tile[which], Span((1,), first, last))
+    flops = 2 * target.numel * small.numel // small.shape[1]
+    return sketch.kernel(launch.name, threads=launch.block, flops=flops, rate=rate_of(small), coverage="inferred")
 
 
 def _awaiting(kernel: Kernel, counters: Sequence[Operand]) -> Kernel:

@@ -1,7 +1,7 @@
 """Kernels that read through a map of indices along an axis: upsampling, reflecting and replicating pads.
 
 Source: PyTorch's UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSampleBicubic2d.cu, UpSample.cuh; ReflectionPad.cu and
-ReplicationPadding.cu from memory. Images with channels last (four channels or more) have a thread per element. Of
+ReplicationPadding.cu from memory. Images with channels last (four channels or more) have a thread per element. In
 others, a thread takes a place of the image, for all images and channels (linear, cubic) or for four of them (nearest in
 two dimensions), or for all images (nearest in one or three dimensions, and gradients).
 """

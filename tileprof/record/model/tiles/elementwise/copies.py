@@ -14,8 +14,9 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.elementwise.pointwise import THREADS, elementwise, short
+from tileprof.record.model.tiles.elementwise.pointwise import THREADS, contiguous, elementwise, short
 from tileprof.record.model.tiles.foundations import regions
+from tileprof.record.model.tiles.foundations.regions import permute
 from tileprof.record.model.tiles.foundations.sketch import (
     READ,
     WRITE,
@@ -28,13 +29,19 @@ from tileprof.record.model.tiles.foundations.sketch import (
     narrow,
     part,
     ranges,
+    scratch,
     select,
 )  # fmt: skip
 
 CAT_BATCH = 128
 """Inputs of one concatenation kernel; more take more launches."""
+_ROLL_THREADS = 512
 CAT_DIMENSIONS = 4
 """``CAT_ARRAY_MAX_INPUT_DIMS``"""
+_WIDEST_LOAD = 16
+"""Bytes that a thread of a concatenation copies at once where it can."""
+_CHANNELS_LAST = (0, 2, 3, 1)
+"""Dimensions of images from the outermost in memory, where channels are last."""
 
 
 @models("aten::cat", "aten::concat", "aten::concatenate", "aten::_cat")
@@ -45,12 +52,16 @@ def cat(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::stack", "aten::_stack")
 def stack(call: Call, device: Device) -> list[Kernel]:
-    """``cat`` of the inputs with a new dimension."""
-    out = call.outputs[0]
+    """``cat`` along the dimension that the new one splits; of the inputs with a new dimension if that is the last."""
+    out, sources = call.outputs[0], list(call["tensors"])
     dim = call["dim"] % len(out.shape)
+    if dim < len(sources[0].shape) and is_contiguous(out):
+        shape = (*out.shape[:dim], out.shape[dim] * out.shape[dim + 1], *out.shape[dim + 2 :])
+        whole = part(out, shape, (*out.strides[:dim], *out.strides[dim + 1 :]))
+        return concatenate("stack", sources, whole, dim, device)
     sources = [
         replace(t, shape=(*t.shape[:dim], 1, *t.shape[dim:]), strides=(*t.strides[:dim], 0, *t.strides[dim:]))
-        for t in call["tensors"]
+        for t in sources
     ]
     return concatenate("stack", sources, out, dim, device)
 
@@ -58,9 +69,9 @@ def stack(call: Call, device: Device) -> list[Kernel]:
 def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, device: Device) -> list[Kernel]:
     """Launches that fill ``out`` from ``sources``; grid y is the input, grid x shares it by a grid-stride loop.
 
-    Dense inputs: 128 threads with 16 bytes each and as many blocks as the largest input needs. Strided inputs: 512
-    threads and two blocks per SM. Inputs of another type, or of more dimensions than the kernel takes, are copied one
-    by one.
+    Dense and aligned inputs: 128 threads with a vector each and as many blocks as the largest input needs. Others: 512
+    threads and two blocks per SM. Inputs of another type, of more dimensions than the kernel takes, or not dense with
+    channels last, are copied one by one.
     """
     dim %= len(out.shape)
     placed: list[tuple[Operand, Operand]] = []
@@ -71,11 +82,16 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
             placed.append((source, narrow(out, dim, at, source.shape[dim])))
             rows.append(row)
             at += source.shape[dim]
-    if any(s.dtype != out.dtype for s, _ in placed) or len(out.shape) > CAT_DIMENSIONS:
+    order = tuple(range(len(out.shape)))
+    if len(order) == len(_CHANNELS_LAST) and not is_contiguous(out) and is_contiguous(permute(out, _CHANNELS_LAST)):
+        order = _CHANNELS_LAST
+    dense = all(is_contiguous(permute(o, order)) for o in (out, *(s for s, _ in placed)))
+    one_by_one = len(out.shape) > CAT_DIMENSIONS or (order == _CHANNELS_LAST and not dense)
+    if one_by_one or any(s.dtype != out.dtype for s, _ in placed):
         return [k for source, target in placed for k in elementwise(name, [source], [target], flops_each=0)]
     if len(sources) == 1 and placed:
         return elementwise("copy_", [placed[0][0]], [placed[0][1]], flops_each=0)
-    dense = is_contiguous(out) and all(is_contiguous(s) for s, _ in placed)
+    load = _bytes_per_load([s for s, _ in placed], dim) if dense and order != _CHANNELS_LAST else _WIDEST_LOAD
     kernels = []
     for first in range(0, len(sources), CAT_BATCH):
         height = min(len(sources) - first, CAT_BATCH)
@@ -83,16 +99,30 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
         if not batch:
             continue
         largest = max(s.numel for _, s, _ in batch)
-        chunk = 128 * max(16 // out.itemsize, 1) if dense else 512
-        width = min(blocks(largest, chunk), device.sms * 32) if dense else 2 * device.sms
+        vectors = dense and load
+        chunk = 128 * max(load // out.itemsize, 1) if vectors else 512
+        width = min(blocks(largest, chunk), device.sms * 32) if vectors else 2 * device.sms
         sketch = Sketch(width, height)
         for y, source, target in batch:
             tile, lo, hi = ranges(source.numel, chunk, width)
-            span = Span(tuple(range(len(out.shape))), lo, hi)
+            span = Span(order, lo, hi)
             sketch.span(source, READ, tile + y * width, span)
             sketch.span(target, WRITE, tile + y * width, span)
-        kernels.append(sketch.kernel(f"cat_batched_copy<{name}>", threads=128 if dense else 512))
+        kernels.append(sketch.kernel(f"cat_batched_copy<{name}>", threads=128 if vectors else 512))
     return kernels
+
+
+def _bytes_per_load(sources: Sequence[Operand], dim: int) -> int:
+    """Return how many bytes a thread copies at once, 0 if single elements.
+
+    Pieces of whole vectors in the output are copied as vectors. Others are only loaded as such, from aligned inputs.
+    """
+    pieces = [int(np.prod(s.shape[dim:], dtype=np.int64)) * s.itemsize for s in sources]
+    if any(s.alignment < _WIDEST_LOAD for s in sources):
+        return 0
+    if all(piece % _WIDEST_LOAD == 0 for piece in pieces):
+        return _WIDEST_LOAD
+    return {1: 0, 2: 8}.get(sources[0].itemsize, _WIDEST_LOAD)
 
 
 @models("aten::split_with_sizes_copy", "aten::split_copy", "aten::unbind_copy")
@@ -127,7 +157,7 @@ def repeat(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::constant_pad_nd")
 def constant_pad(call: Call, _device: Device) -> list[Kernel]:
-    """Fill the output, then copy the input into its middle; negative padding cuts the input first."""
+    """Fill the output, then copy the input into its middle; padding that only cuts is a copy alone."""
     source, out, pad = call["self"], call.outputs[0], list(call["pad"])
     target = part(out, out.shape, out.strides)
     source_part = part(source, source.shape, source.strides)
@@ -137,7 +167,8 @@ def constant_pad(call: Call, _device: Device) -> list[Kernel]:
         inside = source.shape[dim] + min(before, 0) + min(after, 0)
         source_part = narrow(source_part, dim, max(-before, 0), inside)
         target = narrow(target, dim, max(before, 0), inside)
-    return elementwise("fill_", [], [out], flops_each=0) + elementwise("copy_", [source_part], [target], flops_each=0)
+    filled = elementwise("fill_", [], [out], flops_each=0) if max(pad, default=0) > 0 else []
+    return filled + elementwise("copy_", [source_part], [target], flops_each=0)
 
 
 @models("aten::slice_backward", "aten::select_backward", "aten::diagonal_backward")
@@ -233,20 +264,35 @@ def flip(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::roll")
 def roll(call: Call, _device: Device) -> list[Kernel]:
-    """A copy that reads with a cyclic shift; no dimensions means shifting the flattened tensor."""
+    """A copy per dimension that reads with a cyclic shift; no dimensions means shifting the flattened tensor."""
     source, out = call["self"], call.outputs[0]
     shifts = call["shifts"] if isinstance(call["shifts"], list | tuple) else [call["shifts"]]
+    kernels, source = contiguous(source)
     if not call["dims"]:
-        return _roll_flat(source, out, shifts[0])
+        return kernels + _rolled(source, out, 0, shifts[0], flat=True)
+    for number, (dim, shift) in enumerate(zip(call["dims"], shifts, strict=True), 1):
+        middle = replace(scratch(number, *out.shape, itemsize=out.itemsize), dtype=out.dtype)
+        target = out if number == len(shifts) else middle
+        kernels += _rolled(source, target, dim % len(out.shape), shift)
+        source = target
+    return kernels
 
-    def shifted(start: I64, stop: I64) -> list[tuple[I64, I64]]:
-        pieces = [(start, stop)]
-        for dim, shift in zip(call["dims"], shifts, strict=True):
-            d = dim % len(source.shape)
-            pieces = [piece for low, high in pieces for piece in _wrap(low, high, d, shift, source.shape[d])]
-        return pieces
 
-    return rearranged("roll", source, out, shifted)
+def _rolled(source: Operand, out: Operand, dim: int, shift: int, *, flat: bool = False) -> list[Kernel]:
+    """``roll_cuda_kernel``: a thread per element, of one dimension or of all as one."""
+    if out.numel == 0:
+        return []
+    sketch = Sketch(blocks(out.numel, _ROLL_THREADS))
+    tile, lo, hi = ranges(out.numel, _ROLL_THREADS)
+    every = tuple(range(len(out.shape)))
+    sketch.span(out, WRITE, tile, Span(every, lo, hi))
+    which, start, stop = regions.linear([out.numel] if flat else list(out.shape), lo, hi)
+    for low, high in _wrap(start, stop, dim, shift, out.numel if flat else out.shape[dim]):
+        if flat:
+            sketch.span(source, READ, tile[which], Span(every, low[:, 0], np.maximum(high, low)[:, 0]))
+        else:
+            sketch.region(source, READ, tile[which], low, high)
+    return [sketch.kernel("elementwise<roll>", threads=_ROLL_THREADS)]
 
 
 def _wrap(start: I64, stop: I64, dim: int, shift: int, size: int) -> list[tuple[I64, I64]]:
@@ -261,19 +307,6 @@ def _wrap(start: I64, stop: I64, dim: int, shift: int, size: int) -> list[tuple[
         b[:, dim] = np.minimum(stop[:, dim], high) + move
         pieces.append((a, b))
     return pieces
-
-
-def _roll_flat(source: Operand, out: Operand, shift: int) -> list[Kernel]:
-    total = out.numel
-    if total == 0:
-        return []
-    sketch = Sketch(blocks(total, THREADS * 4))
-    tile, lo, hi = ranges(total, THREADS * 4)
-    every = tuple(range(len(out.shape)))
-    for low, high in _wrap(lo[:, None], hi[:, None], 0, shift, total):
-        sketch.span(source, READ, tile, Span(every, low[:, 0], np.maximum(high, low)[:, 0]))
-    sketch.span(out, WRITE, tile, Span(every, lo, hi))
-    return [sketch.kernel("elementwise<roll>", threads=THREADS)]
 
 
 def rearranged(

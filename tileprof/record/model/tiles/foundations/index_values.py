@@ -23,7 +23,7 @@ def without_values(what: str) -> dict[str, Any]:
 
 
 def positions(operand: Operand) -> I64:
-    """Distance of each element from the first, in elements, flattened in row-major order."""
+    """Return ``[elements]``: the distance of each element from the first, in elements, in row-major order."""
     at = np.zeros((), np.int64)
     for size, stride in zip(operand.shape, operand.strides, strict=True):
         at = at[..., None] + np.arange(size, dtype=np.int64) * stride

@@ -1,4 +1,4 @@
-"""Indexing with tensors: index, index_put, index_select, embedding, index_add and their kin.
+"""Indexing with tensors: index, index_select, embedding, index_add and their kin.
 
 Source: PyTorch's IndexKernel.cu, Indexing.cu, IndexKernelUtils.cu and Embedding.cu (from memory, not checked against a
 version). The indices decide which bytes a tile touches; they are taken from the run. On fake tensors the indexed
@@ -18,6 +18,7 @@ from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values, wrapped
+from tileprof.record.model.tiles.foundations.regions import coalesce
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
@@ -32,7 +33,6 @@ from tileprof.record.model.tiles.foundations.sketch import (
     scratch,
 )  # fmt: skip
 from tileprof.record.model.tiles.indexing.compact import mask_positions
-from tileprof.record.model.tiles.indexing.radix_sort import sort_indices, sorted_keys, sorted_places
 
 INDEX_CHUNK = 512
 """Elements of a block of the element-wise index kernels: 128 threads, 4 each."""
@@ -43,8 +43,6 @@ SMALL_INDEX = 16
 ROW_CHUNK = 128
 """Elements of a block and turn of ``index_add`` and its kin: 128 threads; at most 8 blocks per SM, which loop."""
 VECTOR_BYTES = 16
-_LINEAR = 60
-"""Scratch slot of indices as one number each."""
 _COPIES = 80
 """First scratch slot of copied indices."""
 _FAR = 1 << 40
@@ -74,50 +72,14 @@ def index(call: Call, _device: Device) -> list[Kernel]:
     16-byte vectors. Masks are turned into positions first.
     """
     out = call.outputs[0]
-    kernels, places = _masks_to_positions(call)
+    kernels, places = masks_to_positions(call)
     if out.numel == 0:
         return kernels
-    target, shape, tensors = _target(call, call["self"], places)
+    target, shape, tensors = target_of(call, call["self"], places)
     if len(tensors) == 1 and int(np.prod(shape)) > 1 and of_whole_vectors(call["self"], out, target):
         return kernels + whole_rows("index", target, tensors[0], out)
-    copies, tensors = _alike(tensors, shape)
-    return kernels + copies + _move("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
-
-
-@models("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put", data_dependent=True)
-def index_put(call: Call, device: Device) -> list[Kernel]:
-    """``self[indices] = values``, or ``+=`` with ``accumulate``: then indices are sorted first and every block updates
-    its rows; rows are written atomically here, since neighbouring blocks may share one.
-    """
-    out, values = call.outputs[0], call["values"]
-    kernels = [] if short(call.op).endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
-    masks = [i for i in call["indices"] if _is_mask(i)]
-    if len(masks) == 1 and len(call["indices"]) == 1 and values.numel == 1 and not call["accumulate"]:
-        mask = masks[0]
-        more = len(out.shape) - len(mask.shape)
-        mask = part(mask, mask.shape + (1,) * more, mask.strides + (0,) * more)
-        return [*kernels, *elementwise("masked_fill_", [out, mask, values], [out], flops_each=0)]
-    launches, places = _masks_to_positions(call)
-    kernels += launches
-    target, shape, tensors = _target(call, out, places)
-    total = target.size(target.before) * int(np.prod(shape, dtype=np.int64)) * target.size(target.after)
-    if total == 0 or values.numel == 0:
-        return kernels
-    source = _values_as_lines(values, target, shape)
-    mode = WRITE
-    keys: list[Operand] = []
-    if call["accumulate"]:
-        mode = ATOMIC
-        count = int(np.prod(shape, dtype=np.int64))
-        linear = scratch(_LINEAR, *shape, itemsize=8)
-        kernels += elementwise("linear_index", tensors, [linear], flops_each=len(tensors))
-        keys = [sorted_keys(count), sorted_places(count)]
-        rows = out.numel // max(target.size(target.after), 1)
-        kernels += sort_indices(linear, device, bits=max(rows - 1, 1).bit_length())
-    else:
-        copies, tensors = _alike(tensors, shape)
-        kernels += copies
-    return kernels + _move("index_put", target, mode, source, READ, tensors, shape, INDEX_CHUNK, None, whole=keys)
+    copies, tensors = alike(tensors, shape)
+    return kernels + copies + moved("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
 
 
 @models("aten::index_select", data_dependent=True)
@@ -128,13 +90,22 @@ def index_select(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::embedding", data_dependent=True)
 def embedding(call: Call, device: Device) -> list[Kernel]:
-    """Rows of the table by number."""
-    return _take(call, call["weight"], 0, call["indices"], device)
+    """Rows of the table by number; numbers that do not lie at one distance are copied first."""
+    indices = call["indices"]
+    kernels: list[Kernel] = []
+    copy = None
+    if len(coalesce(indices).shape) > 1:
+        copy = replace(scratch(_COPIES, *indices.shape, itemsize=indices.itemsize), dtype=indices.dtype)
+        kernels = elementwise("contiguous", [indices], [copy], flops_each=0)
+    return kernels + _take(call, call["weight"], 0, indices, device, copy=copy)
 
 
-def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Device) -> list[Kernel]:
+def _take(
+    call: Call, source: Operand, dim: int, indices: Operand, device: Device, *, copy: Operand | None = None
+) -> list[Kernel]:
     """Few indices: blocks take 128 elements of the slices. Dense rows of whole 16-byte vectors: one block per index and
-    256 vectors of its row. Single elements: as ``gather``. Else the looping kernel.
+    256 vectors of its row, or as ``gather`` where the indices do not lie side by side. Single elements: as ``gather``.
+    Else the looping kernel.
     """
     out = call.outputs[0]
     if out.numel == 0:
@@ -144,14 +115,17 @@ def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Devic
         source, out = (replace(o, shape=o.shape[dim:], strides=o.strides[dim:]) for o in (source, out))
         dim = 0
     target = along(call, source, dim, indices)
+    indices = copy or indices
     count = int(np.prod(indices.shape, dtype=np.int64))
     if count <= SMALL_INDEX and source.shape:
         return _few(call, target, indices, out, device)
-    if dim == 0 and of_whole_vectors(source, out, target):
-        return whole_rows(short(call.op), target, indices, out)
     single = source.numel == (source.shape[dim] if source.shape else 1)
+    if dim == 0 and of_whole_vectors(source, out, target):
+        if is_contiguous(indices):
+            return whole_rows(short(call.op), target, indices, out)
+        single = True
     chunk, most = (GATHER_CHUNK, None) if single else (ROW_CHUNK, device.sms * 8)
-    return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, chunk, most)
+    return moved(short(call.op), target, READ, out, WRITE, [indices], indices.shape, chunk, most)
 
 
 def of_whole_vectors(source: Operand, out: Operand, target: Target) -> bool:
@@ -166,7 +140,7 @@ def whole_rows(name: str, target: Target, indices: Operand, out: Operand) -> lis
     row_bytes = target.size(target.after) * out.itemsize
     threads = min(256, blocks(row_bytes // VECTOR_BYTES, 32) * 32)
     per_row = 256 * VECTOR_BYTES // out.itemsize
-    return _move(name, target, READ, out, WRITE, [indices], indices.shape, per_row, None, row_threads=threads)
+    return moved(name, target, READ, out, WRITE, [indices], indices.shape, per_row, None, row_threads=threads)
 
 
 def _few(call: Call, target: Target, indices: Operand, out: Operand, device: Device) -> list[Kernel]:
@@ -189,7 +163,7 @@ def _few(call: Call, target: Target, indices: Operand, out: Operand, device: Dev
     at = len(target.before)
     across = (Span(tuple(range(at + 1, at + 1 + inner)), low, high),) if inner else ()
     sketch.span(lines, WRITE, tile, *places, Span((at,), position, position + 1), *across)
-    uncertainty = _indexed_accesses(sketch, target, READ, tile, (outer, position), (low, high))
+    uncertainty = indexed_accesses(sketch, target, READ, tile, (outer, position), (low, high))
     threads = max(min(total, 128), 1)
     return [sketch.kernel(f"index_small<{short(call.op)}>", threads=threads, **uncertainty)]
 
@@ -218,7 +192,7 @@ def index_add(call: Call, device: Device) -> list[Kernel]:
         return kernels
     target = along(call, out, call["dim"] % max(len(out.shape), 1), indices)
     mode = WRITE if name.startswith("index_copy") else ATOMIC
-    return kernels + _move(name, target, mode, source, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
+    return kernels + moved(name, target, mode, source, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
 
 
 @models("aten::index_fill", "aten::index_fill_", data_dependent=True)
@@ -231,12 +205,12 @@ def index_fill(call: Call, device: Device) -> list[Kernel]:
         return kernels
     target = along(call, out, call["dim"] % max(len(out.shape), 1), indices)
     value = [call["value"]] if isinstance(call["value"], Operand) else []
-    return kernels + _move(
+    return kernels + moved(
         name, target, WRITE, None, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8, whole=value
     )
 
 
-def _alike(tensors: list[Operand], shape: Sequence[int]) -> tuple[list[Kernel], list[Operand]]:
+def alike(tensors: list[Operand], shape: Sequence[int]) -> tuple[list[Kernel], list[Operand]]:
     """Let several indices have the same strides: where they differ, those that are not contiguous are copied, as
     broadcast ones are.
     """
@@ -261,20 +235,20 @@ def _broadcast(operand: Operand, shape: Sequence[int]) -> Operand:
     return part(operand, shape, strides)
 
 
-def _is_mask(index: Operand | None) -> bool:
+def is_mask(index: Operand | None) -> bool:
     return index is not None and index.dtype in {"bool", "uint8"}
 
 
-def _masks_to_positions(call: Call) -> tuple[list[Kernel], dict[int, list[Operand]]]:
+def masks_to_positions(call: Call) -> tuple[list[Kernel], dict[int, list[Operand]]]:
     """Launches that turn the masks among the indices into positions, and where these lie, by the mask's ``ref``."""
     kernels, places = [], {}
-    for slot, mask in enumerate(i for i in call["indices"] if _is_mask(i)):
+    for slot, mask in enumerate(i for i in call["indices"] if is_mask(i)):
         launches, places[mask.ref] = mask_positions(call, mask, slot)
         kernels += launches
     return kernels, places
 
 
-def _target(
+def target_of(
     call: Call, operand: Operand, places: dict[int, list[Operand]]
 ) -> tuple[Target, tuple[int, ...], list[Operand]]:
     """Return the indexed operand, the shape of the broadcast indices, and the lists of positions that the index kernel
@@ -288,7 +262,7 @@ def _target(
         if i is None:
             at += 1
             continue
-        if _is_mask(i):
+        if is_mask(i):
             tensors += places[i.ref]
             own = tuple(range(at, at + len(i.shape)))
             mask = recorded_values(call, i)
@@ -316,7 +290,7 @@ def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) ->
     if short(call.op).endswith("index"):
         shape = call.outputs[0].shape
         return shape[len(before) : len(shape) - len(after)]
-    shapes = [(i.numel,) if _is_mask(i) else i.shape for i in call["indices"] if i is not None]
+    shapes = [(i.numel,) if is_mask(i) else i.shape for i in call["indices"] if i is not None]
     return tuple(np.broadcast_shapes(*shapes))
 
 
@@ -329,16 +303,7 @@ def along(call: Call, operand: Operand, dim: int, indices: Operand) -> Target:
     return Target(operand, offset, tuple(range(dim)), tuple(range(dim + 1, rank)))
 
 
-def _values_as_lines(values: Operand, target: Target, shape: Sequence[int]) -> Operand:
-    full = [*(target.operand.shape[d] for d in target.before), *shape, *(target.operand.shape[d] for d in target.after)]
-    missing = len(full) - len(values.shape)
-    strides = (0,) * missing + tuple(
-        0 if size == 1 else s for size, s in zip(values.shape, values.strides, strict=True)
-    )
-    return part(values, full, strides)
-
-
-def _move(
+def moved(
     name: str,
     target: Target,
     target_mode: int,
@@ -384,12 +349,12 @@ def _move(
         inner = tuple(range(rank - len(target.after), rank))
         outer = tuple(range(rank - len(target.after)))
         sketch.span(other, other_mode, tile, Span(outer, line, line + 1), Span(inner, low, high))
-    uncertainty = _indexed_accesses(sketch, target, target_mode, tile, (line // count, position), (low, high))
+    uncertainty = indexed_accesses(sketch, target, target_mode, tile, (line // count, position), (low, high))
     flops = total if target_mode == ATOMIC else 0
     return [sketch.kernel(f"index<{name}>", threads=row_threads or 128, flops=flops, **uncertainty)]
 
 
-def _indexed_accesses(
+def indexed_accesses(
     sketch: Sketch, target: Target, mode: int, tile: I64, place: tuple[I64, I64], columns: tuple[I64, I64]
 ) -> dict[str, Any]:
     """Add accesses to the indexed operand. Return the coverage and note of the kernel if the indices are unknown."""

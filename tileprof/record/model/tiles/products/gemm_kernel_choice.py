@@ -3,8 +3,8 @@ rule.
 
 In this order: what the user dictates; the entry of exactly this problem in the table of the GPU; the kernel that the
 library is expected to choose (`kernel_trees` with float32, `product_nets` with 16 bits), but for an nvjet kernel of
-Hopper that is not sure NVIDIA's library, where it is installed (`library_heuristic` says how right it is), of which
-only kernels that were seen for the type and epilogue are believed; the nearest entry; tileprof's rules.
+Hopper NVIDIA's library, where it is installed (`library_heuristic`), has another one that the `arbiter` believes, of
+which only kernels that were seen for the type and epilogue count; the nearest entry; tileprof's rules.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tileprof.record.model import tables
 from tileprof.record.model.tables.product_entries import Recipe, recipe_of, time_ns
 from tileprof.record.model.tiles.foundations.overrides import dictated
 from tileprof.record.model.tiles.products import (
+    arbiter,
     gemm_tile_rule,
     kernel_trees,
     library_heuristic,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from tileprof.record.model.tables import Table
     from tileprof.record.model.tiles.products.problem import Problem
 
-_BIAS_WORKSPACE: Final = 1 << 20
-"""Bytes that PyTorch gives cuBLASLt, which it calls for products with a bias, for partial sums."""
 _NEAR: Final = 64
 """How many near entries say which kernel is expected."""
 _CLEARING_NS, _ADDING_NS = 750.0, 1900.0
@@ -81,7 +80,7 @@ def choose(
         if choice is not None:
             return choice
     elif problem is not None and device.architecture == nvjet.ARCHITECTURE and _aligned(problem):
-        proposed = _library_proposal(problem, None, device)
+        proposed = library_proposal(problem, None, device)
         if proposed is not None:
             return _of_recipe(proposed, problem, ShapeSource.HEURISTIC)
     tile = nvjet.choose(sizes, batch, **options) or gemm_tile_rule.choose("gemm", sizes, batch, **options)
@@ -113,13 +112,13 @@ def measured(problem: Problem, table: Table, device: Device, *, exact: bool = Tr
     key = ("like", problem, row, device.name)
     if key not in table.derived:
         table.derived[key] = _like(problem, table, device, row)
-    like: tuple[Recipe, ShapeSource, bool] | None = table.derived[key]
+    like: tuple[Recipe, ShapeSource, product_nets.Expected | None] | None = table.derived[key]
     if like is None:
         return None
-    recipe, source, sure = like
-    if recipe.kind == "nvjet" and not sure:
-        proposed = _library_proposal(problem, table, device)
-        if proposed is not None:
+    recipe, source, expected = like
+    if recipe.kind == "nvjet":
+        proposed = library_proposal(problem, table, device)
+        if proposed is not None and _believes_library(problem, expected, proposed, device):
             recipe, source = proposed, ShapeSource.HEURISTIC
     return _with_time(_of_recipe(recipe, problem, source), problem, table, recipe, row)
 
@@ -144,22 +143,37 @@ def _with_time(choice: Choice, problem: Problem, table: Table, recipe: Recipe, r
     return replace(choice, main_ns=total - rest, rest_ns=rest, time_source=TimeSource.INTERPOLATED)
 
 
-def _like(problem: Problem, table: Table, device: Device, row: int | None) -> tuple[Recipe, ShapeSource, bool] | None:
-    """Return the recipe that a library is expected to choose, and whether that is sure, or the nearest entry's; None
-    where no entry is near. The entry ``row`` is left out.
+def _believes_library(
+    problem: Problem, expected: product_nets.Expected | None, proposed: Recipe, device: Device
+) -> bool:
+    """Return whether NVIDIA's library proposes another kernel than the nets expect, and is likelier to be right."""
+    if expected is None:
+        return True
+    shapes = [(own.m, own.n, *own.cluster, own.split) for own in (expected.recipe, proposed)]
+    trees = tables.table("product-arbiter", device)
+    if shapes[0] == shapes[1] or trees is None:
+        return False
+    return arbiter.believes_library(problem, expected, shapes[1], trees)
+
+
+def _like(
+    problem: Problem, table: Table, device: Device, row: int | None
+) -> tuple[Recipe, ShapeSource, product_nets.Expected | None] | None:
+    """Return the recipe that a library is expected to choose, and how sure that is, or the nearest entry's; None where
+    no entry is near. The entry ``row`` is left out.
     """
     expected = _expected(problem, device)
     if expected is not None and not product_nets.is_uneven(expected.recipe.kind, problem.n):
-        return expected.recipe, ShapeSource.LEARNED, expected.sure
+        return expected.recipe, ShapeSource.LEARNED, expected
     near, _ = neighbours.nearest(problem, table, _NEAR, without=row)
     alike = table.columns["recipes"][table.columns["recipe"][near]]
     if expected is None:
-        return (fitted(Recipe.of(alike[0]), problem, device.sms), ShapeSource.NEIGHBOUR, False) if len(near) else None
+        return (fitted(Recipe.of(alike[0]), problem, device.sms), ShapeSource.NEIGHBOUR, None) if len(near) else None
     # only near entries tell how many rows a block of these takes
     recipe = expected.recipe
     own = neighbours.of_vector(problem, table, recipe.kind, without=row) if problem.n == 1 else None
     own = own or next((r for r in map(Recipe.of, alike) if r.kind == recipe.kind), None)
-    return (recipe if own is None else fitted(own, problem, device.sms)), ShapeSource.LEARNED, False
+    return (recipe if own is None else fitted(own, problem, device.sms)), ShapeSource.LEARNED, expected
 
 
 def _expected(problem: Problem, device: Device) -> product_nets.Expected | None:
@@ -177,7 +191,7 @@ def _aligned(problem: Problem) -> bool:
     return all(size % 8 == 0 for size in rows)
 
 
-def _library_proposal(problem: Problem, table: Table | None, device: Device) -> Recipe | None:
+def library_proposal(problem: Problem, table: Table | None, device: Device) -> Recipe | None:
     """Return what NVIDIA's library proposes: its first, or, for products with a bias, which fewer kernels serve, the
     first of those that were seen with one.
     """
@@ -187,8 +201,6 @@ def _library_proposal(problem: Problem, table: Table | None, device: Device) -> 
     for proposal in library_heuristic.proposals(problem, device):
         shape = (proposal.m, proposal.n, *proposal.cluster)
         if table is not None and problem.op == problems.BIAS and shape not in menu:
-            continue
-        if problem.op == problems.BIAS and proposal.split > 1 and _sums(problem, proposal.split) > _BIAS_WORKSPACE:
             continue
         together = proposal.cluster[0] * proposal.cluster[1]
         clusters = -(-problem.m // (proposal.m * proposal.cluster[0]))
@@ -207,11 +219,6 @@ def _library_proposal(problem: Problem, table: Table | None, device: Device) -> 
             post="reduce" if proposal.split > 1 else "none",
         )
     return None
-
-
-def _sums(problem: Problem, split: int) -> int:
-    """Return the bytes of partial sums in float32."""
-    return 4 * split * problem.m * problem.n
 
 
 def _of_recipe(recipe: Recipe, problem: Problem, source: ShapeSource) -> Choice:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 GROUPS: Final = {problems.FP32: 0, problems.TF32: 1, problems.FP16: 2, problems.BF16: 2}
 """Types whose kernels are told apart by the same nets."""
+ODD: Final = 3
+"""The group of products of 16 bits in which rows of an operand begin between multiples of 16 bytes: they get kernels of
+CUTLASS instead of nvjet's, which nets of their own tell apart."""
 SHORTLISTED: Final = 16
 SCALES: Final = ("problem_mean", "problem_width", "tile_mean", "tile_width")
 """Mean and width of the features of problems and of candidates."""
@@ -61,6 +64,8 @@ PRIOR_UNIT: Final = 4.0
 """Logarithms of likelihoods per unit that the ranking net sees."""
 SURE, SURE_OF_NVJET = 1.0, 5.0
 """Leads from which on what is chosen counts as known: nvjet's kernels are known better by NVIDIA's library below."""
+EVEN: Final = 7
+"""The alignments in a category in which all rows begin at multiples of 16 bytes, which nvjet kernels ask for."""
 _OP_BITS: Final = 5
 """Bits of a category below its operation: layouts and alignments."""
 _SAME, _ALONE = 1e-4, 1e3
@@ -91,11 +96,17 @@ class _Group:
     last: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=dict)
 
 
+Shape = tuple[int, ...]
+"""A kernel's tile, cluster and slices of k: m, n, blocks of a cluster along m and along n, slices."""
+
+
 class Expected(NamedTuple):
     """A kernel as it would be launched, and how far its worth is above that of any other: a logarithm of odds."""
 
     recipe: Recipe
     lead: float
+    deficits: dict[Shape, float] = {}  # noqa: RUF012 - a default that nothing changes
+    """How far each candidate's worth is below the largest, by tile, cluster and slices of k."""
 
     @property
     def sure(self) -> bool:
@@ -107,11 +118,11 @@ def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
     """Return the kernel that a library is expected to launch for a problem on a GPU of ``sms`` SMs; None for problems
     like which the nets have seen none.
     """
-    number = GROUPS.get(problem.dtype)
-    if number is None or f"category{number}" not in nets.columns:
+    key = np.array([problem.twin.key], np.int64)
+    number = int(groups(key)[0])
+    if f"category{number}" not in nets.columns:
         return None
     group = _group_of(nets, number)
-    key = np.array([problem.twin.key], np.int64)
     keys, category = key.astype(np.float32), int(categories(key)[0])
     some = group.categories.get(category)
     if some is None or not len(some):
@@ -121,7 +132,10 @@ def choose(problem: Problem, nets: Table, sms: int) -> Expected | None:
     worth = _worth(keys, problem_inputs, group, some, prior)
     best = int(np.flatnonzero(worth >= worth.max() - _SAME)[0])
     lead = float(worth[best] - np.delete(worth, best).max()) if len(worth) > 1 else _ALONE
-    return Expected(fitted(Recipe.of(group.recipes[some[best]]), problem, sms), max(0.0, lead))
+    rising = np.argsort(worth, kind="stable")  # of kernels of one shape the best one counts
+    shapes = map(tuple, group.recipes[some[rising]][:, _SHAPE].tolist())
+    deficits = dict(zip(shapes, (worth.max() - worth[rising]).tolist(), strict=True))
+    return Expected(fitted(Recipe.of(group.recipes[some[best]]), problem, sms), max(0.0, lead), deficits)
 
 
 def is_uneven(kind: str, n: int) -> bool:
@@ -157,6 +171,14 @@ def categories(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(number)
 
 
+def groups(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the group of nets of each problem ``[problems, 8]``; -1 for types that have none."""
+    of_type = np.array([GROUPS.get(dtype, -1) for dtype in range(problems.FP8 + 1)])
+    even = categories(keys) % (EVEN + 1) == EVEN
+    number = of_type[keys[:, 1]]
+    return np.where((number == GROUPS[problems.FP16]) & ~even, ODD, number)
+
+
 def shapes_of(recipes: NDArray[np.int32], group: int) -> Shapes:
     """Return recipes as nets see them, arrays of float32."""
     threads, registers, shared = (np.maximum(recipes[:, i], 1) for i in (_THREADS, _REGISTERS, _SHARED))
@@ -165,7 +187,7 @@ def shapes_of(recipes: NDArray[np.int32], group: int) -> Shapes:
         _SM_BYTES // (shared + _BLOCK_BYTES), np.full(len(recipes), _SM_BLOCKS),
     ])  # fmt: skip
     # cuBLAS keeps partial sums of CUTLASS's kernels in the type of the results.
-    halves = (recipes[:, _KIND] == KINDS.index("cutlass")) & (group == GROUPS[problems.FP16])
+    halves = (recipes[:, _KIND] == KINDS.index("cutlass")) & np.isin(group, (GROUPS[problems.FP16], ODD))
     columns = [*recipes[:, _SHAPE].T, np.maximum(resident, 1), recipes[:, _POST], np.where(halves, 2, 4)]
     return Shapes(*(column.astype(np.float32) for column in columns))
 

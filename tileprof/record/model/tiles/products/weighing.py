@@ -21,7 +21,7 @@ _TILES: Final = (
     (128.0, 128.0), (64.0, 256.0), (256.0, 64.0), (128.0, 192.0), (192.0, 128.0), (128.0, 256.0), (256.0, 128.0),
     (256.0, 192.0), (192.0, 256.0), (16.0, 64.0), (64.0, 16.0), (16.0, 128.0), (128.0, 16.0), (8.0, 64.0), (64.0, 8.0),
 )  # fmt: skip
-_WORKSPACE, _BIAS_WORKSPACE = 1 << 25, 1 << 20
+WORKSPACE, BIAS_WORKSPACE = 1 << 25, 1 << 20
 """Bytes for partial sums that PyTorch gives cuBLAS, and cuBLASLt, which it calls for products with a bias: no product
 of a million captured ones has more."""
 _REDUCED, _BY_TILES, _INSIDE = 1, 2, 4
@@ -139,7 +139,7 @@ def tile_features(xp: Any, keys: Any, shapes: Shapes) -> Any:
     step, lone_step = xp.maximum(computed / 16384, shared / 192), xp.maximum(computed / 16384, loaded / 192)
     sums, sliced = split * m * n * batch, (split > 1) * one
     stored = ((post == _REDUCED) | (post == _BY_TILES)) * one
-    space = xp.where(keys[:, 0:1] == problems.BIAS, one * _BIAS_WORKSPACE, one * _WORKSPACE)
+    space = xp.where(keys[:, 0:1] == problems.BIAS, one * BIAS_WORKSPACE, one * WORKSPACE)
     workspace_share = xp.maximum(sums * sum_bytes / space, one / 4096)
     columns = [
         log(fractional_rounds), log(turns), fractional_rounds / turns, xp.minimum(fractional_rounds, one),

@@ -67,7 +67,7 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
     kernels = _statistics("collect_statistics", [source], saved, [], device, _STATISTICS_FLOPS)
     # Statistics leave the variance where its inverse root is to be (`batch_norm_update_stats_and_invert`).
     if running:
-        kernels += elementwise("update_running_stats", [*saved, *running], [*running, *saved[1:]], flops_each=7)
+        kernels += elementwise("update_running_stats", [*saved, *running], [*running, *saved[1:]], flops_each=7, each=8)
     else:
         kernels += elementwise("batch_norm_calc_invstd", saved[1:], saved[1:], flops_each=3)
     return kernels + _transform(source, [*saved, *vectors], out)

@@ -39,6 +39,8 @@ from tileprof.record.model.tiles.foundations.sketch import (
     scratch,
 )  # fmt: skip
 
+_FAR = np.iinfo(np.int64).max
+"""The stride of what has none."""
 MAX_THREADS = 512
 _HALF_BYTES = 2
 _ALIGNED = 16
@@ -118,9 +120,9 @@ def reduction(
         return []
     if source.numel == 0:
         return elementwise(f"{name} of nothing", [], results, flops_each=0)
-    order = memory_order([source])
-    inner = tuple(d for d in order if d in reduced)
-    outer = tuple(d for d in order if d not in reduced)
+    inner = tuple(d for d in memory_order([source]) if d in reduced)
+    kept = [d for d in range(rank) if d not in reduced]
+    outer = tuple(kept[d] for d in memory_order([results[0], permute(source, kept)]))  # results decide
     inputs = int(np.prod([source.shape[d] for d in inner], dtype=np.int64))
     outputs = source.numel // inputs
     vector = _vector(name, source.itemsize) if len(coalesce(permute(source, inner)).shape) == 1 else 1
@@ -250,7 +252,8 @@ def _plan_for(
     device: Device,
     vector: int,
 ) -> Plan:
-    along, across = (_fastest(source, dims) for dims in (inner, outer))
+    along = min((source.strides[d] for d in inner if source.shape[d] > 1), default=_FAR)
+    across = next((source.strides[d] for d in reversed(outer) if source.shape[d] > 1), _FAR)
     row_wise = outputs == 1 or inputs == 1 or along < across
     dense = (along if row_wise else across) == 1
     return plan(outputs, inputs, device, row_wise=row_wise, dense=dense, itemsize=source.itemsize, vector=vector)
@@ -261,10 +264,6 @@ def _vector(name: str, itemsize: int) -> int:
     if itemsize != _HALF_BYTES:
         return 4
     return {"sum": 8, "mean": 8, "var": 2, "std": 2, "var_mean": 2, "std_mean": 2}.get(name, 4)
-
-
-def _fastest(source: Operand, dims: Sequence[int]) -> int:
-    return min((source.strides[d] for d in dims if source.shape[d] > 1), default=np.iinfo(np.int64).max)
 
 
 def _read(

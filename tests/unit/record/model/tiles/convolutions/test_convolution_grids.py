@@ -107,6 +107,16 @@ def test_depthwise_tiles_in_shared_memory_are_whole_small_images_and_strips_of_l
 
 
 @pytest.mark.parametrize(
+    ("groups", "channels", "taps", "blocks"), [(768, (768, 768), 3, 864), (584, (584, 584), 9, 5913),
+                                               (1, (48, 48), 1, 288), (1, (24, 72), 1, 216)]
+)  # fmt: skip
+def test_direct_gradients_of_weights_have_eight_elements_per_block_as_recorded(groups, channels, taps, blocks):
+    measured = launch("void cudnn::cnn::wgrad2d_grouped_direct_kernel<false, true>", (8, 1, 1))
+    own, other = key(groups=1, channels=(8, 8), taps=1), key(groups=groups, channels=channels, taps=taps)
+    assert launch_grids.carried([measured], own, other) == [(blocks, 1, 1)]
+
+
+@pytest.mark.parametrize(
     ("channels", "size", "taps", "stride", "images", "blocks"),
     [(864, 33, 5, 1, 8, 1485), (240, 132, 5, 2, 16, 4455), (28, 14, 1, 1, 16, 49), (96, 28, 1, 1, 8, 294)],
 )  # recorded

@@ -172,6 +172,12 @@ CALLS = {
         key(), [launch(TO_NHWC, 2, 1, 2), launch("nhwcAddPaddingKernel", 9, 1, 1), launch("strange", 7, 1, 1),
                 launch(TO_NCHW, 1, 1, 2)],
     ),
+    "an element of the weight's gradient per block": (
+        key(Pass.WEIGHT_GRADIENT, inside=6, groups=6), [launch("conv_depthwise2d_grad_weight_kernel", 54, 1, 1)]),
+    "eight elements of the weight's gradient per block": (
+        key(Pass.WEIGHT_GRADIENT, inside=6, groups=2), [launch("wgrad2d_grouped_direct_kernel<false>", 21, 1, 1)]),
+    "a filter of the weight's gradient per block": (
+        key(Pass.WEIGHT_GRADIENT, inside=6, groups=2), [launch("wgrad2d_shmem_tiling", 3, 2, 1)]),
     "Winograd": (key(), [launch(f"cudnn::winograd_nonfused::part{n}", 9, 1, 1) for n in range(4)]),
 }  # fmt: skip
 

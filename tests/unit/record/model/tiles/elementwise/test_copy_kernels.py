@@ -1,13 +1,25 @@
 """Kernels that move data, compared with PyTorch moving positions instead of values."""
 
+from itertools import chain
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
-from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions, shapes, tensors
+from tests.unit.record.model.tiles.reach import (
+    H200,
+    assert_reads,
+    assert_writes,
+    by_tile,
+    elements,
+    positions,
+    shapes,
+    tensors,
+)
 from tileprof.record.model.tiles.elementwise.copies import rearranged
+from tileprof.record.model.tiles.foundations.sketch import scratch
 from tileprof.trace.footprint import READ, WRITE
 
 
@@ -17,20 +29,38 @@ def copy_call(op, source, *arguments):
     return getattr(getattr(torch.ops.aten, name), overload or "default")(positions(source), *arguments)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_flips_and_rolls_of_any_layout(data):
+def test_flips_of_any_layout(data):
     source = data.draw(shapes(max_elements=2500).flatmap(tensors))
     dims = data.draw(st.lists(st.integers(0, source.dim() - 1), unique=True, max_size=source.dim()))
-    if data.draw(st.booleans()):
-        op, arguments = "flip", (dims,)
-    else:
-        shifts = data.draw(st.lists(st.integers(-7, 7), min_size=max(len(dims), 1), max_size=max(len(dims), 1)))
-        op, arguments = "roll", (shifts, dims)
-    call = call_of(f"aten::{op}", source, *arguments)
+    call = call_of("aten::flip", source, dims)
     [kernel] = run_model(call, H200)
     assert_writes(kernel, call.outputs[0])
-    assert_reads(kernel, call.outputs[0], call["self"], copy_call(op, source, *arguments))
+    assert_reads(kernel, call.outputs[0], call["self"], copy_call("flip", source, dims))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_roll_is_a_kernel_per_dimension_after_a_copy_of_what_is_not_contiguous(data):
+    source = data.draw(shapes(max_elements=2500).flatmap(tensors))
+    dims = data.draw(st.lists(st.integers(0, source.dim() - 1), unique=True, max_size=source.dim()))
+    count = max(len(dims), 1)
+    shifts = data.draw(st.lists(st.integers(-7, 7), min_size=count, max_size=count))
+    call = call_of("aten::roll", source, shifts, dims)
+    kernels = run_model(call, H200)
+    out, before, dense = call.outputs[0], call["self"], torch.empty(source.shape)
+    if not source.is_contiguous():
+        before = scratch(0, *source.shape)
+        assert_reads(kernels.pop(0), before, call["self"], positions(source))
+    for number, (shift, dim) in enumerate(zip(shifts, dims or [None], strict=True), 1):
+        kernel = kernels.pop(0)
+        after = scratch(number, *source.shape) if kernels else out
+        assert kernel.block == (512, 1, 1)
+        assert_writes(kernel, after)
+        assert_reads(kernel, after, before, torch.roll(positions(dense), shift, dim))
+        before = after
+    assert not kernels
 
 
 @pytest.mark.parametrize(
@@ -87,6 +117,15 @@ def test_concatenation_of_any_layouts(data):
     for i in range(len(sources)):
         own = [positions(s) if i == j else torch.full(s.shape, -1) for j, s in enumerate(sources)]
         assert_reads(kernel, out, call["tensors"][i], join(own, dim))
+
+
+@pytest.mark.parametrize("pad", [(0, 0), (-1, 0, 0, -2)])
+def test_padding_that_adds_nothing_is_a_copy(pad):
+    source = torch.rand(6, 9, 20)
+    call = call_of("aten::constant_pad_nd", source, list(pad), 0.0)
+    [copy] = run_model(call, H200)
+    assert_writes(copy, call.outputs[0])
+    assert_reads(copy, call.outputs[0], call["self"], torch.constant_pad_nd(positions(source), pad, 0))
 
 
 @pytest.mark.parametrize("pad", [(1, 2), (0, 3, 2, 0), (-1, 2, 3, -2, 1, 1)])
@@ -150,3 +189,42 @@ def test_inputs_of_more_than_four_dimensions_are_copied_one_by_one():
         assert len(set(read)) == source.numel
     call = call_of("aten::cat", [torch.rand(2, 3, 2, 4) for _ in range(3)], 3)
     assert len(run_model(call, H200)) == 1
+
+
+def channels_last(*shape):
+    return torch.zeros(shape, dtype=torch.float16).to(memory_format=torch.channels_last)
+
+
+def halves(*shape):
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def longs(*shape):
+    return torch.zeros(shape, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("op", "sources", "dim", "grids"),
+    [
+        ("stack", [halves(2, 64, 56, 56)] * 2, 1, [(392, 2, 1)]),
+        ("stack", [halves(2, 300)] * 4, -1, [(2, 4, 1)]),
+        ("stack", [halves(8, 64, 300, 4)] * 3, -2, [(1200, 3, 1)]),
+        ("stack", [torch.zeros(2, 28, 28, 16)] * 2, -1, [(98, 1, 1)] * 2),
+        ("stack", [longs(3595)] * 2, 0, [(15, 2, 1)]),
+        ("cat", [longs(2, 7191)[1]] * 2, 0, [(264, 2, 1)]),
+        ("cat", [torch.zeros(7191, 1), torch.zeros(3595, 1)], 0, [(15, 2, 1)]),
+        ("cat", [channels_last(2, 80, 28, 28), channels_last(2, 160, 28, 28)[:, :80]], 1, [(245, 1, 1)] * 2),
+    ],
+)
+def test_concatenations_have_the_grids_of_recordings(op, sources, dim, grids):
+    """On an H200 with PyTorch 2.11."""
+    call = call_of(f"aten::{op}", sources, dim)
+    kernels = run_model(call, H200)
+    assert [k.grid for k in kernels] == grids
+    written = sorted(at for k in kernels for tile in by_tile(k, call.outputs[0], WRITE) for at in tile)
+    assert written == sorted(positions(call.outputs[0]).flatten().tolist())
+    for source in call["tensors"]:
+        read = {
+            at for k in kernels if any(o.ref == source.ref for o in k.operands) for at in chain(*by_tile(k, source))
+        }
+        assert read == set(positions(source).flatten().tolist())

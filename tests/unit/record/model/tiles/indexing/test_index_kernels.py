@@ -17,6 +17,7 @@ from tests.unit.record.model.tiles.reach import (
     tile_count,
 )
 from tileprof.record.model.tile_model import PINNED, Scratch
+from tileprof.record.model.tiles.foundations.sketch import scratch
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 TABLE = st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9))
@@ -228,18 +229,76 @@ def test_the_gradient_of_an_embedding_reaches_its_rows(count):
         assert not written or {e % 70 for e in written} == {e % 70 for e in read}
 
 
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_index_put_writes_where_the_indices_say(accumulate):
+def test_index_put_writes_where_the_indices_say():
     target, index = torch.rand(30, 40), torch.randint(0, 30, (50,))
-    call = call_of("aten::index_put_", target, [index], torch.rand(50, 40), accumulate)
+    call = call_of("aten::index_put_", target, [index], torch.rand(50, 40))
     kernel = run_model(call, H200)[-1]
-    mode = ATOMIC if accumulate else WRITE
+    mode = WRITE
     rows = positions(target)[index]
     at = positions(call["values"])
     for tile in range(kernel.footprint.tiles):
         mine = torch.isin(at, torch.tensor(elements(kernel, call["values"], tile)))
         assert set(elements(kernel, call.outputs[0], tile, mode)) == set(rows[mine].tolist())
     assert coverage(kernel, call["values"], READ) == set(at.flatten().tolist())
+
+
+ADDED = {
+    "short rows": ((30, 24), lambda n: [torch.randint(0, n, (40,))]),
+    "long rows": ((30, 300), lambda n: [torch.randint(0, n, (40,))]),
+    "single numbers": ((30,), lambda n: [torch.randint(-n, n, (700,))]),
+    "a middle dimension": ((3, 30, 40), lambda n: [None, torch.randint(0, n, (25,))]),
+    "two indices": ((30, 5, 7), lambda n: [torch.randint(0, n, (25,)), torch.randint(0, 5, (25,))]),
+}
+"""Shapes of targets, and indices into their dimension of ``n``."""
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("kind", ADDED)
+def test_a_warp_adds_up_all_values_of_an_index(kind, transposed):
+    shape, indices = ADDED[kind]
+    target, index = torch.rand(shape), indices(30)
+    values = torch.rand(target[tuple(slice(None) if i is None else i for i in index)].shape)
+    values = values.mT.contiguous().mT if transposed and values.dim() > 1 else values
+    call = call_of("aten::index_put_", target, index, values, True)
+    *before, kernel = run_model(call, H200)
+    copied = transposed and values.dim() > 1
+    source = scratch(61, *values.shape) if copied else call["values"]
+    at = positions(torch.empty(values.shape))
+    rows = positions(target)[tuple(slice(None) if i is None else i for i in index)].reshape(values.shape)
+    for tile in range(kernel.footprint.tiles):
+        mine = torch.isin(at, torch.tensor(elements(kernel, source, tile), dtype=torch.int64))
+        written = set(elements(kernel, call.outputs[0], tile, WRITE))
+        assert written == set(rows[mine].tolist()) == set(elements(kernel, call.outputs[0], tile, READ))
+        assert set(rows[~mine].tolist()).isdisjoint(written), "another tile adds to the same number"
+    assert coverage(kernel, source, READ) == set(at.flatten().tolist())
+    names = [k.name.partition("<")[0] for k in before]
+    checks = ["reduce", "vectorized_elementwise", "assert_async"] * 2
+    assert names[:6] == checks
+    assert names.count("assert_async") == 2 * sum(i is not None for i in index)
+    assert ("elementwise<contiguous>" in [k.name for k in before]) == copied
+
+
+def test_unsafe_additions_are_not_checked():
+    call = call_of("aten::_unsafe_index_put", torch.rand(9, 4), [torch.tensor([3, 1])], torch.rand(2, 4), True)
+    assert not any(k.name in {"assert_async", "reduce<max>"} for k in run_model(call, H200))
+
+
+def test_indices_that_do_not_lie_side_by_side_are_gathered():
+    index = torch.randint(0, 50, (2, 128, 7))[:, :, 0]
+    call = call_of("aten::embedding", torch.rand(50, 64), index)
+    [kernel] = run_model(call, H200)
+    assert kernel.grid == (2 * 128 * 64 // 1024, 1, 1)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["weight"], positions(call["weight"])[index].reshape(2, 128, 64))
+
+
+def test_broadcast_indices_of_an_embedding_are_copied_first():
+    index = torch.randint(0, 50, (128,)).expand(2, 128)
+    call = call_of("aten::embedding", torch.rand(50, 64), index)
+    copy, kernel = run_model(call, H200)
+    assert_reads(copy, scratch(80, 2, 128, itemsize=8), call["indices"], positions(index))
+    assert kernel.grid == (256, 1, 1)
+    assert_reads(kernel, call.outputs[0], call["weight"], positions(call["weight"])[index].reshape(2, 128, 64))
 
 
 def test_index_put_of_a_number_under_a_mask_is_a_masked_fill():

@@ -33,10 +33,9 @@ def _no_library(monkeypatch):
 
 
 @pytest.fixture
-def _unsure(monkeypatch):
-    """No choice of the nets counts as known."""
-    monkeypatch.setattr(gemm_kernel_choice.product_nets, "SURE_OF_NVJET", 1e4)
-    monkeypatch.setattr(table(), "derived", {})
+def _believed(monkeypatch):
+    """What the library proposes is believed."""
+    monkeypatch.setattr(gemm_kernel_choice.arbiter, "believes_library", lambda *_: True)
 
 
 def table():
@@ -150,6 +149,7 @@ def _measured_sizes():
 
 def test_without_trees_the_nearest_entry_counts(monkeypatch):
     products, near = table(), neighbours.nearest(NEW, table(), 1)[0]
+    monkeypatch.setattr(products, "derived", {})
     monkeypatch.setattr(gemm_kernel_choice.tables, "table", lambda *_: None)
     choice = gemm_kernel_choice.measured(NEW, products, H200)
     assert choice.source == ShapeSource.NEIGHBOUR
@@ -161,7 +161,7 @@ NEW = Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 1111, 4160, 4160)
 """A product that is not in the table, and gets an nvjet kernel."""
 
 
-@pytest.mark.usefixtures("_unsure")
+@pytest.mark.usefixtures("_believed")
 def test_the_library_proposes_what_no_entry_tells(monkeypatch):
     proposal = Proposal(128, 256, (2, 1), 1, 4, 64)
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [proposal])
@@ -171,24 +171,34 @@ def test_the_library_proposes_what_no_entry_tells(monkeypatch):
     assert choice.cleared, "85 clusters do not run at once on 132 SMs: a counter deals them out"
 
 
-@pytest.mark.usefixtures("_unsure")
-def test_the_library_is_not_asked_where_the_nets_are_sure(monkeypatch):
+def test_a_proposal_that_is_not_believed_changes_nothing(monkeypatch):
+    expected = shape(gemm_kernel_choice.measured(NEW, table(), H200))
+    asked = []
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(8, 8, (1, 1), 1, 4, 64)])
-    assert gemm_kernel_choice.measured(NEW, table(), H200).source == ShapeSource.HEURISTIC
-    monkeypatch.setattr(gemm_kernel_choice.product_nets, "SURE_OF_NVJET", -1.0)
-    monkeypatch.setattr(table(), "derived", {})
+    monkeypatch.setattr(gemm_kernel_choice.arbiter, "believes_library", lambda *words: bool(asked.append(words)))
     choice = gemm_kernel_choice.measured(NEW, table(), H200)
-    assert (choice.source, choice.kind) == (ShapeSource.LEARNED, "nvjet")
+    assert (choice.source, choice.kind, shape(choice)) == (ShapeSource.LEARNED, "nvjet", expected)
+    [(problem, nets, proposed, _)] = asked
+    assert (problem, proposed) == (NEW, (8, 8, 1, 1, 1))
+    assert nets.deficits[expected] == 0.0
+    assert sorted(nets.deficits.values())[1] == pytest.approx(nets.lead)
 
 
-@pytest.mark.usefixtures("_unsure")
+def test_a_proposal_that_the_nets_expect_counts_as_learnt(monkeypatch):
+    m, n, *cluster, split = shape(gemm_kernel_choice.measured(NEW, table(), H200))
+    monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(m, n, tuple(cluster), split, 4, 64)])
+    monkeypatch.setattr(gemm_kernel_choice.arbiter, "believes_library", lambda *_: pytest.fail("both are the same"))
+    assert gemm_kernel_choice.measured(NEW, table(), H200).source == ShapeSource.LEARNED
+
+
+@pytest.mark.usefixtures("_believed")
 def test_slices_that_the_library_proposes_are_added_up(monkeypatch):
     monkeypatch.setattr(library_heuristic, "proposals", lambda *_: [Proposal(64, 64, (1, 2), 3, 8, 64)])
     choice = gemm_kernel_choice.measured(NEW, table(), H200)
     assert (choice.tile.split, choice.post, choice.cleared) == (3, "reduce", False)
 
 
-@pytest.mark.usefixtures("_unsure")
+@pytest.mark.usefixtures("_believed")
 def test_products_with_a_bias_get_a_proposal_that_was_seen_with_one(monkeypatch):
     biased = replace(NEW, op=problems.BIAS)
     menu_entry = next(iter(neighbours.menu(biased, table())))

@@ -31,7 +31,7 @@ def nets():
 
 def group_of(problem):
     product_nets.choose(problem, nets(), H200.sms)
-    return nets().derived[product_nets.GROUPS[problem.dtype]]
+    return nets().derived[int(product_nets.groups(np.array([problem.twin.key]))[0])]
 
 
 def eligible(problem):
@@ -111,9 +111,28 @@ def test_the_shortlisted_candidate_of_the_largest_worth_is_chosen(problem):
     some, worths = ranking_values(problem)
     recipes = group_of(problem).recipes
     close = [i for i, value in zip(some.tolist(), worths, strict=True) if value > max(worths) - 0.01]
-    chosen, lead = product_nets.choose(problem, nets(), H200.sms)
+    chosen, lead, deficits = product_nets.choose(problem, nets(), H200.sms)
+    shapes = [tuple(row) for row in recipes[some][:, product_nets._SHAPE].tolist()]
+    for one in shapes:
+        best = max(value for value, other in zip(worths, shapes, strict=True) if other == one)
+        assert deficits[one] == pytest.approx(max(worths) - best, abs=0.01)
     assert lead == pytest.approx(np.diff(np.sort(worths)[-2:])[0], abs=0.01)
     assert chosen in [fitted(Recipe.of(recipes[i]), problem, H200.sms) for i in close]
+
+
+def test_products_of_16_bits_with_odd_rows_have_nets_of_their_own():
+    even = Problem(problems.PLAIN, problems.BF16, 0, 1, 1, 77, 64, 512)
+    odd = [replace(even, n=65), replace(even, k=516), replace(even, column_a=1), replace(even, column_b=0, n=63)]
+    keys = np.array([even.key, *(one.key for one in odd)])
+    assert product_nets.groups(keys).tolist() == [2, *[product_nets.ODD] * 4]
+    for dtype, group in ((problems.FP32, 0), (problems.TF32, 1), (problems.FP16, product_nets.ODD), (problems.FP8, -1)):
+        assert product_nets.groups(np.array([replace(odd[0], dtype=dtype).key])).tolist() == [group]
+    kinds = {group: {Recipe.of(row).kind for row in nets().columns["recipes"][nets().members({0: group})]}
+             for group in (2, product_nets.ODD)}  # fmt: skip
+    assert ("nvjet" in kinds[2], "cutlass" in kinds[product_nets.ODD]) == (True, True)
+    categories = [nets().columns[f"category{group}"] % (product_nets.EVEN + 1) for group in (2, product_nets.ODD)]
+    assert set(categories[0]) == {product_nets.EVEN}
+    assert product_nets.EVEN not in categories[1]
 
 
 @pytest.mark.parametrize("problem", UNSEEN)

@@ -172,3 +172,10 @@ def test_blocks_that_share_rows_between_vectors_take_them_whole(length):
     reads = by_tile(kernel, call["self"])
     assert kernel.grid[1] > 1
     assert len(reads[0]) == (length if length % 4 else -(-length // 4096 // kernel.grid[1]) * 4096)
+
+
+def test_blocks_own_results_that_lie_side_by_side():
+    """A reduction of a transposed tensor, as recorded on an H200: results decide the order, not what is read."""
+    call = call_of("aten::sum.dim_IntList", torch.zeros(2, 64, 3, 32).transpose(1, 2), [3])
+    [kernel] = run_model(call, H200)
+    assert by_tile(kernel, call.outputs[0], WRITE) == [list(range(first, first + 16)) for first in range(0, 384, 16)]
