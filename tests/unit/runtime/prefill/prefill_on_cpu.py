@@ -25,7 +25,7 @@ def compiled(
     header = shape.header(blocks, LaunchOptions(timeout_ns=timeout_ns))
     texts["config.h"] = without_products(header)
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
-    return link_kernel(folder, texts, patch, "prefill_entry.cpp", "-Og")  # it runs for longer
+    return link_kernel(folder, texts, patch, "prefill_entry.cpp")
 
 
 class HostPrefill(prefill_launch.Prefill):
