@@ -12,7 +12,6 @@ reads the fields that it uses. At the address are 64-bit words ::
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -53,7 +52,9 @@ class _ByReference:
     def __init__(self, values: tuple[Any, ...]) -> None:
         self.values = values  # keeps the arrays at their addresses
         self._numba_type_ = _type_of(_form_of(values))
-        self.words = np.array([*_words_of(values)], np.int64)
+        words: list[int] = []
+        _append_words(words, values)
+        self.words = np.array(words, np.int64)
         self.address = self.words.ctypes.data
 
 
@@ -101,15 +102,15 @@ def _field_type(form: Any) -> tuple[Any, int]:
     return reference, reference.words
 
 
-def _words_of(value: Any) -> Iterator[int]:
-    if isinstance(value, tuple):
-        for field in value:
-            yield from _words_of(field)
-    elif isinstance(value, np.ndarray):
-        yield value.__array_interface__["data"][0]
-        yield from value.shape
-    else:
-        yield int(np.float64(value).view(np.int64)) if isinstance(value, float) else int(value)
+def _append_words(words: list[int], values: tuple[Any, ...]) -> None:
+    for value in values:
+        if isinstance(value, np.ndarray):
+            words.append(value.__array_interface__["data"][0])
+            words.extend(value.shape)
+        elif isinstance(value, tuple):
+            _append_words(words, value)
+        else:
+            words.append(int(np.float64(value).view(np.int64)) if isinstance(value, float) else int(value))
 
 
 @register_model(Reference)

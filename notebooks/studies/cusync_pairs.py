@@ -33,8 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds import Durations
-from tileprof.analysis.bounds.problem import problem, successors
+from tileprof.analysis.bounds.problem import Links, problem, successors
 from tileprof.analysis.dependencies.blocks import EdgeBlock
+from tileprof.analysis.dependencies.graph import TileGraph
 from tileprof.analysis.dependencies.relations import graph_of_relations
 from tileprof.analysis.simulate.engine.clocks import FULL, Sharing, alone
 from tileprof.analysis.simulate.engine.event_loop import Room, run
@@ -142,7 +143,7 @@ class Interference:
 
 def stream_ns(kernel: Kernel, tile_ns: float, device: Device, interference: Interference) -> float:
     """Time of a kernel with the GPU to itself; ``tile_ns`` is what a tile takes alone."""
-    return _run((kernel,), (tile_ns,), device, interference, Draft(1, gate=[FREE]), None)
+    return _run((kernel,), (tile_ns,), device, interference, Draft(1, gate=[FREE]))
 
 
 def overlapped_ns(
@@ -153,10 +154,10 @@ def overlapped_ns(
     ``tile_ns`` is what a tile of each takes alone; ``poll_ns`` is what each wait costs a tile whether or not it has to
     wait.
     """
-    block, polls = waits(pair, policy)
+    _, polls = waits(pair, policy)
     draft = Draft(2, gate=[FREE, INSIDE], overhead_ns=[0.0, polls * poll_ns])
     draft.started[1] = {0}
-    return _run(pair, tile_ns, device, interference, draft, block)
+    return _run(pair, tile_ns, device, interference, draft, policy)
 
 
 @lru_cache(maxsize=512)
@@ -226,15 +227,23 @@ def _parents(
     return ((slice_number * rows + above) * columns + column).ravel(), np.tile(first, slices)
 
 
+@lru_cache(maxsize=512)
+def _graph(kernels: tuple[Kernel, ...], policy: str) -> tuple[TileGraph, Links]:
+    """A fit simulates the same kernels with many times of a tile."""
+    block = {(0, 1): waits((kernels[0], kernels[1]), policy)[0]} if policy else {}
+    graph = graph_of_relations([(k.tiles, 1, 1) for k in kernels], block)
+    return graph, Links.of(graph)
+
+
 def _run(
     kernels: tuple[Kernel, ...], tile_ns: tuple[float, ...], device: Device, interference: Interference, draft: Draft,
-    block: EdgeBlock | None,
+    policy: str = "",
 ) -> float:  # fmt: skip
     tiles = np.array([k.tiles for k in kernels], np.int64)
     ends = np.cumsum(tiles)
     lives = Durations(np.repeat(tile_ns, tiles).astype(np.float64), ends - tiles, ["modelled"] * len(kernels))
-    graph = graph_of_relations([(k.tiles, 1, 1) for k in kernels], {} if block is None else {(0, 1): block})
-    p = problem(graph, lives, reuse=False)
+    graph, links = _graph(kernels, policy)
+    p = problem(graph, lives, reuse=False, links=links)
     blocks = tuple(k.blocks_per_sm(device) for k in kernels)
     parts = lcm(*blocks)
     demand = np.array([[1, parts // b] for b in blocks], np.int64)

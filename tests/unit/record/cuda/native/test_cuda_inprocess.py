@@ -345,8 +345,7 @@ with tileprof.capture():
     assert [row["capture"] for row in output if "capture" in row] == [1, 0]
 
 
-def test_a_program_that_profiles_itself_on_the_gpu_gets_one_warning(inside):
-    pytest.importorskip("torch")
+def test_a_program_that_profiles_itself_on_the_gpu_gets_one_warning(inside, python_with_torch):
     code = """
 import os, torch
 from types import SimpleNamespace
@@ -365,7 +364,7 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as
     torch.ones(2).sin()
 print(any(event.key == "aten::sin" for event in mine.key_averages()))
 """
-    message, output = inside(code)
+    message, output = inside(code, python=python_with_torch)
     assert output == "False True True True\n"
     assert [row["e"] for row in message if "e" in row] == ["complaint"]
 
