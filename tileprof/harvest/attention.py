@@ -130,6 +130,11 @@ def drawn(count: int, seed: int) -> NDArray[np.int64]:
     return np.array(list(cases)[:count], np.int64)
 
 
+def held_out() -> NDArray[np.int64]:
+    """Return the cases that no table may have."""
+    return drawn(HELD_OUT, _HELD_OUT_SEED)
+
+
 class Attention:
     """The family; see the module."""
 
@@ -143,7 +148,7 @@ class Attention:
 
     def cases(self) -> NDArray[np.int64]:
         """Return held-out cases first (`HELD_OUT`), then those of the table."""
-        held_rows = drawn(HELD_OUT, _HELD_OUT_SEED)
+        held_rows = held_out()
         held_keys = {tuple(row) for row in held_rows.tolist()}
         rest = [row for row in drawn(CASES, _SEED).tolist() if tuple(row) not in held_keys]
         return np.concatenate([held_rows, np.array(rest, np.int64)])

@@ -55,6 +55,10 @@ class Resident:
         ns = flops / np.array(_FLOPS_PER_NS)[cases[:, 1]]
         return cases[np.flatnonzero((ns <= _MOST_NS) & (touched <= MOST_BYTES))]
 
+    def use(self, torch: Any, device: str) -> None:
+        """Take operands from memory on a device, without other kernels."""
+        self._inner.use(torch, device)
+
     def prepare(self) -> None:
         """Prepare the family, and the kernels between repetitions."""
         import torch  # noqa: PLC0415 - heavy

@@ -22,7 +22,7 @@ import numpy as np
 
 from tileprof.devices import get
 from tileprof.harvest.convolutions import convolution_ranker
-from tileprof.record.model import duration
+from tileprof.record.model import among_others, duration
 from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.convolutions import convolution_table, cudnn_engines, measured_launches
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
@@ -95,7 +95,8 @@ def compare(key, launches, entry):
         (kernel.grid == tuple(grid) or not min(grid)) and (not cluster or cluster == kernel.cluster)
         for kernel, (_, grid, cluster, _) in zip(modelled, launches, strict=True)
     )
-    alone = [duration.model(kernel, H200).launch_ns / duration.AMONG_OTHERS for kernel in modelled]  # as in the harvest
+    as_harvested = [duration.model(kernel, H200, weight_bytes=1 << 40).launch_ns for kernel in modelled]
+    alone = [ns / among_others.COLD for ns in as_harvested]
     total = sum(alone)
     row["call"] = abs(total / sum(ns for *_, ns in launches) - 1)
     if row["launches"]:

@@ -1,9 +1,11 @@
-"""How well the table of operators' times predicts its own entries, each left out: by kind of kernel, largest first.
+"""How well the table of operators' times predicts its own entries, each left out: by kind of kernel, largest first; and
+calls of attention that are in no table (`tests/gpu/harvest/held_out_attention_h200.csv`).
 
 ``-o`` writes the results (`tests/benchmarks/results/operator_times.json`). No GPU is needed.
 """
 
 import argparse
+import csv
 import json
 import sys
 from pathlib import Path
@@ -16,6 +18,8 @@ from tileprof.record.model import operator_times, tables
 sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
 
 from measuring import header, table
+
+HELD_OUT = Path(__file__).parents[2] / "gpu" / "harvest" / "held_out_attention_h200.csv"
 
 
 def errors(measured, count):
@@ -31,6 +35,15 @@ def errors(measured, count):
         else:
             some["errors"].append(prediction[0] / real - 1)
     return kinds
+
+
+def held_out_errors(measured):
+    """Relative errors of the launches of held-out calls, and how many have no entry of their kind."""
+    with HELD_OUT.open(newline="") as file:
+        _, *lines = csv.reader(file)
+    found = [operator_times.looked_up(measured, name, tuple(map(int, of))) for name, *of, _ in lines]
+    real = [float(line[-1]) for line in lines]
+    return np.array([f[0] / ns - 1 for f, ns in zip(found, real, strict=True) if f is not None]), found.count(None)
 
 
 def main():
@@ -53,6 +66,13 @@ def main():
     result = {
         "entries": len(measured), "left_out": len(every), "without": without, "median_error": median, "below_90": most
     }  # fmt: skip
+    attention, none = held_out_errors(measured)
+    result["attention"] = {
+        "launches": len(attention), "without": none, "median_error": round(float(np.median(np.abs(attention))), 4),
+        "below_90": round(float(np.quantile(np.abs(attention), 0.9)), 4),
+    }  # fmt: skip
+    print("held-out attention: {launches} launches, {without} without an entry, median error {median_error:.1%}, "
+          "90% below {below_90:.0%}".format(**result["attention"]))  # fmt: skip
     print(f"all: median error {result['median_error']:.1%}, 90% below {result['below_90']:.0%}")
     if options.output:
         options.output.write_text(json.dumps(result, indent=1) + "\n")

@@ -58,8 +58,12 @@ class Convolutions:
         """Fill the pool: bits of small fp16 numbers, which are finite small numbers in all types."""
         import torch  # noqa: PLC0415 - heavy
 
+        self.use(torch, "cuda")
+
+    def use(self, torch: Any, device: str) -> None:
+        """Take operands from a pool on a device."""
         self._torch = torch
-        self._pool = torch.empty(self._elements + self._elements // 2, dtype=torch.float16, device="cuda").normal_()
+        self._pool = torch.empty(self._elements + self._elements // 2, dtype=torch.float16, device=device).normal_()
 
     def calls(self, case: tuple[int, ...]) -> Sequence[Callable[[], object]]:
         """Return the repetitions of a convolution."""

@@ -49,6 +49,10 @@ class Products:
         """Fill a pool of random numbers per type."""
         import torch  # noqa: PLC0415 - heavy
 
+        self.use(torch, "cuda")
+
+    def use(self, torch: Any, device: str) -> None:
+        """Take operands from pools on a device."""
         self._torch = torch
         types = {
             Dtype.FP32: torch.float32, Dtype.FP16: torch.float16, Dtype.BF16: torch.bfloat16, Dtype.FP8: torch.bfloat16,
@@ -57,9 +61,9 @@ class Products:
             if dtype == Dtype.FP8:
                 self._pools[dtype] = self._pools[Dtype.BF16].to(torch.float8_e4m3fn)
             else:
-                self._pools[dtype] = torch.empty(self._elements + (1 << 20), dtype=kind, device="cuda").normal_()
+                self._pools[dtype] = torch.empty(self._elements + (1 << 20), dtype=kind, device=device).normal_()
         self._pools[Dtype.TF32] = self._pools[Dtype.FP32]
-        self._one = torch.ones((), device="cuda")
+        self._one = torch.ones((), device=device)
 
     def calls(self, case: tuple[int, ...]) -> Sequence[Callable[[], object]]:
         """Return the repetitions of a product."""
@@ -94,7 +98,7 @@ class Products:
         elif op == Op.BADDBMM:
             call = partial(torch.baddbmm, pool[: batch * m * n].view(batch, m, n), a, b)
         elif op == Op.GROUPED:
-            ends = torch.arange(1, batch + 1, device="cuda", dtype=torch.int64) * m // batch
+            ends = torch.arange(1, batch + 1, device=self._one.device, dtype=torch.int64) * m // batch
             call = partial(torch._grouped_mm, a, b, offs=ends.to(torch.int32))  # noqa: SLF001 - public enough
         else:
             product = partial(torch._scaled_mm, a, b, out_dtype=torch.bfloat16)  # noqa: SLF001 - as above

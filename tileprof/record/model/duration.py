@@ -25,7 +25,7 @@ import numpy as np
 
 from tileprof.devices import occupancy
 from tileprof.errors import UserError
-from tileprof.record.model import operator_times
+from tileprof.record.model import among_others, operator_times
 from tileprof.record.model.tile_model import Scratch
 from tileprof.trace.footprint import READ
 from tileprof.trace.sources import TimeSource
@@ -40,12 +40,6 @@ BLOCK_NS: Final = 1000.0
 """The cost of a block beside its work: start, one unhidden load and one store of some 500 ns each, the latency of
 global memory that microbenchmarks of Volta to Hopper report (Jia et al. 2018, arXiv:1804.06826; Luo et al. 2024,
 arXiv:2402.13499).
-"""
-
-AMONG_OTHERS: Final = 1.07
-"""How much longer a launch takes in a program than in the harvest, where the same kernel ran again and again with its
-instructions in the SMs' caches: the median of 2,404 launches of the programs in `tests/golden/clients.py`, alike in ten
-of the eleven with more than ten launches (1.05 to 1.12; the compiled one 0.90).
 """
 
 IDLE_NS: Final = 1.0
@@ -72,8 +66,8 @@ class Duration:
     source: TimeSource = TimeSource.ROOFLINE
 
 
-def model(kernel: Kernel, device: Device) -> Duration:
-    """Return the modelled life of each tile and of the launch.
+def model(kernel: Kernel, device: Device, *, weight_bytes: int = 0) -> Duration:
+    """Return the modelled life of each tile and of the launch, in a program with so many bytes of weights.
 
     Raises UserError when one block does not fit on an SM of ``device``.
     """
@@ -92,11 +86,12 @@ def model(kernel: Kernel, device: Device) -> Duration:
     running = tiles / waves
     resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
     tile_bytes, distinct_bytes = traffic(kernel)
-    measured = (kernel.launch_ns, kernel.time_source) if kernel.launch_ns > 0 else operator_times.time_ns(
-        device, kernel.name, operator_times.features(kernel, float(tile_bytes.sum()), distinct_bytes)
-    )  # fmt: skip
-    if measured is not None:
-        measured = (measured[0] * AMONG_OTHERS, measured[1])
+    of = operator_times.features(kernel, float(tile_bytes.sum()), distinct_bytes)
+    if kernel.launch_ns > 0:
+        ratio = among_others.ratio(device, kernel.name, of, kernel.launch_ns, weight_bytes)
+        measured: tuple[float, TimeSource] | None = (kernel.launch_ns * ratio, kernel.time_source)
+    else:
+        measured = operator_times.time_ns(device, kernel.name, of)
     if kernel.name.startswith(COPY_ENGINES):  # the driver's own kernel or engine takes the whole GPU
         ns = distinct_bytes / device.sustained_bytes_per_s * 1e9 + BLOCK_NS
         if measured is not None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tileprof.devices import get
-from tileprof.record.model import duration, operator_times, tables
+from tileprof.record.model import among_others, duration, operator_times, tables
 from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
@@ -75,8 +75,8 @@ def test_tiles_share_the_time_of_their_launch_as_in_the_roofline():
 
 
 def test_times_that_a_tile_model_knows_are_kept():
-    modelled = duration.model(kernel("vectorized_elementwise<add>", launch_ns=7777.0), H200)
-    assert modelled.launch_ns == round(7777 * duration.AMONG_OTHERS)
+    modelled = duration.model(kernel("vectorized_elementwise<add>", launch_ns=7777.0), H200, weight_bytes=1 << 40)
+    assert modelled.launch_ns == round(7777 * among_others.COLD)
 
 
 def test_another_gpu_keeps_the_roofline():

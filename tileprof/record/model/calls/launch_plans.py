@@ -84,8 +84,10 @@ class KernelPlan:
 _EMPTY = Footprint(np.zeros((0, 3), np.int32), Boxes.concat(()))
 
 
-def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str]) -> list[KernelPlan]:
-    """Return the launches of ``call`` on ``device``; ``key`` is its layout.
+def plan(
+    operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str], *, weight_bytes: int = 0
+) -> list[KernelPlan]:
+    """Return the launches of ``call`` on ``device``, in a program with so many bytes of weights; ``key`` is its layout.
 
     Adds to ``notes`` what the trace has to mention.
 
@@ -102,7 +104,10 @@ def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: s
     ):
         return []  # nothing to compute: PyTorch returns before it launches
     kernels = [_without_empty(k) for k in _kernels(operator, call, device, output_operands, notes) if k.footprint.tiles]
-    return [replace(own(kernel, call.op, device, key), call=call_description(call, kernel)) for kernel in kernels]
+    return [
+        replace(own(kernel, call.op, device, key, weight_bytes=weight_bytes), call=call_description(call, kernel))
+        for kernel in kernels
+    ]
 
 
 def _kernels(
@@ -135,9 +140,11 @@ def _operands(value: Any) -> list[Operand]:
     return [value] if isinstance(value, Operand) else []
 
 
-def own(kernel: Kernel, op: str, device: Device, key: Hashable) -> KernelPlan:
-    """Return a kernel ready to be bound; ``key`` is its layout, or `content`."""
-    lives = duration.model(kernel, device)
+def own(kernel: Kernel, op: str, device: Device, key: Hashable, *, weight_bytes: int = 0) -> KernelPlan:
+    """Return a kernel ready to be bound, in a program with so many bytes of weights; ``key`` is its layout, or
+    `content`.
+    """
+    lives = duration.model(kernel, device, weight_bytes=weight_bytes)
     identity = repr((op, key, kernel.name, kernel.grid, kernel.block, kernel.cluster))
     footprint = replace(kernel.footprint, duration_ns=lives.tile_ns)
     return KernelPlan(

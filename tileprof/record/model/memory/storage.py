@@ -136,6 +136,8 @@ class Buffers:
         self._merges = 0
         self._shifted = False
         """True if some storage may begin elsewhere than its buffer does."""
+        self.parameter_bytes = 0
+        """Bytes of all memory that got the name of a parameter, also of what was freed since."""
 
     def restart(self, writer: TraceWriter) -> None:
         """Write to another trace from now on: no buffer is in it yet, all live ones are older than it."""
@@ -428,7 +430,9 @@ class Buffers:
         buffer = self.of(tensor, is_result=False)
         if buffer is None or (buffer.kind == kind and buffer.name):
             return
-        buffer.kind, buffer.name = kind, buffer.name or name()
+        before, buffer.kind, buffer.name = buffer.name, kind, buffer.name or name()
+        if kind == "parameter" and buffer.name and not before:
+            self.parameter_bytes += buffer.bytes
         if buffer.id != ABSENT:
             self.writer.describe_buffer(buffer.id, kind=kind, name=buffer.name)
 

@@ -249,7 +249,9 @@ def _gradients_kernel(
     own = np.minimum(blocks.keys, problem.keys - block[:, 0] * blocks.keys)
     flops = 2.0 * own * rows[block[:, 0]] * (3 * problem.width + 2 * problem.value_width)
     return Kernel(
-        f"attention_backward_{blocks.rate}_{blocks.queries}x{blocks.keys}" + "_causal" * problem.causal,
+        f"attention_backward_{blocks.rate}_{blocks.queries}x{blocks.keys}"
+        + "_causal" * problem.causal
+        + "_masked" * (problem.mask is not None),
         Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (blocks.threads, 1, 1),
         registers=blocks.registers, shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate,
         tile_flops=flops,

@@ -202,7 +202,8 @@ def _main_kernel(
     own = np.minimum(blocks.queries, problem.queries - block[:, 0] * blocks.queries)
     flops = 2.0 * own * met_keys[at] * (problem.width + problem.value_width)
     name = f"attention_{blocks.rate}_{blocks.queries}x{blocks.keys}"
-    name += "_causal" * problem.causal + "_splitkv" * (slices > 1)
+    # the same kernels take 1.7 times as long with a mask
+    name += "_causal" * problem.causal + "_masked" * (problem.mask is not None) + "_splitkv" * (slices > 1)
     return Kernel(
         name, Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (blocks.threads, 1, 1),
         registers=blocks.registers, shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate,

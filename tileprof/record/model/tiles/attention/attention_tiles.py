@@ -300,7 +300,8 @@ def take_from(counter: Operand, kernel: Kernel) -> None:
 
 
 def read_by_all(kernel: Kernel, operands: list[Operand]) -> None:
-    """Let every tile read small operands whole, at its begin."""
+    """Let every tile read small operands whole, at its begin: the random state of dropout."""
+    kernel.name += "_dropout"
     parts, tiles = [kernel.footprint.boxes], np.arange(kernel.footprint.tiles)
     parts += [
         regions.whole(one, slot, READ, tiles, first=0.0, last=0.0)

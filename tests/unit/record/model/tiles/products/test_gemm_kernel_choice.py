@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.record.model.tiles.oracle import assert_each_byte_written_once
 from tileprof.devices import get
-from tileprof.record.model import duration, tables
+from tileprof.record.model import among_others, duration, tables
 from tileprof.record.model.tables.product_entries import recipe_of, time_code, time_ns
 from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.foundations import overrides
@@ -132,9 +132,9 @@ def test_times_of_the_table_are_those_of_the_launches():
     known_table = table()
     row = known_table.row((problems.PLAIN, problems.BF16, 0, 1, 1, *_measured_sizes()))
     launches = kernels(product(*_measured_sizes()), H200, op=problems.PLAIN)
-    total = sum(duration.model(kernel, H200).launch_ns for kernel in launches)
+    total = sum(duration.model(kernel, H200, weight_bytes=1 << 40).launch_ns for kernel in launches)
     expected = sum(time_ns(int(known_table.columns[name][row])) for name in ("main_time", "rest_time"))
-    assert total == pytest.approx(expected * duration.AMONG_OTHERS, rel=0.01)
+    assert total == pytest.approx(expected * among_others.COLD, rel=0.01)
     assert {kernel.time_source for kernel in launches} == {TimeSource.CALIBRATED}
 
 
