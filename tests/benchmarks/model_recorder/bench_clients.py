@@ -38,6 +38,7 @@ LISTS = {
     "second": "held_out_second.json",
     "third": "held_out_third.json",
     "fourth": "held_out_fourth.json",
+    "fifth": "held_out_fifth.json",
     "development": "development.json",
 }
 SETS = {
@@ -45,7 +46,8 @@ SETS = {
     "held_out": "of a first draw",
     "held_out_second": "of a second draw",
     "held_out_third": "of a third draw",
-    "held_out_fourth": "of a fourth draw, held out",
+    "held_out_fourth": "of a fourth draw",
+    "held_out_fifth": "of a fifth draw, held out",
 }
 """Results files, and what the page calls their programs."""
 RECORDED_WITH = "2.11."

@@ -137,7 +137,8 @@ def test_hand_written_dependencies_need_no_trace(hand, tmp_path, capsys):
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH: what a header compiles to is not tested")
 def test_a_header_from_a_trace_compiles(mlp, tmp_path):
     assert main(["export", str(mlp), "--format", "cusync", "-o", str(tmp_path), "--module", "."]) == 0
-    command = ["nvcc", "-std=c++17", "-Werror", "all-warnings", "-I", INCLUDE, "-arch=sm_80", "-cubin", "example.cu"]
+    command = ["nvcc", "-std=c++17", "-Werror", "all-warnings", "-Xcicc", "-O0", "-Xptxas", "-O0", "-I", INCLUDE]
+    command += ["-arch=sm_80", "-cubin", "example.cu"]
     compilation = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert compilation.returncode == 0, compilation.stderr
     assert (tmp_path / "example.cubin").stat().st_size > 0

@@ -152,12 +152,13 @@ def test_some_plan_awaits_more_than_what_its_tiles_read() -> None:
     assert len(plan.waits) > len(own.waits)
 
 
+@pytest.mark.parametrize("waits_dropped", [30, pytest.param(100, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", ["fine", "deep"])
-def test_each_harmful_mutant_is_refused(name: str) -> None:
+def test_each_harmful_mutant_is_refused(name: str, waits_dropped: int) -> None:
     """Drop waits one by one, and move layers to addresses of others."""
     plan, dice = PLANS[name](), random.Random(0)
     needs, actual = conflicts(plan), []
-    for number in dice.sample(range(len(plan.waits)), min(100, len(plan.waits))):
+    for number in dice.sample(range(len(plan.waits)), min(waits_dropped, len(plan.waits))):
         begin, end = next((b, e) for b, e in plan.tasks[:, 5:7].tolist() if b <= number < e)
         waits = plan.waits.copy()
         waits[number] = waits[begin if number > begin else end - 1]

@@ -67,7 +67,8 @@ def test_plans_at_random_give_the_same_bits_in_every_order(make, plan) -> None:
         kernel = make(plan)
     except UserError:
         return  # no room for rings
-    assert not list(wrong_runs(kernel, Chain(tuple(f"s{n}" for n in range(len(operators))), operators), 6))
+    chain = Chain(tuple(f"s{n}" for n in range(len(operators))), operators)
+    assert not list(wrong_runs(kernel, chain, max(RUNS // 2, 3)))
 
 
 FAULTS: dict[str, tuple[str, Patch]] = {
