@@ -43,7 +43,8 @@ def in_processes(
             try:
                 with _no_interrupt():  # for as long as it takes to start processes
                     futures = [pool.submit(work, job) for job in jobs[:many]]
-                futures += [pool.submit(work, job) for job in jobs[many:]]
+                with _interrupt_afterwards():
+                    futures += [pool.submit(work, job) for job in jobs[many:]]
                 return [future.result() for future in futures]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -70,6 +71,24 @@ def _no_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _interrupt_afterwards() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block: inside `submit` it could leave a lock of the pool locked, and the pool
+    would never end.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _begin(parent: int, begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
