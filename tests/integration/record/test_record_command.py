@@ -173,7 +173,7 @@ def test_a_module_that_hides_pytorch_is_named(tmp_path):
     words = [sys.executable, "-m", "tileprof.cli", "record", "-o", "x", "--", sys.executable, "program.py"]
     result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert result.stderr.endswith("torch.py hides PyTorch, which this recorder needs: rename it, or start elsewhere.\n")
+    assert result.stderr.endswith("torch.py hides PyTorch, which this recorder needs: rename it, or start elsewhere\n")
     assert "Traceback" not in result.stderr
 
 
