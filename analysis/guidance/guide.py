@@ -167,10 +167,11 @@ class _Actions:
         reason: str,
         command: str,
         launches: tuple[int, ...] = (),
+        graph: str = "a CUDA graph",
     ) -> Action:
         share = saves_ns / self._recorded_ns
         counted_after = self._graphed and kind in _AFTER_A_GRAPH
-        beyond = "a CUDA graph" if counted_after else ""
+        beyond = graph if counted_after else ""
         return Action(kind, title, saves_ns, share, basis, effort, reason, command, launches, beyond)
 
     def _out_of_order(self) -> Iterator[Action]:
@@ -184,9 +185,9 @@ class _Actions:
         p = self._report.program
         reason = (
             f"{independent.share:.0%} of {counted(p.launches, 'launch')} need not wait for the launch before them, "
-            f"and in windows of {independent.window} {independent.width:.1f} could run side by side; on several "
-            f"streams, issued by one thread, the program takes {duration(spread_ns)}, as a graph with branches "
-            f"{duration(apart_ns)}; needs a GPU"
+            f"and of {independent.window} launches in a row {independent.width:.1f} on average could run at the same "
+            f"time; on several streams, issued by one thread, the program takes {duration(spread_ns)}, as a graph with "
+            f"branches {duration(apart_ns)}; needs a GPU"
         )
         way = "acs-graph" if apart_ns < spread_ns else "acs"
         command = f"tileprof run --scheduler {way} -- {' '.join(map(shell_word, self._report.source.command))}"
@@ -261,7 +262,9 @@ class _Actions:
 
     def _compile_backend(self) -> Iterator[Action]:
         if self._pytorch and "persistent" in self._times:
-            before = min(self._graph_ns(), self._times.get("pdl", np.inf))
+            graph_ns, pdl_ns = self._graph_ns(), self._times.get("pdl", np.inf)
+            dependent = self._graphed and pdl_ns < graph_ns - WORTH * self._recorded_ns
+            before = pdl_ns if dependent else graph_ns
             yield self._action(
                 "compile",
                 'torch.compile(model, backend="tileprof")',
@@ -271,6 +274,7 @@ class _Actions:
                 "one persistent kernel whose tiles wait for tiles leaves no gaps; simulated as if the backend took "
                 "every launch",
                 'torch.compile(model, backend="tileprof")',
+                graph="a CUDA graph with dependent launch" if dependent else "a CUDA graph",
             )
 
     def _fuse(self) -> Iterator[Action]:

@@ -34,10 +34,10 @@ class ScheduleTime:
 class Action:
     """One thing to do.
 
-    ``saves_ns``: over all repetitions, beyond what ``beyond`` saves ("a CUDA graph"; empty: against the recorded time);
-    actions overlap, so do not add them. ``saves_share``: of the recorded time. ``basis``: a simulation, an estimate
-    that ``reason`` states, or an upper bound. ``launches``: an example, ascending; empty for the whole program.
-    ``command``: to copy, shell or Python.
+    ``saves_ns``: over all repetitions, beyond what ``beyond`` saves ("a CUDA graph", "a CUDA graph with dependent
+    launch"; empty: against the recorded time); actions overlap, so do not add them. ``saves_share``: of the recorded
+    time. ``basis``: a simulation, an estimate that ``reason`` states, or an upper bound. ``launches``: an example,
+    ascending; empty for the whole program. ``command``: to copy, shell or Python.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 8fe85d18013e169227f497d3810007e74eb12bf918d96d07b9bb582476887eab
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 8762a71a47972a18766484aa9aa5b59aec44a445f3141e77343054c280119514
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -1650,8 +1650,8 @@ function rankPairs() {
   const rows = rankedEdges();
   const title = state.launch === null ? "Top pairs" : `Pairs of launch ${state.launch}`;
   document.getElementById("matrix-title").textContent = title;
-  const by = order.column ? `by ${order.column}` : `by ${anyGain ? "what overlap could gain while all else stays ordered" : "dependent bytes"}`;
-  document.getElementById("matrix-says").textContent = rows.length ? `${overlayOf.size && !order.column ? "the policy's, then " : ""}${by} · choose one to see its tiles` : "";
+  const by = order.column ? `by ${order.column}` : `as in the report: by ${anyGain ? "what overlap could gain while all else stays ordered" : "dependent bytes"}`;
+  document.getElementById("matrix-says").textContent = rows.length ? `${overlayOf.size && !order.column ? "the policy's first, then " : ""}sorted ${by} · choose one to see its tiles` : "";
   const list = document.getElementById("ranking");
   if (!rows.length) return list.replaceChildren(make("p", noPairs()));
   const head = [

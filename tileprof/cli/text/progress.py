@@ -25,7 +25,7 @@ def first_time() -> str:
     """Return what to add to a step that simulates, where compiled code is not in the cache yet."""
     from tileprof.analysis.simulate.engine.event_loop import is_compiled  # noqa: PLC0415 - heavy
 
-    return "" if is_compiled() else " (compiling, first time only: about 20 s)"
+    return "" if is_compiled() else " (compiling once, 20 s)"
 
 
 @contextmanager

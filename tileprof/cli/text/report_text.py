@@ -233,7 +233,7 @@ def _bounds(report: Report) -> Table:
     table.add_column("saves at most", justify="right", no_wrap=True)
     table.add_column("holds for")
     for name, ns in b.ns.items():
-        if name == "compute" and _no_flops(report):
+        if (name == "compute" and _no_flops(report)) or ns <= 0:  # 0 bounds nothing: all data fit the cache, say
             continue
         holds = "any schedule" if name in ANY else ASSUMPTIONS[name].split(";")[0].split(":")[0]
         saved = percent(max(0.0, 1 - ns / b.recorded_ns)) if b.recorded_ns > 0 else "-"

@@ -95,6 +95,10 @@ def run(arguments: argparse.Namespace) -> int:
         from tileprof.record import cuda  # noqa: PLC0415 - only here
 
         return cuda.record(options, cuda_options.settings(arguments))
+    from tileprof.record.model.tiles.foundations import overrides  # noqa: PLC0415 - not needed for --help
+
+    for tile in options.tile:  # the recorder parses them again, but only after PyTorch is imported
+        overrides.parse(tile)
     return recorder(name).record(options)
 
 

@@ -100,7 +100,7 @@ def _print(trace: Trace, options: Namespace) -> int:
             report = build_report(graph, machine)
             guidance = guide(report, simulator, times.result())
         curves = Curves(graph)
-        step("asking filters that blocks filled")
+        step("reading the filters of blocks, if any")
         inserted = _filter_answers(trace)
     if options.json:
         parts: dict[str, object] = {"guidance": guidance.to_json()}

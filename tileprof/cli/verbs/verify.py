@@ -169,8 +169,14 @@ def _print_costs(assessment: Assessment) -> None:
         f"Waits: {int(excess['waits'].sum()):,}, {int(excess['idle_waits'].sum()):,} of them useless; "
         f"together they cover {int(excess['excess_tiles'].sum()):,} tiles beyond the dependencies."
     )
+    if int(excess["idle_waits"].sum()):
+        print("  A wait is useless where its tile needs none of the tiles that post its semaphore; it costs time only.")
     exact = f"{assessment.exact_us:.2f} us with one wait per dependency"
-    if assessment.policy_us is None or assessment.excess_us is None:
+    if not verdict.sound and assessment.policy_us is not None:
+        print(
+            f"Time, modelled: {exact}; {assessment.stream_us:.2f} us in stream order; none of a policy that is unsound."
+        )
+    elif assessment.policy_us is None or assessment.excess_us is None:
         print(f"Time, modelled: none under this policy; {exact}; {assessment.stream_us:.2f} us in stream order.")
     else:
         print(

@@ -6,6 +6,7 @@ import json
 import os
 import webbrowser
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,7 +157,8 @@ def _write(target: Path, text: str) -> None:
     except OSError as error:
         raise UserError(f"could not write {target}: {error.strerror or error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only folder refuses this too, whether or not the file is there
+            partial.unlink(missing_ok=True)
 
 
 VERB = Verb("view", "write a page that shows the trace in a browser", _prepare, _run, options_anywhere=True)

@@ -91,11 +91,14 @@ def blocked_producers(
         kept_out = _kept_out_one_by_one(policy, edges, demands, {n for n in producers if n >= first}, sms)
         waiting = _blocks_together(policy, edges, demands, first, kept_out, sms) if first in kept_out else None
         if waiting is not None:
-            names = ", ".join(policy.stages[stage].name for stage in np.flatnonzero(waiting))
+            stages = (int(stage) for stage in np.flatnonzero(waiting))
+            names = ", ".join(f"launch {launches[n]} ({policy.stages[n].name})" for n in stages)
+            cluster = int(demands.cluster[first])
+            what = f"a cluster of {cluster} blocks" if cluster > 1 else "a block"
             sentences.append(
-                f"without a wait kernel {int(_blocks(demands, waiting).sum())} blocks of {names} can fill the device "
-                f"of {sms} SMs "
-                f"before {policy.stages[first].name} starts, and wait forever"
+                f"without a wait kernel {int(_blocks(demands, waiting).sum())} blocks of {names} can start first, "
+                f"leave no room on {sms} SMs for {what} of launch "
+                f"{launches[first]} ({policy.stages[first].name}), and wait forever"
             )
     return tuple(sentences)
 

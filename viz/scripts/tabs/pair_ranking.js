@@ -96,9 +96,9 @@ export function rankPairs() {
   document.getElementById("matrix-title").textContent = title;
   const by = order.column
     ? `by ${order.column}`
-    : `by ${anyGain ? "what overlap could gain while all else stays ordered" : "dependent bytes"}`;
+    : `as in the report: by ${anyGain ? "what overlap could gain while all else stays ordered" : "dependent bytes"}`;
   document.getElementById("matrix-says").textContent = rows.length
-    ? `${overlayOf.size && !order.column ? "the policy's, then " : ""}${by} · choose one to see its tiles`
+    ? `${overlayOf.size && !order.column ? "the policy's first, then " : ""}sorted ${by} · choose one to see its tiles`
     : "";
   const list = document.getElementById("ranking");
   if (!rows.length) return list.replaceChildren(make("p", noPairs()));

@@ -114,7 +114,7 @@ def test_without_a_wait_kernel_the_consumer_must_leave_room() -> None:
     value = row_policy(options={"wait_kernel": False})
     assert verify(from_dict(value), graph_of([(4, 3, 1), (2, 3, 1)], rows(), sms=16)).sound
     verdict = verify(from_dict(value), graph_of([(4, 3, 1), (2, 3, 1)], rows(), sms=4))
-    assert "can fill the device" in verdict.never[0]
+    assert "leave no room on" in verdict.never[0]
 
 
 def test_occupancies_are_those_of_the_trace_whatever_the_policy_says() -> None:

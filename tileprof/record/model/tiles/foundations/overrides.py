@@ -52,7 +52,7 @@ class Override:
             )
         values = (*self.tile, self.split, self.stages, self.threads, self.registers)
         if any(value is not None and value < 1 for value in values):
-            raise UserError(f"sizes of a tile are 1 or more: {self}")
+            raise UserError("sizes, split, stages, threads and registers of a tile are 1 or more")
 
     def fits(self, problem: tuple[int, ...]) -> bool:
         return not self.problem or (
@@ -76,7 +76,10 @@ def parse(text: str) -> Override:
             f"unknown in the tile {text!r}: {', '.join(sorted(unknown))}; known: split, stages, threads, registers"
         )
     sizes = tuple(None if size == "*" else int(size) for size in problem.split("x")) if problem else ()
-    return Override(family, tuple(map(int, tile.split("x"))), sizes, **extra)
+    try:
+        return Override(family, tuple(map(int, tile.split("x"))), sizes, **extra)
+    except UserError as error:
+        raise UserError(f"the tile {text!r}: {error}") from None
 
 
 _active: list[Override] = []
