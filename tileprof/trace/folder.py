@@ -52,9 +52,9 @@ def claim(whole: Path, partial: Path, first_manifest: dict[str, Any], *, force: 
                 "that process is not a recording)"
             )
         if not force:
+            holds = "it still loads" if any((partial / "launches").glob("*.parquet")) else "it holds no launches"
             raise UserError(
-                f"{partial} is left from a recording that did not end: will not overwrite it without --force (it "
-                "still loads)"
+                f"{partial} is left from a recording that did not end: will not overwrite it without --force ({holds})"
             )
         _refuse_foreign(partial)
         shutil.rmtree(partial)

@@ -96,7 +96,7 @@ def test_a_failing_program_keeps_its_traceback_and_leaves_a_partial_trace(tmp_pa
     assert "RuntimeError" in trace.manifest["reason"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_loads(number, tmp_path):
     script = _script(tmp_path, "import time, torch\ntorch.ones(3).cos()\nprint('here', flush=True)\ntime.sleep(60)\n")
     process = _start(tmp_path, script)
@@ -109,7 +109,46 @@ def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_lo
     if number == signal.SIGINT:
         assert output.startswith("Traceback (most recent call last):\n")
         assert "/tileprof/" not in output.partition("tileprof: ")[0]
+    if number != signal.SIGKILL:
         assert list(trace.launches.op) == ["aten::ones", "aten::cos"]
+    if number in (signal.SIGTERM, signal.SIGHUP):
+        assert "Traceback" not in output
+        assert f"the trace is partial, it holds what ran until then: the program was ended by {number.name}" in output
+
+
+def test_a_handler_of_the_programs_own_and_its_children_are_left_alone(tmp_path, warm):
+    text = """
+import os, signal, torch
+if (pid := os.fork()) == 0:
+    print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
+torch.ones(3).cos()
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    process = _run(tmp_path, _script(tmp_path, text), warm=warm)
+    assert (process.returncode, process.stdout) == (0, "True\nhandled\n"), process.stderr
+    assert tileprof.load(tmp_path / "infer.tileprof").complete
+
+
+def test_signals_wait_until_the_trace_is_written(tmp_path):
+    text = """
+import os, signal, torch
+from tileprof.trace.writer import TraceWriter
+abandon = TraceWriter.abandon
+def interrupted(self, reason):
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return abandon(self, reason)
+TraceWriter.abandon = interrupted
+torch.ones(3).cos()
+os.kill(os.getpid(), signal.SIGINT)
+"""
+    process = _run(tmp_path, _script(tmp_path, text))
+    assert process.returncode == -signal.SIGINT, process.stderr
+    assert process.stderr.count("Traceback") == 1
+    assert list(tileprof.load(tmp_path / "infer.tileprof.partial").launches.op) == ["aten::ones", "aten::cos"]
 
 
 def test_a_program_that_leaves_at_once_keeps_what_ran_until_then(tmp_path, warm):

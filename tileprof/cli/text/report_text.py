@@ -133,7 +133,8 @@ def _program(report: Report, curves: Curves | None) -> Table:
             )
         )
     if not p.launches:
-        lines.append(("launches", "none: nothing that runs on a GPU was recorded"))
+        cut = "the recording was cut before anything was saved"
+        lines.append(("launches", f"none: {'nothing that runs on a GPU was recorded' if source.complete else cut}"))
         return _key_value_table(lines)
     if not report.dependencies_known:
         return _key_value_table([*lines, *_shape(report, curves), ("dependencies", "unknown: no bound, no gain")])
@@ -458,6 +459,8 @@ def _first_pair(report: Report) -> Text:
 def _next_step(report: Report) -> Text:
     text = Text("\n")
     text.append("Next: ", style="bold")
+    if not report.program.launches and not report.source.complete:
+        return text.append("record again: the recording was cut before anything was saved")
     if not report.program.launches:
         return text.append(
             "record a program that computes something, inside the window (capture, --module, --skip): "

@@ -19,7 +19,7 @@ from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import program, ranges
 from tileprof.record.closing_line import ended_json
-from tileprof.record.model import triton_kernels
+from tileprof.record.model import signals, triton_kernels
 from tileprof.record.model.observation import fake
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all
@@ -89,6 +89,11 @@ class Recording:
         """Hear how the program ended. Raises UserError where it could not run on fake tensors."""
         self._exit_code = exit_code
         self._interrupted = isinstance(error, KeyboardInterrupt)
+        if isinstance(error, signals.Terminated) and os.getpid() == self._pid:
+            # Neither threads nor exit handlers, as without the recorder.
+            self._reason = f"the program was ended by {error}"
+            self.finish()
+            signals.die_of(error.number)
         self._reason = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
         obstacle = fake.obstacle(error) if error is not None and self.session.fake else None
         if obstacle is not None:
@@ -114,6 +119,17 @@ class Recording:
         if self._finished or os.getpid() != self._pid:
             return
         self._finished = True
+        with signals.held() as heard:
+            self._finish()
+        if heard and not self._interrupted:
+            _flush()
+            signals.die_of(heard[0])
+        if self._interrupted:
+            # Whatever code the libraries evaluated since the program ended made the interpreter forget that an
+            # interrupt ended it; it is to end by SIGINT nevertheless. The hook says nothing by now.
+            ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
+
+    def _finish(self) -> None:
         self._interpreter.restore()
         gc.unfreeze()  # or the interpreter's end would not free what was imported, of which nanobind complains aloud
         session, whole = self.session, False
@@ -132,14 +148,8 @@ class Recording:
         if not whole and not self._exit_code and not self._interrupted:
             # The program ended well and the trace did not. This is an exit handler, after which the interpreter would
             # exit with 0.
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError, AttributeError):
-                    stream.flush()
+            _flush()
             self._leave(_STOPPED)
-        if self._interrupted:
-            # Whatever code the libraries evaluated since the program ended made the interpreter forget that an
-            # interrupt ended it; it is to end by SIGINT nevertheless. The hook says nothing by now.
-            ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _tell(self, path: Path, reason: str, notes: list[str]) -> None:
         shown_path = path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
@@ -171,8 +181,15 @@ def run(options: Options, command: Command) -> int:
     gc.freeze()
     session.start()
     triton_kernels.install(session)
+    signals.raise_terminated()
     code = program.run(command, recording.ended)
     return _STOPPED if session.failure is not None and code == 0 else code
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
 
 
 def _say_forked(session: Session) -> Callable[[], None]:
