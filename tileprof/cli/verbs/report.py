@@ -93,7 +93,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     with steps() as step:
         step("finding dependencies")
         graph = graph_of(trace, options)
-        step(f"bounding pairs of launches, and simulating{first_time()}")
+        step(f"bounding pairs, simulating{first_time()}")
         simulator = Simulator(graph, machine)
         with ThreadPoolExecutor(1) as beside:  # most of a simulation needs no interpreter
             times = beside.submit(simulated_times, simulator)
