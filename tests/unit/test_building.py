@@ -35,7 +35,7 @@ def test_the_build_of_another_process_that_was_first_is_used(tmp_path) -> None:
 
 
 def test_a_build_that_fails_or_lacks_a_file_leaves_nothing(tmp_path) -> None:
-    with pytest.raises(UserError, match=r"Building a thing succeeded but made no b\.fatbin"):
+    with pytest.raises(UserError, match=r"building a thing succeeded but made no b\.fatbin"):
         building.cached(tmp_path / "key", FILES, lambda work: (work / "a.so").write_text("made"), "a thing")
     with pytest.raises(UserError, match="exit code 1"):
         building.cached(tmp_path / "key", FILES, lambda _: building.run(["false"], "a thing"), "a thing")
