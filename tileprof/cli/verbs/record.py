@@ -44,7 +44,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="model: launches that a GPU would run, no GPU needed; cuda: launches that a GPU runs; auto "
         "(default): cuda where it works",
     )
-    add("--fake", action="store_true", help="run with fake tensors: no memory, no arithmetic, any size")
+    add("--fake", action="store_true", help="run with fake tensors: no memory for them, no arithmetic")
     add("--skip", type=int, default=0, metavar="N", help="leave out the first N launches")
     add("--count", type=int, metavar="N", help="keep N launches, leave out the rest")
     add("--module", metavar="REGEX", help="keep launches of modules whose path matches")

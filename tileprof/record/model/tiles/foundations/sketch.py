@@ -8,6 +8,7 @@ dimensions, a split reduction has one over the kept and one over the reduced dim
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,14 +18,28 @@ from numpy.typing import ArrayLike, NDArray
 
 from tileprof.arrays import I64, grids
 from tileprof.arrays.ragged import ragged
+from tileprof.errors import UserError
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
+from tileprof.trace.structure import MOST_TILES
 
+POINTWISE_BYTES, PRODUCT_BYTES = 500, 1_200
+"""Peak memory per tile in bytes while a launch is modelled, as measured at 0.1 to 1.1 million tiles."""
 STORES_BEGIN = 0.5
 """The moment in its life at which a block that loads first begins to store: loads and stores move about as much. Only
 the order matters to a launch that waits for the block's last store or lets it wait for its first load.
 """
+
+
+def check_number(tiles: int, tile_bytes: int = POINTWISE_BYTES) -> None:
+    """Raise `UserError` if one launch has more tiles than a whole trace may have, or than this machine's memory holds
+    at ``tile_bytes`` each, before there are arrays of them.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    most, reason = min((MOST_TILES, "a trace holds"), (memory // tile_bytes, "this machine's memory holds"))
+    if tiles > most:
+        raise UserError(f"a launch of {tiles:,} tiles is more than {reason} ({most:,}); record a smaller problem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,7 @@ class Sketch:
         x, y, z = (*grid, 1, 1)[:3]
         self.grid = (int(x), int(y), int(z))
         self.tiles = int(x) * int(y) * int(z)
+        check_number(self.tiles)
         self._operands: list[Operand | Scratch] = []
         self._slots: dict[tuple[int, bool], int] = {}
         self._parts: list[Boxes] = []

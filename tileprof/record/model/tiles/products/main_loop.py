@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tileprof.record.model.tiles.foundations.sketch import PRODUCT_BYTES, check_number
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -42,8 +44,9 @@ class Loop:
 
 def raster(tiles_m: int, tiles_n: int, depth: int) -> NDArray[np.int32]:
     """Return grid coordinates ``[tiles, 3]`` in dispatch order: z slowest, groups of `SWIZZLE` columns, rows,
-    columns.
+    columns. Raises `UserError` if they are too many (`check_number`).
     """
+    check_number(tiles_m * tiles_n * depth, PRODUCT_BYTES)
     z, x, y = (i.ravel() for i in np.indices((depth, tiles_m, tiles_n), dtype=np.int32))
     order = np.lexsort((y, x, y // SWIZZLE, z))
     return np.column_stack([x, y, z])[order]

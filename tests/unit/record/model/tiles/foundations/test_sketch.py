@@ -3,15 +3,18 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import bytes_of
+from tileprof.errors import UserError
 from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.foundations.sketch import (
     READ,
     Sketch,
     Span,
+    check_number,
     cut,
     memory_order,
     narrow,
@@ -20,6 +23,7 @@ from tileprof.record.model.tiles.foundations.sketch import (
     scratch,
     select,
 )
+from tileprof.record.model.tiles.products.main_loop import raster
 
 
 def operand(shape, order, *, itemsize=1):
@@ -127,3 +131,21 @@ def test_a_loop_hands_chunks_to_tiles_in_turn():
 def test_tiles_are_numbered_along_x_first():
     kernel = Sketch(2, 3).kernel("k", threads=32)
     assert kernel.footprint.block[:4].tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]]
+
+
+def test_a_launch_of_too_many_tiles_is_refused_before_there_are_arrays() -> None:
+    with pytest.raises(UserError, match=r"a launch of 10,000,000,000 tiles is more than .*; record a smaller problem"):
+        Sketch(100_000, 100_000)
+    with pytest.raises(UserError, match="a launch of 10,000,000,000 tiles is more than"):
+        raster(100_000, 100_000, 1)
+
+
+def test_a_launch_that_memory_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1_000, "SC_PAGE_SIZE": 4_096}.__getitem__)
+    check_number(4_096, tile_bytes=1_000)
+    with pytest.raises(UserError, match=r"4,097 tiles is more than this machine's memory holds \(4,096\)"):
+        check_number(4_097, tile_bytes=1_000)
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1 << 30, "SC_PAGE_SIZE": 4_096}.__getitem__)
+    check_number(1 << 28)
+    with pytest.raises(UserError, match=r"more than a trace holds \(268,435,456\)"):
+        check_number((1 << 28) + 1)
