@@ -348,10 +348,8 @@ class Session:
         if kernel_plans is None:
             read: set[int] = set()
             planned = operator if strided else operator.opaque()
-            weights = self.buffers.parameter_bytes
-            kernel_plans = launch_plans.plan(
-                planned, call_of(read), self.device, key, self._notes, weight_bytes=weights
-            )
+            weights, notes = self.buffers.parameter_bytes, self._notes
+            kernel_plans = launch_plans.plan(planned, call_of(read), self.device, key, notes, weight_bytes=weights)
             if by_value:
                 self._plans_by_value.keep(key, read, tensors, values, kernel_plans)
             else:

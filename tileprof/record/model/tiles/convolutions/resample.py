@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileprof.arrays import I64
 from tileprof.devices import Device
@@ -70,27 +71,25 @@ def nearest_map(size: int, outputs: int, scale: float | None, *, exact: bool = F
     return Map(low, low + 1)
 
 
-def linear_map(size: int, outputs: int, scale: float | None, *, align_corners: bool) -> Map:
-    """``area_pixel_compute_source_index`` and the neighbour above it, where there is one."""
+def _source(size: int, outputs: int, scale: float | None, *, align_corners: bool) -> NDArray[np.float32]:
+    """``area_pixel_compute_source_index`` before it is cut off at the border: where each output lies in the input."""
     at = np.arange(outputs, dtype=np.float32)
     if align_corners:
-        source = at * np.float32((size - 1) / (outputs - 1) if outputs > 1 else 0)
-    else:
-        ratio = np.float32(1 / scale if scale else size / outputs)
-        source = np.maximum(ratio * (at + np.float32(0.5)) - np.float32(0.5), np.float32(0))
+        return at * np.float32((size - 1) / (outputs - 1) if outputs > 1 else 0)
+    ratio = np.float32(1 / scale if scale else size / outputs)
+    return ratio * (at + np.float32(0.5)) - np.float32(0.5)
+
+
+def linear_map(size: int, outputs: int, scale: float | None, *, align_corners: bool) -> Map:
+    """The element below and the neighbour above it, where there is one."""
+    source = np.maximum(_source(size, outputs, scale, align_corners=align_corners), np.float32(0))
     low = np.minimum(source.astype(np.int64), size - 1)
     return Map(low, np.minimum(low + 2, size))
 
 
 def cubic_map(size: int, outputs: int, scale: float | None, *, align_corners: bool) -> Map:
     """The neighbour below, the element, and two above it; outside the image the border stands for them."""
-    at = np.arange(outputs, dtype=np.float32)
-    if align_corners:
-        source = at * np.float32((size - 1) / (outputs - 1) if outputs > 1 else 0)
-    else:
-        ratio = np.float32(1 / scale if scale else size / outputs)
-        source = ratio * (at + np.float32(0.5)) - np.float32(0.5)
-    low = np.floor(source).astype(np.int64)
+    low = np.floor(_source(size, outputs, scale, align_corners=align_corners)).astype(np.int64)
     return Map(np.clip(low - 1, 0, size - 1), np.clip(low + 2, 0, size - 1) + 1)
 
 
