@@ -13,9 +13,9 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page 
 NOT_YET = {
     "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
     *(f"docs/{name}.md" for name in (
-        "acs", "bloom", "ccks", "chain-times", "convolutional-networks", "cost", "cuda-recorder", "cusync", "doctor",
+        "acs", "bloom", "ccks", "cost", "cusync", "doctor",
         "export", "exported-headers", "harvest", "how-it-works", "limits", "model-recorder", "reading-the-report",
-        "record", "report", "robustness", "run", "simulate", "simulator-accuracy", "spawn", "transformer-blocks",
+        "record", "report", "robustness", "run", "simulate", "simulator-accuracy", "spawn",
         "verify",
     )),
 }  # fmt: skip
