@@ -18,7 +18,9 @@ from tests.integration.docs.docs_results import (
     STREAMS,
     TABLES,
     acs_gains,
+    graphs_of_files,
     mean,
+    median_us,
     streams,
     sum_of_mutants,
     with_tables,
@@ -40,6 +42,7 @@ def figures() -> list[Figure]:
         *_of_five_programs(),
         *_of_cusync(),
         *_of_llama(),
+        *_of_graphs(),
     ]
 
 
@@ -309,6 +312,15 @@ def _of_llama() -> Iterator[Figure]:
     )
     sentence = r"\(([\d.]+) million tiles, ([\d.]+) billion tile edges\): ([\d.]+) s and ([\d.]+) GB"
     yield Figure(sentence, (tiles, edges, *report))
+
+
+def _of_graphs() -> Iterator[Figure]:
+    us = [median_us(rows) for rows in graphs_of_files().values()]
+    cells = (f"{mean(row['flat'] / row[rule] for row in us):.1f}" for rule in ("spawn", "warp", "best"))
+    sentence = (
+        r"SPAWN is ([\d.]+)x and \*by warps\* ([\d.]+)x as fast as flat, and the best threshold, which has to be "
+    )
+    yield Figure(sentence + r"searched for each of them, ([\d.]+)x", tuple(cells))
 
 
 def ends(ratios: Iterable[float]) -> tuple[str, str]:

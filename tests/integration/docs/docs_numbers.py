@@ -87,6 +87,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count": len,
     "first": lambda lists: [values[0] for values in lists],
     "flat": _flat,
+    "joined": lambda *lists: [value for values in lists for value in values],
     "having": lambda rows, *keys: [row for row in rows if all(key in row for key in keys)],
     "max": lambda *values: float(np.max(values)),
     "mean": lambda values: float(np.mean(values)),
@@ -94,12 +95,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "median": lambda values: float(np.median(values)),
     "min": lambda *values: float(np.min(values)),
     "named": _named,
+    "second": lambda lists: [values[1] for values in lists],
     "sum": lambda values: float(np.sum(values)),
     "table": _table,
     "where": lambda values, hold: [value for value, holds in zip(values, hold, strict=True) if holds],
 }
-"""``count`` and ``sum`` of a list (of a comparison: how many hold); ``first`` of
-each of several lists; ``flat`` for all values in nested lists; ``named`` for the
+"""``count`` and ``sum`` of a list (of a comparison: how many hold); ``first`` and ``second``
+of each of several lists; ``joined`` for one list of several; ``flat`` for all values in nested lists; ``named`` for the
 values of a dictionary whose keys contain all words, and none that begins with ``!``; ``having`` for the rows that have
 these keys; ``table(rows, "chain", "row")`` for rows by the value of one key and then of another; ``where(values,
 comparison)`` for the values for which it holds."""
@@ -221,27 +223,31 @@ def sections(text: str) -> Iterator[Section]:
     for begin, end in itertools.pairwise(starts):
         section = Section(begin, end)
         for comment in _COMMENT.finditer(text, begin, end):
-            _read(comment.group(1), section)
+            names: dict[str, Any] = {}
+            for line in comment.group(1).replace("\n  ", " ").splitlines():
+                try:
+                    _read(line, section, names)
+                except (ValueError, KeyError, IndexError, TypeError, SyntaxError, OSError) as error:
+                    message = f"{error!r} in a comment of numbers: {line}"
+                    raise ValueError(message) from error
         yield section
 
 
-def _read(comment: str, section: Section) -> None:
-    names: dict[str, Any] = {}
-    for line in comment.replace("\n  ", " ").splitlines():
-        kind, _, rest = line.partition(": ")
-        if line.startswith("let "):
-            name, _, expression = line.removeprefix("let ").partition(" = ")
-            names[name.strip()] = evaluate(expression, names)
-        elif kind == "results":
-            section.figures.append(figure(rest, names))
-        elif kind in REASONS:
-            numbers, _, source = rest.partition(" (")
-            section.reasons[kind] += [number.strip() for number in numbers.split(";")]
-            if kind == "measured":
-                section.sources.append(source.rstrip(")"))
-        elif line.strip():
-            message = f"cannot read {line!r} in a comment of numbers"
-            raise ValueError(message)
+def _read(line: str, section: Section, names: dict[str, Any]) -> None:
+    kind, _, rest = line.partition(": ")
+    if line.startswith("let "):
+        name, _, expression = line.removeprefix("let ").partition(" = ")
+        names[name] = evaluate(expression, names)
+    elif kind == "results":
+        section.figures.append(figure(rest, names))
+    elif kind in REASONS:
+        numbers, _, source = rest.partition(" (")
+        section.reasons[kind] += [number.strip() for number in numbers.split(";")]
+        if kind == "measured":
+            section.sources.append(source.rstrip(")"))
+    else:
+        message = f"it begins with none of let, results, {', '.join(REASONS)}"
+        raise ValueError(message)
 
 
 def figure(template: str, names: Mapping[str, Any]) -> Figure:

@@ -258,26 +258,39 @@ def dealers_table() -> list[str]:
     return markdown(["chain", "stages one by one", *(f"`{way}`" for way in DEALT)], rows)
 
 
-def spawn_on_graphs() -> list[str]:
-    """Return the times of programs that launch from kernels on graphs of files, medians over processes."""
+RULES = ("flat", "always", "threshold", "spawn", "warp")
+
+
+def graphs_of_files() -> dict[tuple[str, str], list[Any]]:
+    """Return the rows of programs that launch from kernels on graphs of files, by graph and program."""
     processes: dict[tuple[str, str], list[Any]] = {}
     for key, rows in results("spawn_graphs").items():
         if key.startswith("graph "):
             for row in rows[1:]:
+                assert row["right"]
                 graph, program = key.split(", ")[0].removeprefix("graph "), row["name"].removesuffix("-file")
                 processes.setdefault((graph, program), []).append(row)
+    return processes
+
+
+def median_us(rows: Sequence[Any]) -> dict[str, float]:
+    """Return the medians by rule over all repeats of all processes, and the best threshold's time."""
+    us = {rule: statistics.median([us for row in rows for us in row["all"][f"{rule}_us"]]) for rule in RULES}
+    return us | {"best": min(row["best_us"] for row in rows)}
+
+
+def spawn_on_graphs() -> list[str]:
+    """Return the times of programs that launch from kernels on graphs of files, medians over processes."""
     table = []
-    for (graph, program), rows in processes.items():
-        assert all(row["right"] for row in rows)
-        rules = ("flat", "always", "threshold", "spawn", "warp")
-        us = {rule: statistics.median([us for row in rows for us in row["all"][f"{rule}_us"]]) for rule in rules}
+    for (graph, program), rows in graphs_of_files().items():
+        us = median_us(rows)
         launched = [
             f"{statistics.median_high([n for row in rows for n in row['all'][f'{rule}_launched']]):,}"
             for rule in ("always", "spawn", "warp")
         ]
         best = min(rows, key=lambda row: row["best_us"])
-        cells = [f"{us[rule]:,.0f}" for rule in rules]
-        cells.insert(3, f"{best['best_us']:,.0f} ({best['best_threshold']})")
+        cells = [f"{us[rule]:,.0f}" for rule in RULES]
+        cells.insert(3, f"{us['best']:,.0f} ({best['best_threshold']})")
         table.append([f"{program}, {graph}", *cells, " / ".join(launched)])
     head = ["program, graph", "flat", "always", "threshold 32", "best threshold", "SPAWN", "by warps"]
     return markdown([*head, "launched: always / SPAWN / warps"], table)

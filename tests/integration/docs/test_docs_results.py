@@ -15,7 +15,7 @@ NOT_YET = {
     *(f"docs/{name}.md" for name in (
         "acs", "bloom", "ccks", "cost", "cusync", "doctor",
         "export", "exported-headers", "harvest", "how-it-works", "limits", "model-recorder", "reading-the-report",
-        "record", "report", "robustness", "run", "simulate", "simulator-accuracy", "spawn",
+        "record", "report", "robustness", "run", "simulate", "simulator-accuracy",
         "verify",
     )),
 }  # fmt: skip
