@@ -173,6 +173,11 @@ def acs_runs() -> list[str]:
     return markdown(acs_results.RUNS_HEAD, acs_results.runs_rows(results("acs_runs")), left=1)
 
 
+def acs_bounds() -> list[str]:
+    """Return the table of what bounds the steps of programs in eager mode."""
+    return markdown(acs_results.BOUNDS_HEAD, acs_results.bounds_rows(results("acs_bounds")), left=1)
+
+
 def acs_ways() -> list[str]:
     """Return the table of programs that ran with delays as graphs and by workers."""
     return markdown(acs_results.WAYS_HEAD, acs_results.ways_rows(results("acs_runs")), left=2)
@@ -508,6 +513,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "simulated": acs_simulated,
         "delayed runs": acs_runs,
         "delayed ways": acs_ways,
+        "bounds": acs_bounds,
     },
     "bloom": {
         "found by filters": bloom,
