@@ -13,7 +13,7 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page 
 NOT_YET = {
     "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
     *(f"docs/{name}.md" for name in (
-        "bloom", "ccks", "cost", "cusync", "doctor",
+        "bloom", "cost", "cusync", "doctor",
         "export", "exported-headers", "harvest", "how-it-works", "limits", "model-recorder", "reading-the-report",
         "record", "report", "robustness", "run", "simulate", "simulator-accuracy",
         "verify",
