@@ -173,6 +173,11 @@ def acs_runs() -> list[str]:
     return markdown(acs_results.RUNS_HEAD, acs_results.runs_rows(results("acs_runs")), left=1)
 
 
+def acs_bounds() -> list[str]:
+    """Return the table of what bounds the steps of programs in eager mode."""
+    return markdown(acs_results.BOUNDS_HEAD, acs_results.bounds_rows(results("acs_bounds")), left=1)
+
+
 def acs_ways() -> list[str]:
     """Return the table of programs that ran with delays as graphs and by workers."""
     return markdown(acs_results.WAYS_HEAD, acs_results.ways_rows(results("acs_runs")), left=2)
@@ -363,6 +368,19 @@ def deadlines() -> list[str]:
     return markdown(["large program", *orders.values()], rows)
 
 
+def experts() -> list[str]:
+    """Return the table of times of layers of experts, by schedule."""
+    ways = {"PyTorch, grouped products": "PyTorch"}
+    ways |= {way: f"`{way}`" for way in ("graph", "persistent-stages", *DEALT)}
+    rows = []
+    for name, row in results("experts")["us"].items():
+        counts = [str(count) for count in row["rows of experts"]]
+        shown = [*counts[:4], "\N{HORIZONTAL ELLIPSIS}", *counts[-2:]] if len(counts) > 8 else counts
+        times = (f"{row[way]:.0f}" if way in row else "" for way in ways)
+        rows.append([name, ", ".join(shown), f"{row['tiles']} of {row['of at most']}", *times])
+    return markdown(["layer", "rows of each expert", "tiles", *ways.values()], rows)
+
+
 def exported_headers() -> list[str]:
     """Return the table of chains of plain CUDA C++ kernels with exported headers."""
     rows: list[list[str]] = []
@@ -508,6 +526,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "simulated": acs_simulated,
         "delayed runs": acs_runs,
         "delayed ways": acs_ways,
+        "bounds": acs_bounds,
     },
     "bloom": {
         "found by filters": bloom,
@@ -525,6 +544,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "attention alone": attention_alone,
         "ways over the link": link_ways,
         "deadlines": deadlines,
+        "experts": experts,
     },
     "spawn": {"graphs of files": spawn_on_graphs},
     "exported-headers": {"kernels with exported headers": exported_headers},

@@ -10,17 +10,6 @@ from tests.integration.docs.docs_results import PAGES, ROOT, TABLES
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 
-NOT_YET = {
-    "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
-    *(f"docs/{name}.md" for name in (
-        "acs", "bloom", "ccks", "cost", "cusync", "doctor",
-        "export", "exported-headers", "harvest", "how-it-works", "limits", "model-recorder", "reading-the-report",
-        "record", "report", "robustness", "run", "simulate", "simulator-accuracy",
-        "verify",
-    )),
-}  # fmt: skip
-"""Pages with numbers whose sources are yet to be named."""
-
 
 @pytest.mark.parametrize("page", TABLES)
 def test_tables_of_a_page_are_what_the_results_files_make(page):
@@ -40,7 +29,7 @@ def test_a_figure_that_differs_is_noticed_and_written_anew():
     assert docs_figures.with_figures(wrong_text) == TEXTS[page]
 
 
-@pytest.mark.parametrize("page", sorted(TEXTS.keys() - NOT_YET))
+@pytest.mark.parametrize("page", TEXTS)
 def test_every_measured_number_comes_from_a_results_file_or_has_a_reason(page):
     others = [f"{page}:{line}: {number}" for line, number in unexplained(TEXTS[page], docs_figures.figures())]
     assert others == [], "docs_numbers.py tells how a page names the source of a number"

@@ -63,6 +63,8 @@ from tileprof.trace.sources import TimeSource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from tileprof.devices import Device
     from tileprof.record.model.tiles.convolutions.convolution_table import Entry
 
@@ -269,8 +271,11 @@ def _product(
         main = conv_weight_kernels.main_kernel(gradient, tile, launch.name, rate, partial=bool(reductions))
     images = problem.key[6] if placement.per_image else 1
     main = _with_placement(main, placement, launch, images)
+    alone = isinstance(problem.shape, Window) and problem.key[5] == 1 and placement.segments == 1
+    work_items = _clustered(main, launch) if alone else None
     main = _by_work_items(
-        replace(main, grid=launch.grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred")
+        replace(main, grid=launch.grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred"),
+        work_items,
     )
     if not reductions:
         return [main]
@@ -297,16 +302,39 @@ def _with_placement(kernel: Kernel, placement: Placement, launch: MeasuredLaunch
     return replace(kernel, footprint=Footprint(grid_blocks(launch.grid), regions.by_tile(boxes)), tile_flops=work)
 
 
-def _by_work_items(kernel: Kernel) -> Kernel:
-    """Return a kernel with at most a tile per cluster: persistent ones, and those whose blocks take several groups, are
-    dealt their work items in turn.
+def _clustered(kernel: Kernel, launch: MeasuredLaunch) -> NDArray[np.int64] | None:
+    """Return ``[tiles]`` the work item of each tile where clusters take neighbouring tiles, x of them across channels
+    and y across pixels; None for other kernels (nvjet's tiles are clusters already).
+
+    Work items run first along the axis that clusters do not span, back and forth: so depend 35 recorded launches of
+    cuDNN's sm90_xmma kernels that have several clusters along both axes; one does not.
     """
-    items, together = kernel.footprint.tiles, max(1, int(np.prod(kernel.cluster)))
+    wide, high, _ = (max(1, size) for size in launch.cluster)
+    if not launch.name.startswith("sm90_xmma") or wide * high == 1:
+        return None
+    row, column, part = kernel.footprint.block.astype(np.int64).T
+    row, column = row // high, column // wide
+    rows, columns = int(row.max()) + 1, int(column.max()) + 1
+    if wide >= high:
+        place = column * rows + np.where(column % 2, rows - 1 - row, row)
+    else:
+        place = row * columns + np.where(row % 2, columns - 1 - column, column)
+    items: NDArray[np.int64] = part * rows * columns + place
+    return items
+
+
+def _by_work_items(kernel: Kernel, work_items: NDArray[np.int64] | None) -> Kernel:
+    """Return a kernel with at most a tile per cluster: persistent ones, and those whose blocks take several groups, are
+    dealt their work items in turn. A tile is a work item unless ``work_items`` has that of each tile.
+    """
+    together = max(1, int(np.prod(kernel.cluster)))
     clusters = max(1, int(np.prod(kernel.grid)) // together)
-    if items <= clusters:
+    items = kernel.footprint.tiles if work_items is None else int(work_items.max()) + 1
+    if items <= clusters and work_items is None:
         return kernel
     boxes = kernel.footprint.boxes
-    turn, cluster = np.divmod(boxes.tile.astype(np.int64), clusters)
+    item = boxes.tile.astype(np.int64) if work_items is None else work_items[boxes.tile]
+    turn, cluster = np.divmod(item, clusters)
     turns = -(-items // clusters)
     tile_boxes = Boxes(
         **{name: getattr(boxes, name) for name in Boxes.__slots__}
@@ -316,8 +344,8 @@ def _by_work_items(kernel: Kernel) -> Kernel:
             "last": ((turn + boxes.last) / turns).astype(np.float32),
         }
     )
-    places = np.zeros((clusters, 3), np.int32)
-    places[:, 1] = np.arange(clusters)
+    places = np.zeros((min(items, clusters), 3), np.int32)
+    places[:, 1] = np.arange(len(places))
     return replace(kernel, footprint=Footprint(places, regions.by_tile(tile_boxes)), coverage="inferred")
 
 
