@@ -48,6 +48,7 @@ class Execution:
 
     @property
     def clean(self) -> bool:
+        """Whether no tile read too early and no order deadlocked."""
         return not self.races and self.deadlock is None
 
 
