@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.record.model.tiles.products import problem as problems
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -414,6 +416,15 @@ def of_held_out_layers(keys: NDArray[np.integer]) -> NDArray[np.bool_]:
     pairs = np.array(sorted(held_out_pairs()), np.int64)
     own = (np.minimum(one, n) << 32) | np.maximum(one, n)
     return np.asarray((keys[:, 0] <= Op.ADDMM_MATRIX) & np.isin(own, (pairs[:, 0] << 32) | pairs[:, 1]))
+
+
+def are_held_out(keys: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return which problems (the first columns of ``keys``) are products of `held_out`, with a matrix to add or
+    without, which get the same kernels: no table has them.
+    """
+    own, away = (np.ascontiguousarray(problems.twins(some[:, : len(problems.KEY)])) for some in (keys, held_out()))
+    words = np.dtype((np.void, own.itemsize * own.shape[1]))
+    return np.isin(own.view(words)[:, 0], away.view(words)[:, 0])
 
 
 def _widths(layer: Layer) -> tuple[int, int]:

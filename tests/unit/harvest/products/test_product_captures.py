@@ -11,7 +11,14 @@ import pytest
 
 from tileprof.harvest import capture_workers, graph_captures
 from tileprof.harvest.products import product_captures as captures
-from tileprof.harvest.products.product_cases import Dtype, Op, held_out, held_out_pairs, of_held_out_layers
+from tileprof.harvest.products.product_cases import (
+    Dtype,
+    Op,
+    are_held_out,
+    held_out,
+    held_out_pairs,
+    of_held_out_layers,
+)
 
 
 class Driver:
@@ -214,6 +221,15 @@ def test_layers_of_models_that_are_set_aside_are_known_in_all_three_products():
     ).all()
     assert not of_held_out_layers(np.array([(Op.BMM, *forward[1:]), (*forward[:6], high, low + 1)])).any()
     assert of_held_out_layers(held_out()).mean() > 0.2
+
+
+def test_held_out_products_are_known_with_and_without_a_matrix_to_add():
+    cases = held_out()[np.isin(held_out()[:, 0], (Op.MM, Op.BMM))]
+    with_matrix = cases + np.where(cases[:, :1] == Op.MM, Op.ADDMM_MATRIX, Op.BADDBMM - Op.BMM) * (np.arange(9) == 0)
+    assert are_held_out(cases).all()
+    assert are_held_out(with_matrix[:, :8]).all()
+    deeper = cases[cases[:, 0] == Op.BMM] + 3 * (np.arange(9) == 7)
+    assert not are_held_out(deeper).any()
 
 
 def test_known_cases_are_a_part_of_the_harvest():
