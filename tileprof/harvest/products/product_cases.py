@@ -297,6 +297,7 @@ _HEAD_WIDTHS: Final = (8, 16, 24, 32, 32, 40, 48, 56, 64, 64, 64, 72, 80, 88, 96
 _STEPS: Final = ((1, 8, 16, 32, 64, 128, 256), (0.04, 0.1, 0.08, 0.13, 0.3, 0.25, 0.1))
 """What widths are multiples of, and how often."""
 _WIDEST: Final = 32768
+_PAIRS: Final = 0.6
 _ODD_STEPS: Final = ((1, 2, 4), (0.6, 0.25, 0.15))
 _MOST_WORDS: Final = 1 << 18
 _ODD_LENGTHS: Final = tuple(length for length in _LENGTHS if length % 8)
@@ -313,6 +314,8 @@ class Drawn(NamedTuple):
     """No float32."""
     odd: bool = False
     """Only cases in which rows of an operand do not begin at multiples of 16 bytes, widths drawn freely."""
+    pairs: bool = False
+    """Most layers have two widths of models, but not of one model; the others are wide."""
 
 
 def captured(random: Random, drawn: Drawn = Drawn()) -> Iterator[Case]:  # noqa: B008 - immutable
@@ -332,8 +335,11 @@ def captured(random: Random, drawn: Drawn = Drawn()) -> Iterator[Case]:  # noqa:
     cases = set(map(tuple, held_out().tolist()))
     while True:
         kind, real = random.random(), random.random() < 0.75
-        if drawn.wide or drawn.odd:
-            layer = _odd_layer(random, widths) if drawn.odd else _wide_layer(random, widths, scores)
+        if drawn.wide or drawn.odd or drawn.pairs:
+            if drawn.pairs and kind < _PAIRS:
+                layer = Layer(random.choice(widths), random.choice(widths))
+            else:
+                layer = _odd_layer(random, widths) if drawn.odd else _wide_layer(random, widths, scores)
             if not layer.heads and _widths(layer) in test_pairs:
                 continue
             case = _of_layer(layer, random, real=real)
