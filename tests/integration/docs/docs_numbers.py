@@ -98,9 +98,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "second": lambda lists: [values[1] for values in lists],
     "sum": lambda values: float(np.sum(values)),
     "table": _table,
+    "third": lambda lists: [values[2] for values in lists],
     "where": lambda values, hold: [value for value, holds in zip(values, hold, strict=True) if holds],
 }
-"""``count`` and ``sum`` of a list (of a comparison: how many hold); ``first`` and ``second``
+"""``count`` and ``sum`` of a list (of a comparison: how many hold); ``first``, ``second`` and ``third``
 of each of several lists; ``joined`` for one list of several; ``flat`` for all values in nested lists; ``named`` for the
 values of a dictionary whose keys contain all words, and none that begins with ``!``; ``having`` for the rows that have
 these keys; ``table(rows, "chain", "row")`` for rows by the value of one key and then of another; ``where(values,
