@@ -23,6 +23,13 @@ static void say(const char* text) {
     fclose(out);
 }
 extern "C" void tileprof_event(const char* json) { say(json); }
+extern "C" void tileprof_called(const char* json) { say(json); }
+extern "C" int tileprof_marked() { return 1; }
+extern "C" void tileprof_mark(const char* op, const char* module) {
+    char text[1000];
+    snprintf(text, sizeof text, "\\"e\\":\\"mark\\",\\"op\\":\\"%s\\",\\"module\\":\\"%s\\"", op, module);
+    say(text);
+}
 extern "C" void tileprof_pause(int on) { say(on ? "\\"pause\\":1" : "\\"pause\\":0"); }
 extern "C" void tileprof_capture(int on) { say(on ? "\\"capture\\":1" : "\\"capture\\":0"); }
 static void (*listener)(int);
@@ -303,6 +310,19 @@ loss.backward()
     assert ("aten::sin", "") in marks, "the module that failed has been left"
     assert marks.count(("aten::tanh", "0")) == 2, "again in the backward pass"
     assert ("aten::tanh_backward", "") in marks
+
+
+def test_operators_of_the_programs_own_threads_carry_names_and_modules(inside, python_with_torch):
+    code = """
+import threading, torch
+net = torch.nn.Sequential(torch.nn.Tanh())
+def run():
+    net(torch.ones(1)).exp()
+thread = threading.Thread(target=run); thread.start(); thread.join()
+"""
+    message, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
+    marks = [(row["op"], row["module"]) for row in message if row.get("e") == "mark" and row["op"]]
+    assert marks == [("aten::ones", ""), ("aten::tanh", "0"), ("aten::exp", "")]
 
 
 def test_a_program_without_a_compiler_runs_without_operators_names_and_is_told_why(inside, tmp_path):
