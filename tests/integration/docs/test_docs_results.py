@@ -1,6 +1,7 @@
 """Tables and figures in documentation, compared with the committed results files that they come from."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,23 @@ def test_numbers_without_a_results_file_name_a_script_that_exists_and_a_day():
         script, _, day = source.partition(", ")
         assert (ROOT / script).is_file(), f"{page}: {source}"
         assert re.fullmatch(r"2026-\d\d-\d\d", day), f"{page}: {source}"
+
+
+RECOMPUTED = {
+    "published sets": "tests/unit/analysis/studies/test_cusync_published.py",
+    "predicted and measured": "tests/unit/analysis/studies/test_predictions_of_measured.py",
+}
+"""Tables between marks that a test computes again and no script writes."""
+
+
+def test_every_table_between_marks_is_written_by_a_script_or_computed_by_a_test():
+    names = {name for text in TEXTS.values() for name in re.findall(r"^<!-- end of (.+) -->$", text, re.MULTILINE)}
+    paths = {*(ROOT / "tests").rglob("*.py")} - {Path(__file__).resolve()}
+    scripts = "".join(path.read_text(encoding="utf-8") for path in sorted(paths))
+    written = {name for tables in TABLES.values() for name in tables}
+    written |= {name for name in names if f'"{name}"' in scripts or f"<!-- {name} -->" in scripts}
+    assert names - written == set(RECOMPUTED)
+    assert all((ROOT / test).is_file() for test in RECOMPUTED.values())
 
 
 PAGE = """# Title

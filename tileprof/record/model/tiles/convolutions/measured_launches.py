@@ -24,6 +24,7 @@ from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.convolutions import conv_kernels, conv_weight_kernels
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
+from tileprof.record.model.tiles.convolutions.launch_grids import shared_tile, shared_tiles
 from tileprof.record.model.tiles.convolutions.library_kernels import (
     DIRECT_RUN,
     MAINS,
@@ -55,7 +56,7 @@ from tileprof.record.model.tiles.foundations.sketch import (
     ranges,
     rate_of,
 )
-from tileprof.record.model.tiles.products import gemm_tile_rule
+from tileprof.record.model.tiles.products import dispatch, gemm_tile_rule
 from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.trace.sources import TimeSource
@@ -80,6 +81,7 @@ _DEPTHWISE: Final = re.compile(
     r"^(conv2d|dgrad2d)_c1_k1|depthwise_convolution_(fprop|dgrad)|(conv2d|dgrad2d)_grouped_direct"
 )
 """Depthwise kernels whose blocks take equal runs of results, as far as their grids tell."""
+_SHARED: Final = re.compile(r"^(conv2d|dgrad2d)_c1_k1_nchw_shmem_tiling")
 
 _SQUARES: Final = {"conv2d_c1_k1_nhwc": True, "dgrad2d_c1_k1_nhwc": False, "dgrad2d_c1_k1_nhwc_specialized": False}
 """Depthwise kernels of cuDNN whose threads compute 2 x 2 results each, and whether that was recorded byte by byte; of
@@ -271,6 +273,8 @@ def _product(
         main = conv_weight_kernels.main_kernel(gradient, tile, launch.name, rate, partial=bool(reductions))
     images = problem.key[6] if placement.per_image else 1
     main = _with_placement(main, placement, launch, images)
+    if launch.name.startswith("nvjet"):
+        main = _by_gpc(main, kernel, placement, launch, images)
     alone = isinstance(problem.shape, Window) and problem.key[5] == 1 and placement.segments == 1
     work_items = _clustered(main, launch) if alone else None
     main = _by_work_items(
@@ -300,6 +304,30 @@ def _with_placement(kernel: Kernel, placement: Placement, launch: MeasuredLaunch
     work = np.zeros(across * down * deep)
     work[number] = kernel.flops / len(number)
     return replace(kernel, footprint=Footprint(grid_blocks(launch.grid), regions.by_tile(boxes)), tile_flops=work)
+
+
+def _by_gpc(kernel: Kernel, name: NamedKernel, placement: Placement, launch: MeasuredLaunch, images: int) -> Kernel:
+    """Return a kernel of nvjet's with its tiles in the order in which clusters take them, image by image: as products
+    (`dispatch`), whose rows lie along m and columns along n, or the other way round in images with channels first.
+    """
+    row, column, part = kernel.footprint.block.astype(np.int64).T
+    rows, columns = int(row.max()) + 1, int(column.max()) + 1
+    count = rows * columns
+    together = max(1, int(np.prod(launch.cluster)))
+    if part.any() or rows % images or count != int(np.prod(launch.grid)) // together:
+        return kernel
+    image, row = np.divmod(row, rows // images)
+    m_first = name.cluster[1] == 1 < name.cluster[0]
+    rows_first = m_first == (not placement.per_image)
+    rows //= images
+    number = image * rows * columns + (row + rows * column if rows_first else row * columns + column)
+    order = np.empty(count, np.int64)
+    order[np.array(dispatch.numbers(count, together))] = np.arange(count)
+    tile = order[number]
+    boxes = replace(kernel.footprint.boxes, tile=tile[kernel.footprint.boxes.tile].astype(np.int32))
+    places = np.zeros((count, 3), np.int32)
+    places[:, 1] = np.arange(count)
+    return replace(kernel, footprint=Footprint(places, regions.by_tile(boxes)))
 
 
 def _clustered(kernel: Kernel, launch: MeasuredLaunch) -> NDArray[np.int64] | None:
@@ -359,6 +387,10 @@ def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Op
         forward = _SQUARES[launch.name]
         squares = conv_kernels.squares_kernel(window, call.device, launch.name, by_image=not forward)
         return replace(squares, coverage="exact" if forward else "inferred")
+    if _SHARED.search(launch.name) and len(window.axes) == 2 and launch.grid == shared_tiles(call.problem.key):
+        tiles = conv_kernels.shared_tiles_kernel(window, call.device, launch.name, *shared_tile(call.problem.key))
+        placed = replace(tiles.footprint, block=grid_blocks(launch.grid))
+        return replace(tiles, footprint=placed, grid=launch.grid, coverage="inferred")
     run = DIRECT_RUN
     certain = kernel.role == Role.DIRECT
     results = int(np.prod(operand_sizes(call.problem.key)[2]))
