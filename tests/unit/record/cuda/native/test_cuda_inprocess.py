@@ -185,6 +185,40 @@ with tileprof.capture():
     assert repr(calls["aten::mul_.Tensor"]["arguments"]["other"]) == "{'tensor': 1}"
 
 
+def test_calls_in_eager_and_in_compiled_code_are_described_alike(inside, python_with_torch):
+    """Callbacks describe those of eager code, Python those of compiled code."""
+    code = """
+import json, tileprof, tileprof_calls, torch
+torch.cuda.profiler.start = torch.cuda.profiler.stop = lambda: None
+tileprof_calls.DEVICES.add("cpu")
+aten, x, weight = torch.ops.aten, torch.ones(2, 4, 6)[:, 1:3, 2:], torch.ones(3, 4)
+calls = (
+    (aten.addmm.default, (torch.ones(3), weight[:, :3], weight[:, 1:].T.contiguous()[:, :3]), {"beta": 0.5}),
+    (aten.cat.default, ([weight, weight.half()], 1), {}),
+    (aten.gelu_.default, (x,), {"approximate": "tanh"}),
+    (aten.sort.stable, (x,), {"stable": True}),
+    (aten._foreach_mul.Scalar, ([x, weight], 3), {}),
+    (aten.index.Tensor, (x, [None, torch.tensor([0, 1])]), {}),
+    (aten.convolution.default, (x, x, None, [1], [0], [1], False, [0], 1), {}),
+    (aten.clamp.default, (x,), {"min": 1e-30}),
+    (aten.add.out, (weight, weight), {"alpha": 2, "out": torch.ones(3, 4)}),
+    (aten.native_dropout.default, (x, 0.1, None), {}),
+    (aten.sum.dim_IntList, (x.bool(), [0, -1]), {"keepdim": True}),
+    (aten.mul.Tensor, (x.to_sparse(), x), {}),
+    (aten.exp.default, (x[:0],), {}),
+)
+for operator, arguments, options in calls:
+    with tileprof.capture():
+        result = operator(*arguments, **options)
+    event = tileprof_calls.described(torch, operator, arguments, options, result)
+    print(json.dumps(event))
+"""
+    message, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    expected = [event for line in output.splitlines() if (event := json.loads(line)) is not None]
+    assert len(expected) == 12, "a sparse tensor has no address"
+    assert [row for row in message if row.get("e") == "called"] == expected
+
+
 def test_in_inference_mode_the_parts_of_a_composite_operator_are_named_not_the_whole(inside, python_with_torch):
     code = """
 import torch
