@@ -52,7 +52,7 @@ settings.load_profile("gate")
 assert callable(providers._get_local_constants), "Hypothesis has changed: see why it is replaced here"
 providers._get_local_constants = lambda: providers._local_constants
 
-MOST_EXAMPLES = 25
+MOST_EXAMPLES = 15
 """Number of examples of a property in the gate. `make search` draws as many as the test says."""
 
 COMPILED_LATER = ("unit/record", "unit/runtime", "unit/trace", "unit/devices", "unit/arrays")
