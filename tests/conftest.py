@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import compile_once, shared
+from tests.support import compile_once, rewrite_once, shared
 
 # Triton decides at import whether it interprets kernels, and any test may be the first to import it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -68,11 +68,15 @@ _FALSIFYING = re.compile(r"(?:Falsifying example|Failing test case): \w+\(\n(.*?
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the schedulers once, in a separate process; otherwise each worker would do it."""
+    """Share among the workers what each would do: rewriting assertions, and compiling the schedulers, which a separate
+    process does.
+    """
     compile_once.install()
     gc.disable()  # collected objects stay: scanning them again and again takes a fifth of the time
     config = session.config
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    if worker := getattr(config, "workerinput", None):
+        rewrite_once.rewrite_a_share(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+    elif getattr(config.option, "numprocesses", None):
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         _warming.append(
             subprocess.Popen([sys.executable, "-m", "tests.support.compile_once"], cwd=HERE.parent, **quiet)

@@ -57,6 +57,7 @@ class Access:
 
 
 def too_many_runs(runs: int) -> TraceError:
+    """Return the error for a launch whose tiles touch more separate runs of bytes than are told apart."""
     return TraceError(
         f"the tiles of a launch touch {runs:,} separate runs of bytes; at most {MOST_RUNS:,} are told apart: "
         "record it again at a coarser granule"

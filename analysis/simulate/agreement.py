@@ -45,6 +45,7 @@ class Agreement:
 
     @property
     def reproduced(self) -> bool:
+        """Whether every launch takes as long as recorded, to within `CLOSE`."""
         return self.off == 0
 
     def to_json(self) -> dict[str, Any]:

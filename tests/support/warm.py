@@ -3,7 +3,8 @@ than most of the programs run.
 
 For tests about what a program computes, not about how it starts: documentation, notebooks, examples. Small client
 programs pass their arguments, environment, folder and open files to the process. It forks, and the client ends when the
-copy ends. Each copy has memory of its own, as a new interpreter has.
+copy ends. A signal that the client gets ends or interrupts the copy. Each copy has memory of its own, as a new
+interpreter has.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _STARTER = """
     text = json.dumps(what).encode("utf-8", "surrogateescape")
     socket.send_fds(here, [b"%08d" % len(text)], [0, 1, 2])
     here.sendall(text)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: here.sendall(bytes([number])))
     code = int(here.recv(100) or b"-9")
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
@@ -168,7 +171,9 @@ def _read_what_recordings_look_up() -> None:
 
 
 def _attend(caller: socket.socket) -> None:
-    """Run the client's program in a copy, report its exit code, and end the copy if the client ends."""
+    """Run the client's program in a copy, pass signals on to it, report its exit code, and end the copy if the client
+    ends.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     length, files, _, _ = socket.recv_fds(caller, 8, 3)
     text = b""
@@ -179,11 +184,14 @@ def _attend(caller: socket.socket) -> None:
         caller.close()
         _become(files, *json.loads(text.decode("utf-8", "surrogateescape")))
     ended_copy = 0
+    ends = [os.pidfd_open(copy)] if hasattr(os, "pidfd_open") else []
     while not ended_copy:
+        if caller in select.select([caller, *ends], [], [], None if ends else 0.02)[0]:
+            numbers = caller.recv(1)  # none: the client was killed
+            os.kill(copy, numbers[0] if numbers else signal.SIGKILL)
+            if not numbers:
+                os._exit(0)
         ended_copy, status = os.waitpid(copy, os.WNOHANG)
-        if not ended_copy and select.select([caller], [], [], 0.02)[0]:  # the client was killed
-            os.kill(copy, signal.SIGKILL)
-            os._exit(0)
     caller.sendall(str(os.waitstatus_to_exitcode(status)).encode())
     os._exit(0)
 
@@ -228,7 +236,7 @@ def _become(files: list[int], name: str, words: list[str], folder: str, environm
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # what an interpreter does at its end
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(int(code or 0))  # type: ignore[call-overload]

@@ -169,6 +169,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def load_verb(name: str) -> Verb:
+    """Return a verb; importing its module may raise ImportError."""
     verb: Verb = import_module(f"tileprof.cli.verbs.{name}").VERB
     return verb
 

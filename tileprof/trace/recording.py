@@ -49,26 +49,32 @@ class Recording(ABC):
 
     @cached_property
     def launches(self) -> pd.DataFrame:
+        """The table ``launches`` of the schema."""
         return self._frame(schema.LAUNCHES)
 
     @cached_property
     def operands(self) -> pd.DataFrame:
+        """The table ``operands`` of the schema."""
         return self._frame(schema.OPERANDS)
 
     @cached_property
     def tiles(self) -> pd.DataFrame:
+        """The table ``tiles`` of the schema."""
         return self._frame(schema.TILES)
 
     @cached_property
     def accesses(self) -> pd.DataFrame:
+        """The table ``accesses`` of the schema."""
         return self._frame(schema.ACCESSES)
 
     @cached_property
     def times(self) -> pd.DataFrame:
+        """The table ``times`` of the schema."""
         return self._frame(schema.TIMES)
 
     @cached_property
     def buffers(self) -> pd.DataFrame:
+        """The table ``buffers`` of the schema."""
         return self._frame(schema.BUFFERS)
 
     def columns(self, table: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 8762a71a47972a18766484aa9aa5b59aec44a445f3141e77343054c280119514
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 42ed13bc9404388a29bf10a25681147fe60e9e6e2de31e7482f367bb41a08c2f
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -323,8 +323,10 @@ function fromBase64(data) {
 }
 async function inflate(packed) {
   const bytes = fromBase64(packed.data);
+  const type = TYPES[packed.type];
+  if (bytes.length === packed.n * type.BYTES_PER_ELEMENT) return new type(bytes.buffer);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new TYPES[packed.type](await new Response(stream).arrayBuffer());
+  return new type(await new Response(stream).arrayBuffer());
 }
 async function unpack(packed) {
   const values = await inflate(packed);
@@ -4623,9 +4625,9 @@ function adviceRow(action) {
     buttons.push(show);
   }
   const summary = make("summary", [
-    make("span", title, { class: "what", title }),
+    make("span", title, { class: "what" }),
     saves,
-    make("code", action.command),
+    make("code", action.command, { title: action.command }),
     ...buttons
   ]);
   return make("li", [make("details", [summary, make("p", `${how}${action.effort} of work: ${action.reason}.`)])]);

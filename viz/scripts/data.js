@@ -17,10 +17,13 @@ function fromBase64(data) {
   return bytes;
 }
 
+// Values that would be as long as they are when compressed are not compressed.
 async function inflate(packed) {
   const bytes = fromBase64(packed.data);
+  const type = TYPES[packed.type];
+  if (bytes.length === packed.n * type.BYTES_PER_ELEMENT) return new type(bytes.buffer);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new TYPES[packed.type](await new Response(stream).arrayBuffer());
+  return new type(await new Response(stream).arrayBuffer());
 }
 
 export async function unpack(packed) {

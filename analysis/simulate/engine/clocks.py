@@ -70,6 +70,7 @@ none).
 
 @internal
 def rate_of(sharing: Sharing, load: I64, clock: int) -> float:
+    """Return the speed of tiles on a clock, as a share of what a tile alone has; ``load`` is ``[clocks]``."""
     most = 0
     if sharing.by_sm:
         most = load[clock]
@@ -83,6 +84,7 @@ def rate_of(sharing: Sharing, load: I64, clock: int) -> float:
 
 @internal
 def clock_of(sharing: Sharing, launch: int, sm: int) -> int:
+    """Return the clock of a launch's tiles: the SM, or the set of resources that the launch loads, as bits."""
     if sharing.by_sm:
         return sm
     clock = 0

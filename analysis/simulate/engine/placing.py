@@ -84,6 +84,7 @@ def place(z: State, launch: int, demand: I64, blocks: int, places: NDArray[np.in
 
 @internal
 def free(z: State, sm: int, demand: I64) -> None:
+    """Give back what a tile had on an SM (``demand``, ``[resources]``), and note it for tiles that wait for room."""
     _take(z.free, sm, demand, -1)
     if z.n[FREED] == len(z.freed):
         z.n[BLOCKED], z.n[FREED] = -1, 0  # too many to remember: look at all

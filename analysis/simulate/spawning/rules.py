@@ -173,4 +173,5 @@ def tick(z: State, o: Costs, now: float) -> None:
 
 @apart
 def tiles_of(o: Costs, items: int) -> int:
+    """Return the number of child tiles that this many items take."""
     return (items + o.child - 1) // o.child

@@ -82,6 +82,8 @@ WINDOWS = 8
 
 
 class State(NamedTuple):
+    """What changes in a simulation of launches from kernels; nanoseconds in floats."""
+
     c: NDArray[np.int64]
     ns: NDArray[np.float64]
     keys: NDArray[np.float64]
@@ -167,6 +169,8 @@ class State(NamedTuple):
 
 
 class Work(NamedTuple):
+    """What parent threads and their children have to do; see `Spawns`."""
+
     items: NDArray[np.int64]
     item_ns: NDArray[np.float64]
     longest_ns: NDArray[np.float64]
@@ -181,6 +185,8 @@ class Work(NamedTuple):
 
 
 class Costs(NamedTuple):
+    """What launches and decisions cost, from `Spawning`; nanoseconds in floats."""
+
     slots: int
     resident: int
     parent: int

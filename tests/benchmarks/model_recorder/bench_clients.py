@@ -39,6 +39,7 @@ LISTS = {
     "third": "held_out_third.json",
     "fourth": "held_out_fourth.json",
     "fifth": "held_out_fifth.json",
+    "sixth": "held_out_sixth.json",
     "development": "development.json",
 }
 SETS = {
@@ -48,6 +49,7 @@ SETS = {
     "held_out_third": "of a third draw",
     "held_out_fourth": "of a fourth draw",
     "held_out_fifth": "of a fifth draw, held out",
+    "held_out_sixth": "of a sixth draw, held out",
 }
 """Results files, and what the page calls their programs."""
 RECORDED_WITH = "2.11."

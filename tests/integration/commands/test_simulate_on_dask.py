@@ -41,7 +41,8 @@ def test_a_cluster_gives_what_one_process_gives(traces, address):
     assert fleet(sources, ["stream", "graph"], sweep) == alone
 
 
-def test_the_command_shares_several_traces_among_workers(traces, address, capsys):
+def test_the_command_shares_several_traces_among_workers(traces, address, capsys, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # without Dask: in this process
     assert simulate(*traces, "--scheduler", "stream", "--dask", address, "--json") == 0
     on_dask = [one["schedules"] for one in json.loads(capsys.readouterr().out)]
     simulate(*traces, "--scheduler", "stream", "--json")

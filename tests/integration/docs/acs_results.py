@@ -198,3 +198,15 @@ def ways_rows(document: Row) -> Iterator[Sequence[str]]:
     for row in document["ways"]:
         counts = (f"{row[key]:,}" for key in ("launches", "in_graphs", "spread"))
         yield (f"`{row['program']}`", WAYS[row["way"]], *counts, "same" if row["same"] else "OTHER")
+
+
+BOUNDS_HEAD = ("program", "launches", "host, us", "GPU, us", "step, ms", "kernels alone, ms", "as a plain graph, ms")
+
+
+def bounds_rows(document: Row) -> Iterator[list[str]]:
+    """Yield the row of each program of ``acs_bounds.json``: host and GPU times per launch."""
+    for row in document["rows"]:
+        times = (row[key] for key in ("step_us", "kernels_us", "graph_us"))
+        cells = ["" if us is None else f"{us / 1e3:.2f}" for us in times]
+        name = "GPT-2" if row["program"] in {"gpt2", "GPT-2"} else f"`{row['program']}`"
+        yield [name, str(row["launches"]), f"{row['host_us']:.1f}", f"{row['gpu_us']:.1f}", *cells]

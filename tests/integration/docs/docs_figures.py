@@ -1,43 +1,30 @@
-"""Figures in sentences of Markdown pages, compared with results files, and the numbers that have no results file."""
+"""Figures in sentences of Markdown pages, compared with results files; `docs_numbers` reads those that a page names."""
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tests.gpu.measuring.chains import chain_summary as summary
 from tests.integration.docs import acs_results
+from tests.integration.docs.docs_numbers import BENCHMARKS, ROOT, Figure, results, sections, unexplained
 from tests.integration.docs.docs_results import (
-    BENCHMARKS,
     DEALT,
     PAGES,
-    ROOT,
     STREAMS,
     TABLES,
     acs_gains,
+    graphs_of_files,
     mean,
-    results,
+    median_us,
     streams,
     sum_of_mutants,
     with_tables,
 )
-
-# ---- figures in sentences
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure in sentences: every match of ``sentence`` in any page must have the ``values`` in its groups."""
-
-    sentence: str
-    values: tuple[str, ...]
-
 
 WORDS = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
 
@@ -55,6 +42,7 @@ def figures() -> list[Figure]:
         *_of_five_programs(),
         *_of_cusync(),
         *_of_llama(),
+        *_of_graphs(),
     ]
 
 
@@ -92,8 +80,9 @@ def _of_chains() -> Iterator[Figure]:
     counts = str(len(pairs)), str(len(products))
     few = f"{100 * (mean(pairs) - 1):.0f}", f"{100 * (mean(products) - 1):.0f}"
     ends = [f"{100 * (gain - 1):{sign}}" for gain, sign in ((min(products), ".1f"), (max(products), "+.0f"))]
-    whole_pairs = counts[0], few[0], f"{100 * (max(pairs) - 1):.0f}", f"{mean(over_pytorch()):.1f}"
-    sentence = r"(\d+) sizes, H200 \| (\d+)% faster than stream order \(mean; 0 to (\d+)%\), ([\d.]+)x as fast"
+    least, most = (f"{100 * (ends(pairs) - 1):.0f}" for ends in (min, max))
+    whole_pairs = counts[0], few[0], least.removeprefix("-"), most, f"{mean(over_pytorch()):.1f}"
+    sentence = r"(\d+) sizes, H200 \| (\d+)% faster than stream order \(mean; (\d+) to (\d+)%\), ([\d.]+)x as fast"
     yield Figure(sentence, whole_pairs)
     sentence = r"(\d+) sizes \| (\d+)% faster than stream order \(([-\d.]+) to ([+\d.]+)%\)"
     yield Figure(sentence, (counts[1], few[1], *ends))
@@ -189,16 +178,13 @@ def _of_acs() -> Iterator[Figure]:
     six = captured[:6]
     cells = f"{mean(six):.2f}", WORDS[len(captured)], f"{mean(captured):.2f}"
     yield Figure(r"first six captured programs gain ([\d.]+)x and all (\w+) ([\d.]+)x", cells)
+    cells = f"{mean(captured):.2f}", f"{max(captured):.2f}"
+    yield Figure(r"([\d.]+)x in the geometric mean of thirteen here, ([\d.]+)x at best", cells)
     errors = [abs(row["acs"] / row["acs_us"] - 1) for row in results("acs_simulated")["rows"]]
     yield Figure(
         r"(\d+) of (\d+) programs are within 10%, the other", (f"{sum(e <= 0.1 for e in errors)}", f"{len(errors)}")
     )
     yield from _of_eager()
-    models = [
-        row for row in results("acs")["models with delays of up to 20 us, 2026-11-24"] if "train" not in row["program"]
-    ]
-    spread, launches = (f"{sum(row[key] for row in models):,}" for key in ("spread", "launches"))
-    yield Figure(r"([\d,]+) of ([\d,]+) launches (?:went to|ran on) other streams", (spread, launches))
     sums = (f"{sum(row[key] for row in results('acs_runs')['rows']):,}" for key in ("spread", "launches", "checked"))
     yield Figure(
         r"([\d,]+) of ([\d,]+) delayed launches ran on other streams; `--check` compared ([\d,]+)", tuple(sums)
@@ -325,69 +311,64 @@ def _of_llama() -> Iterator[Figure]:
     yield Figure(sentence, (tiles, edges, *report))
 
 
+def _of_graphs() -> Iterator[Figure]:
+    us = [median_us(rows) for rows in graphs_of_files().values()]
+    cells = (f"{mean(row['flat'] / row[rule] for row in us):.1f}" for rule in ("spawn", "warp", "best"))
+    sentence = (
+        r"SPAWN is ([\d.]+)x and \*by warps\* ([\d.]+)x as fast as flat, and the best threshold, which has to be "
+    )
+    yield Figure(sentence + r"searched for each of them, ([\d.]+)x", tuple(cells))
+
+
 def ends(ratios: Iterable[float]) -> tuple[str, str]:
     """Return the smallest and the largest, with two decimals."""
     values = sorted(ratios)
     return f"{values[0]:.2f}", f"{values[-1]:.2f}"
 
 
-def matches(figure: Figure, text: str) -> list[re.Match[str]]:
-    """Return the matches of the figure in a page; a space in its sentence matches any white space."""
-    return list(re.finditer(figure.sentence.replace(" ", r"\s+"), text))
-
-
 def disagreements(texts: Mapping[str, str]) -> list[str]:
     """Return where a page gives another value than the results file, and figures that no page gives."""
     wrong: list[str] = []
     for figure in figures():
-        occurrences = [(name, match) for name, text in texts.items() for match in matches(figure, text)]
-        wrong += [
-            f"{name}: {' '.join(match.group().split())!r} should have {figure.values}"
-            for name, match in occurrences
-            if match.groups() != figure.values
-        ]
+        occurrences = [(name, match) for name, text in texts.items() for match in figure.matches(text)]
+        wrong += _differences(figure, occurrences)
         if not occurrences:
             wrong.append(f"no page has {figure.sentence!r}, which is {figure.values}")
+    for name, text in texts.items():
+        for section in sections(text):
+            for figure in section.figures:
+                occurrences = [(name, match) for match in figure.matches(text, section.begin, section.end)]
+                wrong += _differences(figure, occurrences)
+                if not occurrences:
+                    wrong.append(f"{name}: the section of its comment has no {figure.sentence!r}, {figure.values}")
     return wrong
+
+
+def _differences(figure: Figure, occurrences: Iterable[tuple[str, re.Match[str]]]) -> list[str]:
+    return [
+        f"{name}: {' '.join(match.group().split())!r} should have {figure.values}"
+        for name, match in occurrences
+        if match.groups() != figure.values
+    ]
 
 
 def with_figures(text: str) -> str:
     """Return a page with its figures renewed."""
     for figure in figures():
-        for match in reversed(matches(figure, text)):
-            for group in range(len(figure.values), 0, -1):
-                text = text[: match.start(group)] + figure.values[group - 1] + text[match.end(group) :]
+        text = _renewed(text, figure, figure.matches(text))
+    for section in reversed(list(sections(text))):
+        part = text[section.begin : section.end]
+        for figure in section.figures:
+            part = _renewed(part, figure, figure.matches(part))
+        text = text[: section.begin] + part + text[section.end :]
     return text
 
 
-# ---- the other numbers
-
-_UNITS = r"us|ms|ns|s|min|%|[kMG]B|TFLOP/s|times|points"
-_NUMBER = re.compile(
-    rf"(?<![\w.#/-])[-+]?\d[\d,.]*(?: to \d[\d,.]*)?(?:\s?(?:{_UNITS})\b|x\b|%)|(?<![\w.#/-])\d{{1,3}}(?:,\d{{3}})+"
-)
-_SOURCE = re.compile(
-    r"\w+\.(?:py|cu|cc|cpp|h|cuh|json|csv|npz|toml|md)\b|2026-\d\d-\d\d|"
-    r"arXiv|`make bench`|\]\(#|(?i:table|paper)"
-)
-"""Scripts, results files, dates of measurements, publications, and links to pages that name these."""
-
-
-def other_numbers(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line, number and whether its section names a script, a results file or a date.
-
-    These are measured quantities in prose and in tables that no script writes.
-    """
-    covered = [range(m.start(), m.end()) for m in re.finditer(r"<!-- (.+?) -->.*?<!-- end of \1 -->", text, re.DOTALL)]
-    covered += [range(m.start(), m.end()) for m in re.finditer(r"^```.*?^```", text, re.DOTALL | re.MULTILINE)]
-    covered += [range(m.start(), m.end()) for figure in figures() for m in matches(figure, text)]
-    covered += [range(m.start(), m.end()) for m in re.finditer(r"`[^`\n]*`", text)]
-    starts = [0, *(m.start() for m in re.finditer(r"^##? ", text, re.MULTILINE)), len(text)]
-    for begin, end in itertools.pairwise(starts):
-        sourced = _SOURCE.search(text, begin, end) is not None
-        for match in _NUMBER.finditer(text, begin, end):
-            if not any(match.start() in span for span in covered):
-                yield text.count("\n", 0, match.start()) + 1, " ".join(match.group().split()), sourced
+def _renewed(text: str, figure: Figure, occurrences: Sequence[re.Match[str]]) -> str:
+    for match in reversed(occurrences):
+        for group in range(len(figure.values), 0, -1):
+            text = text[: match.start(group)] + figure.values[group - 1] + text[match.end(group) :]
+    return text
 
 
 def run(*, write: bool, other: bool) -> int:
@@ -395,8 +376,8 @@ def run(*, write: bool, other: bool) -> int:
     texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
     if other:
         for name, text in texts.items():
-            for line, number, sourced in other_numbers(text):
-                sys.stdout.write(f"{' ' if sourced else '!'} {name}:{line}: {number}\n")
+            for line, number in unexplained(text, figures()):
+                sys.stdout.write(f"{name}:{line}: {number}\n")
         return 0
     rewrites = {name: with_figures(with_tables(text, TABLES.get(Path(name).stem, {}))) for name, text in texts.items()}
     wrong = disagreements(texts) + [

@@ -1,8 +1,9 @@
-"""Tables in Markdown pages that come from committed results files; `docs_figures` has the figures in sentences.
+"""Tables in Markdown pages that come from committed results files; `docs_figures` has the figures in sentences, and
+`docs_numbers` the notation in which a page names the source of a number itself.
 
     python -m tests.integration.docs.docs_results              checks all pages
     python -m tests.integration.docs.docs_results --write      writes tables and figures again
-    python -m tests.integration.docs.docs_results --list       lists the other numbers; ! where no source is near
+    python -m tests.integration.docs.docs_results --list       lists measured numbers without a source
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``. What ``docs_examples.py`` executes, and tables
 between such marks that a script of ``tests/benchmarks`` writes or a test of their subject computes again, are not
@@ -12,28 +13,20 @@ listed.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from tests.gpu.measuring.chains import chain_summary as summary
 from tests.gpu.measuring.models import measure_models, measure_starts
 from tests.integration.docs import acs_results, bloom_results
+from tests.integration.docs.docs_numbers import BENCHMARKS, ROOT, results
 
-ROOT = Path(__file__).parents[3]
-GPU, BENCHMARKS = ROOT / "tests/gpu/results", ROOT / "tests/benchmarks/results"
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
-
-
-def results(name: str, folder: Path = GPU) -> Any:
-    """Return the content of a results file."""
-    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 0) -> list[str]:
@@ -180,6 +173,11 @@ def acs_runs() -> list[str]:
     return markdown(acs_results.RUNS_HEAD, acs_results.runs_rows(results("acs_runs")), left=1)
 
 
+def acs_bounds() -> list[str]:
+    """Return the table of what bounds the steps of programs in eager mode."""
+    return markdown(acs_results.BOUNDS_HEAD, acs_results.bounds_rows(results("acs_bounds")), left=1)
+
+
 def acs_ways() -> list[str]:
     """Return the table of programs that ran with delays as graphs and by workers."""
     return markdown(acs_results.WAYS_HEAD, acs_results.ways_rows(results("acs_runs")), left=2)
@@ -265,26 +263,39 @@ def dealers_table() -> list[str]:
     return markdown(["chain", "stages one by one", *(f"`{way}`" for way in DEALT)], rows)
 
 
-def spawn_on_graphs() -> list[str]:
-    """Return the times of programs that launch from kernels on graphs of files, medians over processes."""
+RULES = ("flat", "always", "threshold", "spawn", "warp")
+
+
+def graphs_of_files() -> dict[tuple[str, str], list[Any]]:
+    """Return the rows of programs that launch from kernels on graphs of files, by graph and program."""
     processes: dict[tuple[str, str], list[Any]] = {}
     for key, rows in results("spawn_graphs").items():
         if key.startswith("graph "):
             for row in rows[1:]:
+                assert row["right"]
                 graph, program = key.split(", ")[0].removeprefix("graph "), row["name"].removesuffix("-file")
                 processes.setdefault((graph, program), []).append(row)
+    return processes
+
+
+def median_us(rows: Sequence[Any]) -> dict[str, float]:
+    """Return the medians by rule over all repeats of all processes, and the best threshold's time."""
+    us = {rule: statistics.median([us for row in rows for us in row["all"][f"{rule}_us"]]) for rule in RULES}
+    return us | {"best": min(row["best_us"] for row in rows)}
+
+
+def spawn_on_graphs() -> list[str]:
+    """Return the times of programs that launch from kernels on graphs of files, medians over processes."""
     table = []
-    for (graph, program), rows in processes.items():
-        assert all(row["right"] for row in rows)
-        rules = ("flat", "always", "threshold", "spawn", "warp")
-        us = {rule: statistics.median([us for row in rows for us in row["all"][f"{rule}_us"]]) for rule in rules}
+    for (graph, program), rows in graphs_of_files().items():
+        us = median_us(rows)
         launched = [
             f"{statistics.median_high([n for row in rows for n in row['all'][f'{rule}_launched']]):,}"
             for rule in ("always", "spawn", "warp")
         ]
         best = min(rows, key=lambda row: row["best_us"])
-        cells = [f"{us[rule]:,.0f}" for rule in rules]
-        cells.insert(3, f"{best['best_us']:,.0f} ({best['best_threshold']})")
+        cells = [f"{us[rule]:,.0f}" for rule in RULES]
+        cells.insert(3, f"{us['best']:,.0f} ({best['best_threshold']})")
         table.append([f"{program}, {graph}", *cells, " / ".join(launched)])
     head = ["program, graph", "flat", "always", "threshold 32", "best threshold", "SPAWN", "by warps"]
     return markdown([*head, "launched: always / SPAWN / warps"], table)
@@ -355,6 +366,19 @@ def deadlines() -> list[str]:
         cells = [" / ".join(f"{us:.0f}" for us in (*row[order]["ends_us"], row[order]["whole_us"])) for order in orders]
         rows.append([row["program"], *cells])
     return markdown(["large program", *orders.values()], rows)
+
+
+def experts() -> list[str]:
+    """Return the table of times of layers of experts, by schedule."""
+    ways = {"PyTorch, grouped products": "PyTorch"}
+    ways |= {way: f"`{way}`" for way in ("graph", "persistent-stages", *DEALT)}
+    rows = []
+    for name, row in results("experts")["us"].items():
+        counts = [str(count) for count in row["rows of experts"]]
+        shown = [*counts[:4], "\N{HORIZONTAL ELLIPSIS}", *counts[-2:]] if len(counts) > 8 else counts
+        times = (f"{row[way]:.0f}" if way in row else "" for way in ways)
+        rows.append([name, ", ".join(shown), f"{row['tiles']} of {row['of at most']}", *times])
+    return markdown(["layer", "rows of each expert", "tiles", *ways.values()], rows)
 
 
 def exported_headers() -> list[str]:
@@ -502,6 +526,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "simulated": acs_simulated,
         "delayed runs": acs_runs,
         "delayed ways": acs_ways,
+        "bounds": acs_bounds,
     },
     "bloom": {
         "found by filters": bloom,
@@ -519,6 +544,7 @@ TABLES: dict[str, dict[str, Callable[[], list[str]]]] = {
         "attention alone": attention_alone,
         "ways over the link": link_ways,
         "deadlines": deadlines,
+        "experts": experts,
     },
     "spawn": {"graphs of files": spawn_on_graphs},
     "exported-headers": {"kernels with exported headers": exported_headers},
@@ -553,7 +579,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write tables and figures anew")
-    parser.add_argument("--list", action="store_true", help="list the other numbers; ! where no source is near")
+    parser.add_argument("--list", action="store_true", help="list measured numbers without a source")
     options = parser.parse_args()
     return docs_figures.run(write=options.write, other=options.list)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ KILLS = int(os.environ.get("TILEPROF_KILLS", "2"))
 POINTS = range(1, 21) if KILLS >= 200 else (2, 9)
 """Pages of 4 KiB on a small disk."""
 
+COMMAND = [sys.executable, "-m", "tileprof.cli"]
 GOLDEN = Path(__file__).parents[2] / "golden/gemm_pair.tileprof"
 
 PROGRAM = """
@@ -38,6 +39,21 @@ for _ in range(STEPS):
 print(x.shape, flush=True)
 sys.exit(3)
 """
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes}, {bytes}))
+from tileprof.cli.entry import main
+sys.exit(main())
+"""
+
+NO_TORCH = """
+class Matrix:
+    shape = (32, 32)
+    relu = __matmul__ = __truediv__ = lambda self, *_: self
+randn = lambda *_: Matrix()
+"""
+"""A ``torch`` that is imported at once, for a run of `PROGRAM` without a recorder."""
 
 ENVIRONMENTS: dict[str, dict[str, str | None]] = {
     "no HOME, a dumb terminal, no colour": {"HOME": None, "TERM": "dumb", "NO_COLOR": "1"},
@@ -69,14 +85,17 @@ def environment(variables: dict[str, str | None]) -> dict[str, str]:
 
 
 def tileprof(
-    *words: object, folder: Path, warm: Commands | None = None, **options: object
+    *words: object,
+    folder: Path,
+    warm: Commands | None = None,
+    command: Sequence[str | Path] = COMMAND,
+    **options: object,
 ) -> subprocess.CompletedProcess[bytes]:
     """Return the finished command; with ``warm``, run in a fork that has imported the libraries, where the start does
     not matter.
     """
-    command = [sys.executable, "-m", "tileprof.cli"] if warm is None else [str(warm.path / "tileprof")]
     return subprocess.run(
-        [*command, *map(str, words)],
+        [*map(str, command if warm is None else [warm.path / "tileprof"]), *map(str, words)],
         cwd=folder,
         capture_output=True,
         check=False,
@@ -95,8 +114,7 @@ def test_the_program_is_as_it_is_without_tileprof(
 ) -> None:
     script, env = program(tmp_path), environment(variables)
     as_imported = variables.keys() & {"LC_ALL", "TILEPROF_CACHE"}  # variables that must be set before a fork
-    python = sys.executable if as_imported else warm.python
-    plain = subprocess.run([python, script], cwd=tmp_path, capture_output=True, check=False, env=env)
+    plain = subprocess.run([warm.python, script], cwd=tmp_path, capture_output=True, check=False, env=env)
     recording = tileprof("record", "--", sys.executable, script, folder=tmp_path, env=env)
     assert (recording.returncode, recording.stdout) == (plain.returncode, plain.stdout)
     assert of_the_program(recording.stderr) == plain.stderr.splitlines()
@@ -106,20 +124,13 @@ def test_the_program_is_as_it_is_without_tileprof(
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_a_program_killed_at_a_random_time_leaves_a_trace_that_validates(tmp_path: Path, seed: int) -> None:
+def test_a_program_killed_at_a_random_time_leaves_a_trace_that_validates(
+    tmp_path: Path, seed: int, warm: Commands
+) -> None:
     dice = random.Random(seed)
     number = dice.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-    command = [
-        sys.executable,
-        "-m",
-        "tileprof.cli",
-        "record",
-        "-o",
-        "run",
-        "--",
-        sys.executable,
-        str(program(tmp_path, 100_000)),
-    ]
+    words = ["record", "-o", "run", "--", sys.executable, str(program(tmp_path, 100_000))]
+    command = [*COMMAND, *words] if KILLS > 2 else [str(warm.path / "tileprof"), *words]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -139,12 +150,13 @@ def test_a_program_killed_at_a_random_time_leaves_a_trace_that_validates(tmp_pat
 
 
 @pytest.mark.parametrize("bytes_", [600, 9_000])
-def test_files_that_may_not_grow_cost_the_trace_and_not_the_program(tmp_path: Path, bytes_: int) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
-
-    script = program(tmp_path)
-    process = tileprof("record", "--", sys.executable, script, folder=tmp_path, preexec_fn=limit)
+def test_files_that_may_not_grow_cost_the_trace_and_not_the_program(
+    tmp_path: Path, bytes_: int, warm: Commands
+) -> None:
+    limited = tmp_path / "limited.py"
+    limited.write_text(LIMITED.format(bytes=bytes_), encoding="utf-8")
+    words = ("record", "--", sys.executable, program(tmp_path))
+    process = tileprof(*words, folder=tmp_path, command=[warm.python, limited])
     if (tmp_path / "infer.tileprof").exists():
         assert process.returncode == 3
         assert validate(load(tmp_path / "infer.tileprof")) == []
@@ -251,12 +263,14 @@ def test_another_user_reads_a_trace_and_may_not_write_beside_it(tmp_path: Path) 
 @pytest.mark.parametrize("way", ["closed", "unread"])
 def test_a_stdout_without_a_reader_is_left_to_the_program(tmp_path: Path, way: str) -> None:
     script = program(tmp_path)
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "torch.py").write_text(NO_TORCH, encoding="utf-8")
     shell = {"closed": "{} >&-", "unread": "{} | true; exit ${{PIPESTATUS[0]}}"}[way]
     plain, recording = (
-        subprocess.run(["bash", "-c", shell.format(command)], cwd=tmp_path, capture_output=True, check=False)
-        for command in (
-            f"{sys.executable} {script}",
-            f"{sys.executable} -m tileprof.cli record -- {sys.executable} {script}",
+        subprocess.run(["bash", "-c", shell.format(command)], cwd=tmp_path, capture_output=True, check=False, env=env)
+        for command, env in (
+            (f"{sys.executable} {script}", environment({"PYTHONPATH": str(tmp_path / "without")})),
+            (f"{sys.executable} -m tileprof.cli record -- {sys.executable} {script}", None),
         )
     )
     assert recording.returncode == plain.returncode

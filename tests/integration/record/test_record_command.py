@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,10 +29,6 @@ def _run(folder, *words, environment=None, warm=None):
 def _script(folder, text, name="infer.py"):
     (folder / name).write_text(text)
     return name
-
-
-def _start(folder, *words):
-    return subprocess.Popen([*RECORD, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 MODEL = """
@@ -83,12 +80,15 @@ def test_json_ends_with_one_object_on_stderr(tmp_path, warm):
     assert "tileprof: wrote" not in process.stderr
 
 
-def test_a_failing_program_keeps_its_traceback_and_leaves_a_partial_trace(tmp_path):
+def test_a_failing_program_keeps_its_traceback_and_leaves_a_partial_trace(tmp_path, warm):
     script = _script(tmp_path, "import torch\nx = torch.ones(3).cos()\ndef f():\n    return torch.ones(2) + x\nf()\n")
-    plain = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    process = _run(tmp_path, script)
+    process = _run(tmp_path, script, warm=warm)
     program, _, ours = process.stderr.partition("tileprof: ")
-    assert (process.returncode, program) == (1, plain.stderr)
+    assert process.returncode == 1
+    place = rf'  File "(?:{tmp_path}/)?{script}", line %d, in %s\n    %s\n(?:[ ~^]+\n)?'
+    outer, inner = place % (5, "<module>", r"f\(\)"), place % (4, "f", r"return torch\.ones\(2\) \+ x")
+    error = r"RuntimeError: The size of tensor a \(2\) must match .*\n"
+    assert re.fullmatch(rf"Traceback \(most recent call last\):\n{outer}{inner}{error}", program)
     assert "the trace is partial" in ours
     trace = tileprof.load(tmp_path / "infer.tileprof.partial")
     assert not trace.complete
@@ -97,9 +97,13 @@ def test_a_failing_program_keeps_its_traceback_and_leaves_a_partial_trace(tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_loads(number, tmp_path):
+def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_loads(number, tmp_path, warm):
+    """In a new interpreter where it is Python that handles the signal."""
     script = _script(tmp_path, "import time, torch\ntorch.ones(3).cos()\nprint('here', flush=True)\ntime.sleep(60)\n")
-    process = _start(tmp_path, script)
+    command = RECORD if number == signal.SIGINT else [str(warm.path / "tileprof"), "record"]
+    process = subprocess.Popen(
+        [*command, script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "here\n"
     process.send_signal(number)
     _, output = process.communicate(timeout=200)
@@ -183,9 +187,10 @@ raise SystemExit(5)
     assert any("forked" in note for note in trace.manifest["notes"])
 
 
-@pytest.mark.parametrize("closing", ["sys.stdout.close()", "sys.stdout = None"])
-def test_a_program_that_closes_stdout_keeps_its_exit_code(tmp_path, closing):
-    process = _run(tmp_path, _script(tmp_path, f"import sys, torch\ntorch.ones(3).cos()\n{closing}\n"))
+@pytest.mark.parametrize(("closing", "is_warm"), [("sys.stdout.close()", False), ("sys.stdout = None", True)])
+def test_a_program_that_closes_stdout_keeps_its_exit_code(tmp_path, closing, is_warm, warm):
+    script = _script(tmp_path, f"import sys, torch\ntorch.ones(3).cos()\n{closing}\n")
+    process = _run(tmp_path, script, warm=warm if is_warm else None)
     assert (process.returncode, process.stdout) == (0, "")
     assert "Traceback" not in process.stderr
     assert "wrote infer.tileprof: " in process.stderr

@@ -35,6 +35,8 @@ def test_the_page_opens_with_the_verdict_the_actions_and_the_schedules(tab, guid
     assert open_page.locator("#advice li").count() == min(len(guidance.actions), 6)
     assert guidance.actions[0].command in text
     assert open_page.locator("#advice tbody tr").count() == len(guidance.schedules)
+    cut = "(all) => all.filter((e) => e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight + 2).length"
+    assert open_page.eval_on_selector_all("#advice .what", cut) == 0, "titles of actions are shown whole"
 
 
 def test_an_action_shows_its_reason_and_its_launches(tab, guidance):

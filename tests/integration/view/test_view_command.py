@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_programs import transformer
+from tests.support.small_programs import Program, transformer
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,13 @@ def test_even_force_replaces_plain_files_only_and_nothing_of_a_trace(view, trace
     assert (trace / "manifest.json").read_bytes() == content
     assert not Path("/dev/null").is_file()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_without_launches_has_a_page_and_a_sentence(view, tmp_path):
+    result = view(Program(tmp_path / "empty").writer.close(), "--quick", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "empty.tileprof holds no launches to draw: nothing that runs on a GPU was recorded\n" in result.stderr
+    assert (tmp_path / "empty.html").is_file()
 
 
 def test_options_may_stand_between_the_trace_and_the_policy(view, trace, tmp_path):

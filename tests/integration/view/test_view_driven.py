@@ -88,7 +88,7 @@ def test_every_view_follows_the_selection_and_the_address_keeps_it(tab, page_fil
 
 def test_arrows_lead_to_the_selected_tile_in_both_timelines(tab):
     tile = 3 + 24 * 4
-    window = {"color_scheme": "light", "viewport": {"width": 1280, "height": 1000}}  # rows that arrows do not share
+    window = {"color_scheme": "light", "viewport": {"width": 1280, "height": 1100}}  # rows that arrows do not share
     linked = tab(f"#pair={NORM},{GEMM}&tile={GEMM},{tile}&beside=list", **window)
     linked.until("() => tileprof.flow.ready && tileprof.simulated()?.top")
     bare = tab(f"#pair={NORM},{GEMM}&beside=list", **window)

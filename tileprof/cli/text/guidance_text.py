@@ -45,6 +45,7 @@ def print_shares(guidance: Guidance, console: Console) -> None:
 
 
 def percent(share: float) -> str:
+    """Return a share as a percentage, with a decimal below ten."""
     return f"{100 * share:.0f}%" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}%"
 
 

@@ -20,6 +20,7 @@ from tileprof.analysis.reporting.step_graphs import StepGraphs
 from tileprof.analysis.times_and_counts import duration
 from tileprof.cli.text.console import plain, sparkline, terminal
 from tileprof.cli.text.guidance_text import percent, print_guidance, print_shares
+from tileprof.cli.text.messages import why_empty
 from tileprof.shell_words import shell_word
 
 if TYPE_CHECKING:
@@ -133,8 +134,7 @@ def _program(report: Report, curves: Curves | None) -> Table:
             )
         )
     if not p.launches:
-        cut = "the recording was cut before anything was saved"
-        lines.append(("launches", f"none: {'nothing that runs on a GPU was recorded' if source.complete else cut}"))
+        lines.append(("launches", f"none: {why_empty(complete=source.complete)}"))
         return _key_value_table(lines)
     if not report.dependencies_known:
         return _key_value_table([*lines, *_shape(report, curves), ("dependencies", "unknown: no bound, no gain")])

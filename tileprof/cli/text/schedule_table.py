@@ -78,6 +78,7 @@ class ScheduleTable:
 
 
 def saved(ns: float, stream: Schedule) -> str:
+    """Return what a time in ns saves of stream order's, as a signed percentage."""
     return signed_percent(1 - ns / stream.time_ns) if stream.time_ns > 0 else "-"
 
 

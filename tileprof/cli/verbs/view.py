@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tileprof.cli.arguments import policies
 from tileprof.cli.arguments.target import check_file
-from tileprof.cli.text.messages import say
+from tileprof.cli.text.messages import say, why_empty
 from tileprof.cli.text.progress import first_time, steps
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -73,6 +73,8 @@ def _run(options: Namespace) -> int:
         if not options.serve:
             step("writing the page")
             text = page(*contents, guidance=guidance)
+    if not len(trace.launches):
+        say(f"tileprof: {source} holds no launches to draw: {why_empty(complete=trace.complete)}")
     if options.serve:
         from tileprof.viz.serve import Answers  # noqa: PLC0415 - not needed for pages in files
 

@@ -57,6 +57,7 @@ class Verification:
 
     @property
     def sound(self) -> bool:
+        """Whether every dependency is waited for and every wait ends."""
         return self.missing.empty and not self.never
 
 

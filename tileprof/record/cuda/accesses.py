@@ -135,6 +135,7 @@ def outside(ranges: I64, covered: Runs) -> int:
 
 
 def rectangle(address: int, event: dict[str, Any], pitch: str, size: int) -> Strided:
+    """Return the bytes of one side of a copy of rows: ``size`` bytes in all, rows ``event[pitch]`` bytes apart."""
     width, height, depth = event["width"], max(1, event["height"]), max(1, event["depth"])
     rows = height * depth
     if not width or rows == 1 or event[pitch] == width:

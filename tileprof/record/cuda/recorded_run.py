@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+from tileprof import building
 from tileprof.errors import UserError
 from tileprof.record.cuda.installation.locate import Sanitizer
 from tileprof.record.cuda.installation.recorder_build import Built
@@ -71,8 +72,14 @@ def environment(
     out |= {"TILEPROF_SANITIZER": str(sanitizer.library)}
     out |= {NVTX_INJECTION: str(built.library)} if settings.nvtx is not None else {}
     if pass_ == "accesses" and (settings.hooks or settings.tensors):  # noqa: S105 - as above
-        out["TILEPROF_HOOKS"] = "1" if settings.hooks else "tensors"
+        out |= hook_variables() if settings.hooks else {"TILEPROF_HOOKS": "tensors"}
     return out
+
+
+def hook_variables() -> dict[str, str]:
+    """Return the variables of the hooks that name operators, modules and tensors of PyTorch."""
+    folder = building.cache_folder("operators")
+    return {"TILEPROF_HOOKS": "1", "TILEPROF_OPERATORS": str(folder), "TILEPROF_PYTHON": sys.executable}
 
 
 def run(command: list[str], variables: dict[str, str], *, visible: bool, log: Path) -> int:

@@ -38,7 +38,7 @@ from tileprof.record.model.observation.modules import Modules, Names
 from tileprof.record.model.observation.nvtx import Ranges
 from tileprof.record.model.observation.progress import Progress
 from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
-from tileprof.record.model.tiles.elementwise.pointwise import copied_in
+from tileprof.record.model.tiles.elementwise.pointwise import copied_in, copied_out
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.writer import TraceWriter
 
@@ -417,15 +417,18 @@ class Session:
 
     def _copy_in(self, tensor: torch.Tensor, path: str) -> None:
         """Record the copy of a tensor from the host."""
-        self.operator_count += 1
         places = self.buffers.places([tensor], 0)
         if places[0] is not None:
             places[0].made_of_a_number = False
-        self._move(path)
-        self.buffers.wrote([tensor])
-        if self.window.covers(path):
-            operand = as_operands(tensor, [])
-            self._launch(_TO_COPY, self._ready(_TO_COPY, copied_in(operand)), [tensor], places, 0, path)
+        self._own(_TO_COPY, copied_in(as_operands(tensor, [])), [tensor], path, inputs=0)
+
+    def to_host(self, tensor: torch.Tensor) -> None:
+        """Record that the program read all values of ``tensor``: one copy from the GPU, unless they are the host's."""
+        with self._lock:
+            if self.active and not on_host(self.buffers.places([tensor], 1)):
+                self._host_reads += not self.window.closed
+                kernel = copied_out(as_operands(tensor, []))
+                self._guard(lambda: self._own(_TO_COPY, kernel, [tensor], self.modules.here()))
 
     # ---- launches
 
@@ -433,7 +436,7 @@ class Session:
         """Record a kernel that the program launched itself; ``kernel.operands`` refer to ``tensors``."""
         with self._lock:
             if self.active:
-                self._guard(lambda: self._own(op, kernel, tensors))
+                self._guard(lambda: self._own(op, kernel, tensors, self.modules.here()))
 
     def shares(self, tensor: torch.Tensor, other: torch.Tensor) -> bool:
         """Let ``tensor`` stand for the memory of ``other``; see `Buffers.shares`."""
@@ -471,16 +474,16 @@ class Session:
         self.buffers.wrote([tensors[ref] for ref in kernel_plans[0].written_slots])
         self._launch(op, kernel_plans, tensors, places, len(tensors), path)
 
-    def _own(self, op: str, kernel: Kernel, tensors: list[torch.Tensor]) -> None:
+    def _own(self, op: str, kernel: Kernel, tensors: list[torch.Tensor], path: str, inputs: int | None = None) -> None:
+        """Record a kernel of ours; tensors from ``inputs`` on are new memory (none unless given)."""
+        inputs = len(tensors) if inputs is None else inputs
         self.buffers.bury()
         self.operator_count += 1
-        path = self.modules.here()
-        places = self.buffers.places(tensors, len(tensors))
+        places = self.buffers.places(tensors, inputs)
         self._move(path)
         self.buffers.wrote(tensors)
-        if not self.window.covers(path):
-            return
-        self._launch(op, self._ready(op, kernel), tensors, places, len(tensors), path)
+        if self.window.covers(path):
+            self._launch(op, self._ready(op, kernel), tensors, places, inputs, path)
 
     def _ready(self, op: str, kernel: Kernel) -> list[launch_plans.KernelPlan]:
         key = launch_plans.content(kernel)

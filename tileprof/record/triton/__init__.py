@@ -1,0 +1,1 @@
+"""Recording Triton kernels through Triton's interpreter."""

@@ -28,6 +28,7 @@ def repeats(runs: Sequence[Sequence[Logged]]) -> bool:
 
 
 def key_of(call: Logged) -> Key:
+    """Return what launches must share to be compared: kernel, shape, and number of parameters."""
     return call.symbol, call.shape, len(call.parameters)
 
 

@@ -338,6 +338,7 @@ def touches(stage: StagePlan, task: Task) -> TaskBoxes:
 
 
 def parts_of(product: str) -> str:
+    """Return the name of the matrix of a product's parts of k."""
     return f"{product} parts"
 
 

@@ -48,6 +48,7 @@ class Execution:
 
     @property
     def clean(self) -> bool:
+        """Whether no tile read too early and no order deadlocked."""
         return not self.races and self.deadlock is None
 
 
@@ -90,7 +91,7 @@ class _Run:
         self._resident = np.zeros(program.nodes, bool)
         self._ready: list[tuple[float, int]] = []
         self._next_place = 0
-        self._completed = None if memory is None else memory.start()
+        self._left = None if memory is None else memory.start()
         self._result = Execution(order.name)
         # As Python lists: scalar look-ups in numpy arrays are ten times slower.
         self._value, self._waiter = program.value.tolist(), program.waiter.tolist()
@@ -122,8 +123,8 @@ class _Run:
             heapq.heappush(self._ready, (self._rank[node], node))
 
     def _run_tile(self, node: int) -> None:
-        if self._memory is not None and self._completed is not None:
-            broken = self._memory.touch(node, self._completed)
+        if self._memory is not None and self._left is not None:
+            broken = self._memory.touch(node, self._left)
             if len(broken) and len(self._result.races) < _MOST_RACES:
                 self._result.races += self._memory.races(node, broken, self._ran)
         if self._work is not None:

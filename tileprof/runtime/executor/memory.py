@@ -61,8 +61,8 @@ class Memory:
     """Slots and what each needs; immutable, so that many executions share it.
 
     Tile ``t`` of stage ``s`` is node ``base[s] + t``. ``slots[indptr[n]:indptr[n+1]]`` are the slots of node ``n``, and
-    ``nodes[of[s]:of[s+1]]`` the nodes of slot ``s``. A slot needs the chain that starts at ``after_write`` and the one
-    at ``after_read``: ``s``, ``chain[s]``, and so on to -1.
+    ``nodes[of[s]:of[s+1]]`` the nodes of slot ``s``. A slot ``s`` needs the chains that start at ``after[0, s]``, of
+    writes or updates, and ``after[1, s]``, of reads: ``h``, ``chain[h]``, and so on to -1; ``chain[-1]`` is -1.
     """
 
     base: I64
@@ -72,8 +72,7 @@ class Memory:
     nodes: I64
     kind: I64
     cell: I64
-    after_write: I64
-    after_read: I64
+    after: I64
     chain: I64
     cells: Cells
 
@@ -88,17 +87,21 @@ class Memory:
         return builder.build(base, cells)
 
     def start(self) -> I64:
-        """Return how many tiles of each slot have run: none yet."""
-        return np.zeros(len(self.kind), np.int64)
+        """Return how many tiles of each slot have yet to run, and 0 for the slot -1 that ends a chain."""
+        return np.append(np.diff(self.of), 0)
 
-    def touch(self, node: int, completed: I64) -> NDArray[np.int64]:
-        """Run a tile. Return rows ``(slot, slot needed and incomplete)`` of what it broke, ``[n, 2]``."""
+    def touch(self, node: int, left: I64) -> NDArray[np.int64]:
+        """Run a tile, and count it in ``left``. Return rows ``(slot, slot needed and incomplete)`` of what it broke,
+        ``[n, 2]``.
+        """
         slots = self.slots[self.indptr[node] : self.indptr[node + 1]]
-        broken = [
-            *self._incomplete(slots, self.after_write, completed),
-            *self._incomplete(slots, self.after_read, completed),
-        ]
-        completed[slots] += 1
+        broken, heads = [], self.after[:, slots]
+        while heads.max(initial=_NONE) != _NONE:
+            incomplete = left[heads] > 0
+            if incomplete.any():
+                broken.append(np.stack([slots[np.nonzero(incomplete)[1]], heads[incomplete]], axis=1))
+            heads = self.chain[heads]
+        left[slots] -= 1
         return np.concatenate(broken) if broken else np.empty((0, 2), np.int64)
 
     def races(self, node: int, broken: NDArray[np.int64], has_run: NDArray[np.bool_]) -> list[Race]:
@@ -136,7 +139,7 @@ class Memory:
         """
         producers, consumers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         every = np.arange(len(self.kind), dtype=np.int64)
-        for head in (self.after_write, self.after_read):
+        for head in self.after:
             slot, heads = every, head
             while len(slot):
                 some = heads != _NONE
@@ -168,19 +171,6 @@ class Memory:
             pieces.append(np.unique(pair, axis=0))
             begin = stop
         return pieces
-
-    def _incomplete(self, slots: I64, heads: I64, completed: I64) -> list[NDArray[np.int64]]:
-        incomplete: list[NDArray[np.int64]] = []
-        slot, needed_heads = slots, heads[slots]
-        while True:
-            some = needed_heads != _NONE
-            if not some.any():
-                return incomplete
-            slot, needed_heads = slot[some], needed_heads[some]
-            wrong = completed[needed_heads] < self.of[needed_heads + 1] - self.of[needed_heads]
-            if wrong.any():
-                incomplete.append(np.stack([slot[wrong], needed_heads[wrong]], axis=1))
-            needed_heads = self.chain[needed_heads]
 
 
 class _Builder:
@@ -220,6 +210,6 @@ class _Builder:
         of = np.searchsorted(slot[by_slot], np.arange(self._slots + 1))
         indptr = np.searchsorted(node[by_node], np.arange(int(base[-1]) + 1))
         return Memory(
-            base, indptr, slot[by_node], of, node[by_slot], kind, cell, after_write, after_read, chain,
-            cells,
+            base, indptr, slot[by_node], of, node[by_slot], kind, cell, np.stack([after_write, after_read]),
+            np.append(chain, _NONE), cells,
         )  # fmt: skip

@@ -38,6 +38,7 @@ def latest_first(program: Program) -> Order:
 
 
 def randomly(program: Program, seed: int) -> Order:
+    """Return an order by random priorities of tiles, the same for the same seed."""
     return Order(f"random, seed {seed}", np.random.default_rng(seed).permutation(program.nodes).astype(np.float64))
 
 

@@ -27,6 +27,7 @@ class Findings:
 
     @property
     def clean(self) -> bool:
+        """Whether no tile read too early and no order deadlocked."""
         return not self.races and self.deadlock is None
 
     def add(self, execution: Execution) -> None:

@@ -255,11 +255,20 @@ def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> f
     """Return what is left of a tile's life when its activations are there, after its loader has waited for them with
     what the ring holds of the weights.
     """
+    return _rest_of(stage, split)(life_us, waited_us)
+
+
+def _rest_of(stage: StagePlan, split: int) -> Callable[[float, float], float]:
+    """Return `rest_us` of a stage's tiles, as a function of their lives and of what they have waited."""
     if isinstance(stage.operator, Attention):
-        return life_us
+        return lambda life_us, _waited_us: life_us
     part_bytes = -(-stage.longest // stage.parts(split)) * stage.columns * K_BLOCK * 2
-    fetched = min(waited_us, life_us * min(1.0, RING_BYTES / part_bytes))
-    return max(life_us - fetched, min(life_us, _tile_us(stage, split, 0.0)))
+    in_ring, without_weights_us = min(1.0, RING_BYTES / part_bytes), _tile_us(stage, split, 0.0)
+
+    def rest(life_us: float, waited_us: float) -> float:
+        return max(life_us - min(waited_us, life_us * in_ring), min(life_us, without_weights_us))
+
+    return rest
 
 
 def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
@@ -279,6 +288,7 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
         height, matrix = stage.operator.tile[0], _rows(stage)
         life, finish = lone_tile_us(stage, split, clusters, under_way[number]), finish_us(stage, split)
         lives = task_us(stage, split).tolist() if isinstance(stage.operator, Attention) else None
+        mean, lag, rest = tile_us(stage, split, under_way[number]), lag_us(stage, split), _rest_of(stage, split)
         down = -(-matrix // height)
         across = stage.tasks // down
         ends: list[float] = []
@@ -290,11 +300,9 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
                 )
             for _ in range(across):
                 late = ready - free[0]
-                end = free[0] + life if late <= 0 else ready + rest_us(stage, split, life, late)
+                end = free[0] + life if late <= 0 else ready + rest(life, late)
                 heapq.heapreplace(free, end)
-            ends.append(
-                end + finish + (lag_us(stage, split) if life > tile_us(stage, split, under_way[number]) else 0.0)
-            )
+            ends.append(end + finish + (lag if life > mean else 0.0))
         row_ends[stage.operator.out.tensor] = ends, height
     return max(max(ends) for ends, _ in row_ends.values()) + _rates(stages[-1], split).lag_us
 

@@ -132,6 +132,7 @@ def cut(tensor: Any, spans: Spans) -> Any:
 
 
 def write_region(spans: Spans) -> Region:
+    """Return the region of the result that a tile writes."""
     return Region("out", spans, WRITE)
 
 

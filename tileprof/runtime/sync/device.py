@@ -43,6 +43,7 @@ def load_acquire_gpu_s32(pointer):
 
 @triton.jit
 def load_relaxed_gpu_s32(pointer):
+    """Load each element with ``ld.relaxed.gpu``, which orders nothing."""
     return tl.inline_asm_elementwise(
         "ld.relaxed.gpu.global.s32 $0, [$1];", "=r,l,~{memory}", [pointer], dtype=tl.int32, is_pure=False, pack=1
     )

@@ -66,9 +66,9 @@ function adviceRow(action) {
     buttons.push(show);
   }
   const summary = make("summary", [
-    make("span", title, { class: "what", title }),
+    make("span", title, { class: "what" }),
     saves,
-    make("code", action.command),
+    make("code", action.command, { title: action.command }),
     ...buttons,
   ]);
   return make("li", [make("details", [summary, make("p", `${how}${action.effort} of work: ${action.reason}.`)])]);

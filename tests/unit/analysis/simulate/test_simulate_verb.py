@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.simulate_command import simulate
+from tests.support.small_programs import Program
 from tests.support.synthetic_graphs import write_mlp
 from tileprof import devices
 from tileprof.analysis.simulate.filters import bloom
@@ -48,6 +49,19 @@ def test_every_scheduler_is_compared_with_stream_order_and_the_bounds(mlp, capsy
     ):
         assert name in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (lambda writer: writer.close(), "nothing that runs on a GPU was recorded"),
+        (lambda writer: writer.abandon("killed"), "the recording was cut before anything was saved"),
+    ],
+)
+def test_a_trace_without_launches_is_refused_in_one_sentence(tmp_path, end, why):
+    trace = end(Program(tmp_path / "empty").writer)
+    with pytest.raises(UserError, match=f"holds no launches to simulate: {why}$"):
+        simulate(trace)
 
 
 def test_the_launch_rate_of_another_device_counts(mlp, tmp_path, capsys):

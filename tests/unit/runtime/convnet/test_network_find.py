@@ -5,6 +5,7 @@ left out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -96,14 +97,23 @@ def network_of(region: Any) -> Network:
     return network
 
 
-@pytest.mark.parametrize("model", [Small(), Small(torch.relu), Plain()], ids=["residual", "relu", "plain"])
-@pytest.mark.parametrize(("lasts", "dtype"), [
-    ((True, True), torch.float16), ((True, False), torch.float16), ((False, False), torch.float16),
-    ((True, True), torch.bfloat16),
+MODELS: dict[str, Callable[[], nn.Module]] = {"residual": Small, "relu": lambda: Small(torch.relu), "plain": Plain}
+WAYS = {
+    "both last": ((True, True), torch.float16),
+    "weights last": ((True, False), torch.float16),
+    "both first": ((False, False), torch.float16),
+    "bfloat16": ((True, True), torch.bfloat16),
+}
+"""Memory formats, channels last or first, of the model's weights and of the picture, and the type of numbers."""
+IN_THE_GATE = {*(("residual", way) for way in WAYS), ("relu", "both last"), ("plain", "both first")}
+
+
+@pytest.mark.parametrize(("name", "way"), [
+    pytest.param(*pair, marks=[] if pair in IN_THE_GATE else [pytest.mark.nightly]) for pair in product(MODELS, WAYS)
 ])  # fmt: skip
-def test_a_network_is_found_and_is_the_model(model: nn.Module, lasts: tuple[bool, bool], dtype: torch.dtype) -> None:
-    """Memory formats, channels last or first, of the model's weights and of the picture."""
-    model, x = half(model, last=lasts[0]).to(dtype), picture(last=lasts[1]).to(dtype)
+def test_a_network_is_found_and_is_the_model(name: str, way: str) -> None:
+    lasts, dtype = WAYS[way]
+    model, x = half(MODELS[name](), last=lasts[0]).to(dtype), picture(last=lasts[1]).to(dtype)
     records: list[Any] = []
 
     def compiler(graph: Any, _: Any) -> Any:

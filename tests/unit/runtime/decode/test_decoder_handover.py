@@ -29,10 +29,11 @@ def memory(handover: Handover) -> Memory:
     return Memory.build(tiles, handover.touches(LAYERS))
 
 
+@pytest.mark.parametrize("delayed", [100, pytest.param(300, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", CASES)
-def test_whatever_order_the_polls_allow_no_tile_reads_what_is_not_written(name):
+def test_whatever_order_the_polls_allow_no_tile_reads_what_is_not_written(name, delayed):
     handover = CASES[name]
-    findings = search(handover.policy(LAYERS), memory(handover), delayed=300)
+    findings = search(handover.policy(LAYERS), memory(handover), delayed=delayed)
     assert findings.clean, findings.sentences()
 
 

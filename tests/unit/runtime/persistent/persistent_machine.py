@@ -11,12 +11,14 @@ step is the test's to choose.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from tileprof.runtime.persistent.plan import K_BLOCK, Plan
+from tileprof.runtime.persistent.plan import K_BLOCK, Plan, StagePlan
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
@@ -38,37 +40,66 @@ class Outcome:
         return not self.early and not self.stuck
 
 
-class Memory:
-    """Return, by reading stage, which stage has written each element last, and which should have."""
+class Layout:
+    """What all machines of the same stages share: where views lie in memory, which stage has to have written an element
+    when a stage reads it, and the parts that tasks touch, as they are asked for.
+    """
 
-    def __init__(self, plan: Plan) -> None:
-        operators = [stage.operator for stage in plan.stages]
+    def __init__(self, stages: tuple[StagePlan, ...]) -> None:
+        operators = [stage.operator for stage in stages]
         views = [v for o in operators for v in o.views().values()]
-        size = {v.tensor: max(w.elements for w in views if w.tensor == v.tensor) for v in views}
+        self.sizes = {v.tensor: max(w.elements for w in views if w.tensor == v.tensor) for v in views}
         self.at = [
             {role: view.offset + sum(np.ix_(*(s * np.arange(n) for n, s in zip(view.shape, view.strides, strict=True))))
              for role, view in o.views().items()}
             for o in operators
         ]  # fmt: skip
         self.tensor = [{role: view.tensor for role, view in o.views().items()} for o in operators]
-        self.last = {name: np.full(n, -1) for name, n in size.items()}
-        self.wishes, now = [], {name: last.copy() for name, last in self.last.items()}
+        self.wishes, now = [], {name: np.full(n, -1) for name, n in self.sizes.items()}
         for number in range(len(operators)):
             self.wishes.append({name: now[name].copy() for name in self.tensor[number].values()})
             now[self.tensor[number]["out"]][self.at[number]["out"]] = number
+        self.touched: dict[tuple[object, ...], list[Touched]] = {}
 
-    def right(self, stage: int, role: str, part: tuple) -> bool:
-        where, name = self.at[stage][role][part], self.tensor[stage][role]
-        return bool(np.array_equal(self.last[name][where], self.wishes[stage][name][where]))
+    def part(self, stage: int, role: str, part: tuple) -> Touched:
+        name, places = self.tensor[stage][role], self.at[stage][role][part]
+        return Touched(role, name, places, self.wishes[stage][name][places])
 
-    def write(self, stage: int, part: tuple) -> None:
-        self.last[self.tensor[stage]["out"]][self.at[stage]["out"][part]] = stage
+
+class Touched(NamedTuple):
+    """A part of a tensor that a task touches: its places, and which stage should have written each of them last."""
+
+    role: str
+    tensor: str
+    places: np.ndarray
+    writers: np.ndarray
+
+
+layout_of = lru_cache(maxsize=4)(Layout)
+
+
+class Memory:
+    """Which stage has written each element last."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.last = {name: np.full(n, -1) for name, n in layout.sizes.items()}
+
+    def right(self, part: Touched) -> bool:
+        return bool((self.last[part.tensor][part.places] == part.writers).all())
+
+    def write(self, stage: int, part: Touched) -> None:
+        self.last[part.tensor][part.places] = stage
 
 
 class Machine:
     def __init__(self, plan: Plan, *, ahead: int = 10**6) -> None:
-        self.plan, self.ahead, self.memory = plan, ahead, Memory(plan)
-        self.flags = np.zeros(plan.semaphores, np.int64)
+        self.plan, self.ahead, self.layout = plan, ahead, layout_of(plan.stages)
+        self.memory = Memory(self.layout)
+        self.flags, self.posted = [0] * plan.semaphores, 0
+        halos = [stage.halo(plan.split) for stage in plan.stages]
+        self.taps = [halo.taps if halo else 1 for halo in halos]  # k-blocks of a slot, which are loaded at once
+        self._parts: dict[tuple[int, int], tuple[int, int]] = {}
+        self._waits_of: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         blocks = [(c, r) for c in range(plan.clusters) for r in range(plan.split)]
         self.first = {(c, r): int(plan.task_ptr[c]) for c, r in blocks}
         self.loading = dict(self.first)  # the loader's current task
@@ -100,12 +131,12 @@ class Machine:
         A step changes its own cluster, except for posts and partial sums. More of these never stop an actor of another
         cluster, so only actors of the affected role that cannot step are checked.
         """
-        block, partials, flag_sum = actor[:2], len(self.partials), int(self.flags.sum())
+        block, partials, posted = actor[:2], len(self.partials), self.posted
         {"await": self._await, "load": self._load, "eat": self._eat, "post": self._post}[actor[2]](block)
         self._ask(self._of_cluster[actor[0]])
         if len(self.partials) > partials:
             self._ask([a for a, can in self._can_step.items() if not can and a[2] == "eat"])
-        if int(self.flags.sum()) > flag_sum:
+        if self.posted > posted:
             self._ask([a for a, can in self._can_step.items() if not can and a[2] == "await"])
 
     def _ask(self, actors: list[Actor]) -> None:
@@ -114,28 +145,32 @@ class Machine:
             self._can_step[actor] = ask(block)
 
     def _part(self, task: int, rank: int) -> tuple[int, int]:
-        return self.plan.part(task, rank) if task < len(self.plan.tasks) else (0, 0)
+        if (task, rank) not in self._parts:
+            self._parts[task, rank] = self.plan.part(task, rank) if task < len(self.plan.tasks) else (0, 0)
+        return self._parts[task, rank]
 
     def _over(self, block, at) -> bool:
         return at[block] >= self.plan.task_ptr[block[0] + 1]
 
-    def _waits(self, task: int, rank: int):
-        """Return the waits of a block's part of k."""
-        waits = self.plan.waits[self.plan.wait_ptr[task] : self.plan.wait_ptr[task + 1]]
-        return waits[waits[:, 1] > self._part(task, rank)[0]]
+    def _waits(self, task: int, rank: int) -> list[tuple[int, int, int]]:
+        """Return the waits of a block's part of k: from which k-block, for which semaphore, and for which value."""
+        if (task, rank) not in self._waits_of:
+            waits = self.plan.waits[self.plan.wait_ptr[task] : self.plan.wait_ptr[task + 1]].tolist()
+            low = self._part(task, rank)[0]
+            self._waits_of[task, rank] = [(wait[0], wait[2], wait[3]) for wait in waits if wait[1] > low]
+        return self._waits_of[task, rank]
 
     def _may_await(self, block) -> bool:
         task = self.awaiting[block]
         if self._over(block, self.awaiting) or task - self.loading[block] > (0 if self.plan.paired else MOST_AHEAD):
             return False
-        due = self._waits(task, block[1])
-        due = due[due[:, 0] <= self.next_loads[block]]
-        return bool((self.flags[due[:, 2]] >= due[:, 3]).all())
+        ahead = self.next_loads[block]
+        return all(self.flags[semaphore] >= value for k, semaphore, value in self._waits(task, block[1]) if k <= ahead)
 
     def _await(self, block) -> None:
         task, high = self.awaiting[block], self._part(self.awaiting[block], block[1])[1]
-        waits = self._waits(task, block[1])
-        self.next_loads[block] = min([high, *waits[waits[:, 0] > self.next_loads[block], 0]])
+        ahead = self.next_loads[block]
+        self.next_loads[block] = min([high, *(k for k, *_ in self._waits(task, block[1]) if k > ahead)])
         if self.next_loads[block] >= high:
             self.awaiting[block] += 1
             self.next_loads[block] = self._part(self.awaiting[block], block[1])[0]
@@ -145,9 +180,7 @@ class Machine:
         if self._over(block, self.loading) or task - self.eating[block] > self.ahead:
             return False
         (low, high), k = self._part(task, block[1]), self.k[block]
-        stage = self.plan.stages[int(self.plan.tasks[task, 0])]
-        halo = stage.halo(self.plan.split)
-        taps = halo.taps if halo else 1  # k-blocks of a slot, which are loaded at once
+        taps = self.taps[int(self.plan.tasks[task, 0])]
         last = min(high, (k // taps + 1) * taps) - 1
         return (
             low == high
@@ -159,16 +192,22 @@ class Machine:
         task, (low, high) = self.loading[block], self._part(self.loading[block], block[1])
         if low < high:
             stage, down = (int(n) for n in self.plan.tasks[task, :2])
-            for role, part in self._loaded(stage, down, self.k[block], block[1]):
-                if not self.memory.right(stage, role, part):
+            for part in self._loaded(stage, down, self.k[block], block[1]):
+                if not self.memory.right(part):
                     self.outcome.early.append(f"stage {stage}, row tile {down}, k-block {self.k[block]}")
             self.k[block] += 1
         if self.k[block] >= high or low == high:
             self.loading[block] += 1
             self.k[block] = self._part(self.loading[block], block[1])[0]
 
-    def _loaded(self, stage: int, down: int, k: int, rank: int):
+    def _loaded(self, stage: int, down: int, k: int, rank: int) -> list[Touched]:
         """Return the activations of a k-block of a tile."""
+        key = "loaded", stage, down, k, rank
+        if key not in self.layout.touched:
+            self.layout.touched[key] = [self.layout.part(stage, *part) for part in self._operands(stage, down, k, rank)]
+        return self.layout.touched[key]
+
+    def _operands(self, stage: int, down: int, k: int, rank: int) -> Iterator[tuple[str, tuple]]:
         operator = self.plan.stages[stage].operator
         if isinstance(operator, Gemm):
             yield "a", (self._rows(operator, down, rank), slice(k * K_BLOCK, (k + 1) * K_BLOCK))
@@ -218,35 +257,41 @@ class Machine:
             self.partials.add((stage, tile, rank))
             self.eating[block] += 1
             return
-        operator = self.plan.stages[stage].operator
-        x, y, _ = operator.place(tile)
-        assert (down, across) == ((y, x) if operator.rows_along == "y" else (x, y))
-        width = operator.tile[1]
-        share = (0, 1) if self.plan.paired else (rank, self.plan.split)
-        columns = slice(
-            across * width + width * share[0] // share[1], across * width + width * (share[0] + 1) // share[1]
-        )
-        if isinstance(operator, Gemm):
-            part = self._rows(operator, down, rank), columns
-        else:
-            part = *self._pixels(operator, down), columns
-        if "residual" in self.memory.at[stage] and not self.memory.right(stage, "residual", part):
-            self.outcome.early.append(f"stage {stage}, tile {tile}, residual")
-        if not self.memory.right(stage, "out", part):
-            self.outcome.early.append(f"stage {stage}, tile {tile}, written too early")
-        self.memory.write(stage, part)
+        for part in self._finished(stage, down, across, tile, rank):
+            if not self.memory.right(part):
+                what = "residual" if part.role == "residual" else "written too early"
+                self.outcome.early.append(f"stage {stage}, tile {tile}, {what}")
+        self.memory.write(stage, part)  # the result, which comes last
         self.outcome.done.append(task)
         self.eating[block] += 1
         if self.plan.paired:
             self._post(block)
+
+    def _finished(self, stage: int, down: int, across: int, tile: int, rank: int) -> list[Touched]:
+        """Return the residual, if there is one, and the result of a block's share of a tile."""
+        key = "finished", stage, tile, rank, self.plan.split
+        if key not in self.layout.touched:
+            operator = self.plan.stages[stage].operator
+            x, y, _ = operator.place(tile)
+            assert (down, across) == ((y, x) if operator.rows_along == "y" else (x, y))
+            width = operator.tile[1]
+            share = (0, 1) if self.plan.paired else (rank, self.plan.split)
+            columns = slice(
+                across * width + width * share[0] // share[1], across * width + width * (share[0] + 1) // share[1]
+            )
+            rows = (self._rows(operator, down, rank),) if isinstance(operator, Gemm) else self._pixels(operator, down)
+            roles = [role for role in ("residual", "out") if role in self.layout.at[stage]]
+            self.layout.touched[key] = [self.layout.part(stage, role, (*rows, columns)) for role in roles]
+        return self.layout.touched[key]
 
     def _may_post(self, block) -> bool:
         return self.posting[block] < self.eating[block]
 
     def _post(self, block) -> None:
         task = self.posting[block]
-        for semaphore in self.plan.posts[self.plan.post_ptr[task] : self.plan.post_ptr[task + 1]]:
+        for semaphore in self.plan.posts[self.plan.post_ptr[task] : self.plan.post_ptr[task + 1]].tolist():
             self.flags[semaphore] += 1
+            self.posted += 1
         self.posting[block] += 1
 
 

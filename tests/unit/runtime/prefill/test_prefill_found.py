@@ -24,20 +24,21 @@ from tileprof.runtime.prefill.prefill_regions import prefills, shape_of
 SIZES = {
     "hidden_size": 128,
     "intermediate_size": 256,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 64,
     "vocab_size": 96,
     "max_position_embeddings": 128,
 }
-CALLS = {"a sequence": (1, 24, False), "two sequences": (2, 7, False), "keys are kept": (2, 7, True)}
+CALLS = {"a sequence": (1, 24, False, 1), "two sequences": (2, 7, False, 1), "keys are kept": (2, 7, True, 2)}
+"""Sequences, their length, whether keys are kept, and layers."""
 
 
 @cache
-def graph_of(batch: int, length: int, *, cached: bool, kind: str = "Llama") -> fx.Graph:
+def graph_of(batch: int, length: int, cached: bool, layers: int, kind: str = "Llama") -> fx.Graph:
     """Return the graph of a prefill."""
-    config = getattr(transformers, f"{kind}Config")(**SIZES)
+    config = getattr(transformers, f"{kind}Config")(**SIZES | {"num_hidden_layers": layers})
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(torch.bfloat16).eval()
     (module,) = inference_graphs(model, torch.randint(0, 96, (batch, length)), use_cache=cached)
     return module.graph
@@ -54,18 +55,18 @@ def copied(graph: fx.Graph) -> fx.Graph:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_prefill_is_one_region_that_the_backend_takes(name):
-    batch, length, cached = CALLS[name]
-    graph = graph_of(batch, length, cached=cached)
+    batch, length, cached, layers = CALLS[name]
+    graph = graph_of(*CALLS[name])
     (region,) = prefills(graph)
     assert unfit(graph, region) is None
     assert aten.convex(region.nodes)
-    assert len(region.outputs) == (5 if cached else 1)
+    assert len(region.outputs) == (2 * layers + 1 if cached else 1)
     other_targets = [
         node.target for node in graph.nodes if node.op == "call_function" and node not in set(region.nodes)
     ]
     assert not {ATEN.mm.default, ATEN.index.Tensor, ATEN.where.self, ATEN.mean.dim} & set(other_targets)
     shape = shape_of(matched(region.outputs[-1], prefill=True))
-    assert (shape.batch, shape.length, shape.layers, shape.cache) == (batch, length, 2, length if cached else 0)
+    assert (shape.batch, shape.length, shape.layers, shape.cache) == (batch, length, layers, length if cached else 0)
     assert (shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.vocabulary) == (128, 256, 4, 2, 96)
 
 
@@ -103,8 +104,7 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_differs_is_left_alone(name, caplog):
     call, change, reason = CHANGES[name]
-    batch, length, cached = CALLS[call]
-    graph = copied(graph_of(batch, length, cached=cached))
+    graph = copied(graph_of(*CALLS[call]))
     change(graph)
     with caplog.at_level(logging.INFO, logger="tileprof.runtime.compile"):
         assert not list(prefills(graph))
@@ -113,5 +113,5 @@ def test_what_differs_is_left_alone(name, caplog):
 
 def test_norms_of_heads_are_left_alone(caplog):
     with caplog.at_level(logging.INFO, logger="tileprof.runtime.compile"):
-        assert not list(prefills(graph_of(1, 24, cached=False, kind="Qwen3")))
+        assert not list(prefills(graph_of(1, 24, False, 1, "Qwen3")))
     assert "norms of heads" in caplog.text

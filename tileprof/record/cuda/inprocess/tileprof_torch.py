@@ -3,15 +3,14 @@
 
 Waits for torch to be imported. Everything goes to the injection library as events among its own, in order; what
 the caching allocator did is taken from its own history when the program ends. Nothing here runs on the GPU. Where only
-marked regions are recorded, operators are looked at only inside them. Compiled code names its launches itself
-(`tileprof_inductor`). With ``TILEPROF_HOOKS=tensors`` nothing is named, and PyTorch runs as in a plain program; only
-tensors' lifetimes and captures of graphs are told.
+marked regions are recorded, operators are looked at only inside them. Callbacks of PyTorch's name operators
+(`operators.cpp`); they do not change what it runs. Compiled code names its launches itself (`tileprof_inductor`). With
+``TILEPROF_HOOKS=tensors`` nothing is named; only tensors' lifetimes and captures of graphs are told.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import inspect
 import json
 import os
@@ -49,11 +48,6 @@ def _say(library: Any, **event: Any) -> None:
     library.tileprof_event(json.dumps(event)[1:-1].encode())
 
 
-_HIDDEN = ("ctc_loss", "quantile", "nanquantile")
-"""Functions whose checks and arguments differ where PyTorch sees a dispatch mode: they run without ours, named as a
-whole."""
-
-
 class _Hooks:
     def __init__(self, torch: Any, *, names: bool) -> None:
         self.torch = torch
@@ -62,17 +56,13 @@ class _Hooks:
         self.folder = os.path.join(os.environ["TILEPROF_RAW"], f"process-{os.getpid()}")
         self.call_of_module = torch.nn.Module._call_impl.__code__
         self.modules: dict[int, str] = {}
-        self.handle: Any = None
-        self.mode: Any = None
-        self.marks: Any = None
-        """The class of our mode, once it was needed."""
+        self.handles: list[Any] = []
+        """Of the hooks on calls of modules, while operators are looked at."""
+        self.operators: Any = None
+        """The library that names operators; none where it could not be built."""
         self.aside = False
         self.looking = os.environ.get("TILEPROF_CAPTURE") != "0" and "TILEPROF_NVTX" not in os.environ
         self.for_a_graph = False
-        self.backward = False
-        self.composite: dict[Any, bool] = {}
-        self.hidden: list[tuple[Any, str, Any]] = []
-        """Functions that `look` replaced: owner, name, and the owner's own value, if it had one."""
         self.compiled: list[Any] = []
         """Compiled functions and modules, whose calls are not hooked: their parameters are named after compilation, and
         when a region begins.
@@ -81,6 +71,8 @@ class _Hooks:
     def install(self) -> None:
         import tileprof_regions  # type: ignore[import-not-found]
 
+        if self.names:
+            self.load_operators()
         history = tileprof_allocator.History(self.torch, self.folder, self.complain)
         if self.looking:
             history.from_the_start()
@@ -94,11 +86,21 @@ class _Hooks:
         if self.names:
             self.follow_compiler()
 
+    def load_operators(self) -> None:
+        import tileprof_operators  # type: ignore[import-not-found]
+
+        try:
+            self.operators = tileprof_operators.load(self.torch)
+        except tileprof_operators.UnavailableError as error:
+            self.complain(f"operators carry no names: {error}")
+            return
+        self.operators.tileprof_operators_start(self.library.tileprof_event)
+
     def follow_compiler(self) -> None:
         """Let compiled code name its launches, and keep the hooks out of the compiler's way."""
         import tileprof_inductor
 
-        tileprof_inductor.say = lambda op, module: self.say(e="mark", op=op, module=module)
+        tileprof_inductor.say = self.mark_compiled
         tileprof_inductor.tell = lambda event: self.say(**event)
         compile_ = self.torch.compile
 
@@ -111,44 +113,45 @@ class _Hooks:
 
         self.torch.compile = compile_after
 
+    def mark_compiled(self, op: str, module: str) -> None:
+        """Say which operators compiled code launches next; those that it calls have no names of their own."""
+        if self.operators is not None:
+            self.operators.tileprof_operators_compiled(bool(op))
+        self.say(e="mark", op=op, module=module)
+
     def step_aside(self) -> None:
-        """The compiler does not look into code that runs under hooks and modes: leave it alone."""
+        """The compiler would look into the hooks on modules: leave it alone."""
         if not self.aside:
             self.aside = True
-            self.look_away()
-            self.complain(
-                "torch.compile is used: launches outside compiled code carry no operator and module names from then on"
-            )
+            self.leave_modules()
+            self.complain("torch.compile is used: launches outside compiled code carry no module names from then on")
 
     # ---- regions
 
     def look(self) -> None:
         """See every operator and every call of a module from now on."""
-        if self.names and self.mode is None and not self.aside:
-            self.handle = self.torch.nn.modules.module.register_module_forward_pre_hook(self.enter)
-            self.mode = self.dispatch_mode()
-            self.mode.__enter__()
-            for owner in (self.torch, self.torch.Tensor):
-                for name in filter(lambda name: hasattr(owner, name), _HIDDEN):
-                    self.hidden.append((owner, name, vars(owner).get(name)))
-                    setattr(owner, name, self.without_mode(name, getattr(owner, name)))
+        if not self.names:
+            return
+        if not self.handles and not self.aside:
+            hooks = self.torch.nn.modules.module
+            self.handles.append(hooks.register_module_forward_pre_hook(self.enter))
+            self.handles.append(hooks.register_module_forward_hook(self.leave, always_call=True))
+        if self.operators is not None:
+            self.say_where(self.running())
+            self.operators.tileprof_operators_look("cpu" in tileprof_calls.DEVICES)
 
     def look_away(self) -> None:
-        """See none any more. A mode of the program's that was entered since keeps ours below it: then it is only
-        silent.
-        """
-        from torch.utils._python_dispatch import _get_current_dispatch_mode
-
-        if self.handle is not None:
-            self.handle.remove()
-            self.handle = None
-        for owner, name, own in self.hidden:
-            delattr(owner, name) if own is None else setattr(owner, name, own)
-        self.hidden.clear()
-        if self.mode is not None and _get_current_dispatch_mode() is self.mode:
-            self.mode.__exit__(None, None, None)
-            self.mode = None
+        """See none any more."""
+        self.leave_modules()
+        if self.operators is not None:
+            self.operators.tileprof_operators_look_away()
         self.say(e="mark", op="", module="")
+
+    def leave_modules(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+        self.say_where([])
 
     def region(self, active: bool) -> None:
         """A captured region has begun or is about to end."""
@@ -219,97 +222,6 @@ class _Hooks:
 
         graph.capture_begin, graph.capture_end = look_and_begin, end_and_look_away
 
-    # ---- operators
-
-    def dispatch_mode(self) -> Any:
-        """Return a mode that sees every operator.
-
-        PyTorch keeps Dynamo out of modes, and imports it for that at the first operator, which takes seconds. Ours
-        waits until something else imports it.
-        """
-        if self.marks is None:
-            from tileprof_after import after_import
-
-            self.marks = self.class_of_mode()
-            after_import("torch._dynamo", lambda _: self.keep_dynamo_out())
-        return self.marks()
-
-    def keep_dynamo_out(self) -> None:
-        disable = getattr(self.torch, "_disable_dynamo", None)  # versions without it do not compile what runs in modes
-        if disable is not None:
-            self.marks.__torch_dispatch__ = disable(self.marks.__torch_dispatch__, recursive=True)
-
-    def class_of_mode(self) -> Any:
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        hooks = self
-
-        class Marks(TorchDispatchMode):  # type: ignore[misc]
-            @classmethod
-            def _should_skip_dynamo(cls) -> bool:
-                return "torch._dynamo" in sys.modules
-
-            def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-                if not hooks.looking:
-                    return function(*arguments, **(options or {}))
-                if not hooks.backward and hooks.torch._C._current_graph_task_id() >= 0:
-                    hooks.tell_of_backward()
-                if hooks.torch.is_inference_mode_enabled() and hooks.is_composite(function):
-                    with self:  # its parts have names of their own, as where autograd takes it apart before we see it
-                        result = function.decompose(*arguments, **(options or {}))
-                    if result is not NotImplemented:
-                        return result
-                return hooks.run_marked(function.name(), function, arguments, options or {})
-
-        return Marks
-
-    def is_composite(self, function: Any) -> bool:
-        """Return whether PyTorch itself makes the operator of others on every device."""
-        composite = self.composite.get(function)
-        if composite is None:
-            has_kernel = self.torch._C._dispatch_has_kernel_for_dispatch_key
-            try:
-                composite = bool(has_kernel(function.name(), "CompositeImplicitAutograd"))
-            except RuntimeError:  # not in the dispatcher's tables
-                composite = False
-            self.composite[function] = composite
-        return composite
-
-    def run_marked(self, op: str, function: Any, arguments: Any, options: Any) -> Any:
-        """Call what launches under this name. Afterwards there is none: other threads and libraries launch, too."""
-        module = self.where()
-        self.say(e="mark", op=op, module=module)
-        try:
-            result = function(*arguments, **options)
-            call = tileprof_calls.described(self.torch, function, arguments, options, result)
-            if call is not None:
-                self.say(**call)
-            return result
-        finally:
-            self.say(e="mark", op="", module=module)
-
-    def without_mode(self, name: str, function: Any) -> Any:
-        """Return the function, run as in a plain program, where our mode is the innermost."""
-        from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
-
-        @functools.wraps(function)
-        def call(*arguments: Any, **options: Any) -> Any:
-            if self.mode is None or not self.looking or _get_current_dispatch_mode() is not self.mode:
-                return function(*arguments, **options)
-            with _pop_mode_temporarily():
-                return self.run_marked(f"aten::{name}", function, arguments, options)
-
-        self.torch.jit._builtins._register_builtin(call, f"aten::{name}")  # scripted functions may call it, too
-        return call
-
-    def tell_of_backward(self) -> None:
-        self.backward = True
-        self.complain(
-            "a backward pass ran under the hooks that name operators, where PyTorch adds gradients out of place and "
-            "runs other kernels for some operators: they may differ from those of a plain run; --no-names records "
-            "without hooks"
-        )
-
     # ---- modules and parameters
 
     def running(self) -> list[Any]:
@@ -324,14 +236,20 @@ class _Hooks:
             frame = frame.f_back  # type: ignore[assignment]
         return modules
 
-    def where(self) -> str:
-        """Return the path of the innermost module."""
-        running = self.running()
-        return self.modules.get(id(running[0]), type(running[0]).__name__) if running else ""
-
     def enter(self, module: Any, _: Any) -> None:
-        if len(self.running()) == 1:
+        running = self.running()
+        if len(running) == 1:
             self.learn(module)
+        self.say_where(running)
+
+    def leave(self, *_: Any) -> None:
+        self.say_where(self.running()[1:])
+
+    def say_where(self, running: list[Any]) -> None:
+        """Operators of this thread belong to the innermost of these modules from now on."""
+        if self.operators is not None:
+            path = self.modules.get(id(running[0]), type(running[0]).__name__) if running else ""
+            self.operators.tileprof_operators_module(json.dumps(path).encode())
 
     def learn_of(self, what: Any) -> None:
         """Names below a module, or below those that a function uses: of its closure, of its module, its own

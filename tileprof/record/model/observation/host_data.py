@@ -1,7 +1,8 @@
 """Tensors made of Python's numbers, lists and arrays: on a GPU such data are copied there from the host.
 
 PyTorch's dispatcher does not tell `torch.tensor(data, device=x.device)`, which copies, from `torch.tensor(data)`, whose
-tensor stays on the host until something moves it. Inside a session the functions that take data are wrapped.
+tensor stays on the host until something moves it. Inside a session the functions that take data are wrapped, and so is
+`Tensor.tolist`, which copies all values to the host at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from tileprof.record.model.observation.dispatch import Mode
 
@@ -39,8 +40,10 @@ def watch(session: Session) -> Iterator[Callable[[], None]]:
     for name, function in wrapped.items():
         builtins[id(function)] = f"aten::{name}"
         setattr(torch, name, function)
+    end_of_lists = _watch_lists(session)
 
     def end() -> None:
+        end_of_lists()
         for name, function in wrapped.items():
             if getattr(torch, name) is function:
                 setattr(torch, name, originals[name])
@@ -63,6 +66,45 @@ def _wrapped(original: Callable[..., torch.Tensor], session: Session) -> Callabl
         return tensor
 
     return make
+
+
+def _watch_lists(session: Session) -> Callable[[], None]:
+    """Let `tolist` be one copy of the tensor, as on a GPU; PyTorch reads fake tensors element by element. Returns what
+    ends that.
+    """
+    originals = {kind: kind.tolist for kind in (torch.Tensor, FakeTensor)}
+    own = {kind: vars(kind).get("tolist") for kind in originals}
+    wrapped = {kind: _listing(original, session) for kind, original in originals.items()}
+    for kind, function in wrapped.items():
+        kind.tolist = function
+
+    def end() -> None:
+        for kind, function in wrapped.items():
+            if vars(kind).get("tolist") is not function:
+                continue
+            del kind.tolist
+            if own[kind] is not None:  # else it was inherited
+                kind.tolist = own[kind]
+
+    return end
+
+
+def _listing(original: Callable[[torch.Tensor], Any], session: Session) -> Callable[[torch.Tensor], Any]:
+    @functools.wraps(original)
+    def tolist(tensor: torch.Tensor) -> Any:
+        is_fake = type(tensor) is FakeTensor
+        plain = session.fake if is_fake else type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if not (session.active and plain and tensor.numel() and tensor.device.type == "cpu" and _is_on()):
+            return original(tensor)
+        values = tensor.constant if is_fake else tensor
+        if values is None:
+            return original(tensor)  # raises: its values were never computed
+        with _disable_current_modes():
+            lists = values.tolist()
+        session.to_host(tensor)
+        return lists
+
+    return tolist
 
 
 def puts_a_number(op: str, arguments: Sequence[Any]) -> bool:

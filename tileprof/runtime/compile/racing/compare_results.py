@@ -32,6 +32,7 @@ class Difference:
 
     @property
     def passes(self) -> bool:
+        """Whether the error is known and within the tolerance."""
         return self.error is not None and self.error <= self.tolerance
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def launches(trace):
@@ -39,6 +40,37 @@ def test_what_reads_the_copy_waits_for_it(trace_of):
 def test_a_number_is_copied_to_the_host_unless_it_is_there_already(trace_of):
     trace = trace_of(lambda: (torch.ones(3).sum().item(), bool(torch.ones(1)), torch.tensor(4).item()))
     assert [one for one in launches(trace) if one[0] == OUT[0]] == [OUT, OUT]
+
+
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize("shape", [(3, 4), ()])
+def test_a_list_is_one_copy_to_the_host_of_all_values(trace_of, fake, shape):
+    lists = []
+
+    def program():
+        x = torch.ones(shape)
+        x.add_(1)
+        lists.append(x.tolist())
+        x.add_(1)
+
+    trace = trace_of(program, fake=fake)
+    assert launches(trace)[2] == ("aten::_to_copy", "memcpy<device to host>")
+    assert len(launches(trace)) == 4
+    assert lists == [torch.full(shape, 2.0).tolist()]
+    written = trace.operands_of(1)[0][0]
+    assert trace.operands_of(2)[0].tolist() == [written]
+    assert any(note.startswith("1 time the program read a value") for note in trace.manifest["notes"])
+
+
+def test_lists_of_what_is_on_the_host_or_empty_copy_nothing(trace_of):
+    def program():
+        assert torch.tensor([1, 2]).tolist() == [1, 2]
+        assert torch.empty(0).tolist() == []
+
+    before = torch.Tensor.tolist, FakeTensor.tolist
+    assert launches(trace_of(program)) == []
+    assert (torch.Tensor.tolist, FakeTensor.tolist) == before
+    assert "tolist" not in vars(torch.Tensor)
 
 
 PUT = "aten::index_put_"

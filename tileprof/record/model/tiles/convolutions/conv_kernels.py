@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 DIRECT_THREADS = 256
 """A block of a depthwise kernel: one result per thread."""
+SHARED_CHANNELS = 8
+"""Channels of a block of cuDNN's depthwise kernels for channels first that share their inputs (the grids say so)."""
 SQUARES_THREADS = 256
 """A block of cuDNN's depthwise kernels for channels last: 2 x 2 results a thread (recorded; the grids say so, too)."""
 
@@ -327,6 +329,18 @@ def squares_kernel(window: Window, device: Device, name: str, *, by_image: bool)
     ])  # fmt: skip
     kernel = _direct(window, device, name, (row, start, stop), len(lo))
     return replace(kernel, block=(SQUARES_THREADS, 1, 1))
+
+
+def shared_tiles_kernel(window: Window, device: Device, name: str, rows: int, columns: int) -> Kernel:
+    """Depthwise, channels first: a block computes so many rows and columns of results of eight channels of an image.
+    Blocks run across an image, down it, then through channels and images.
+    """
+    images, channels, height, width = window.out.shape
+    down, across, groups = -(-height // rows), -(-width // columns), -(-channels // SHARED_CHANNELS)
+    image, group, y, x = np.indices((images, groups, down, across)).reshape(4, -1)
+    start = np.column_stack([image, group * SHARED_CHANNELS, y * rows, x * columns])
+    stop = np.minimum(start + np.array([1, SHARED_CHANNELS, rows, columns]), window.out.shape)
+    return _direct(window, device, name, (np.arange(len(image)), start, stop), len(image))
 
 
 def _direct(window: Window, device: Device, name: str, rectangles: tuple[I64, I64, I64], blocks: int) -> Kernel:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tileprof.record.model.tiles.convolutions.conv_kernels import SHARED_CHANNELS
 from tileprof.record.model.tiles.convolutions.convolution_key import Layout, Pass, result_sizes
 from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, TRANSPOSE_SIZE, Role, parse_name
 from tileprof.record.model.tiles.convolutions.problem import copy_order, operand_sizes
@@ -348,17 +349,21 @@ def _strips(_: tuple[int, ...], key: Key) -> Grid:
     return -(-shape[0] * shape[1] * runs // _SQUARE_RUN), 1, 1
 
 
-def _shared_tiles(_: tuple[int, ...], key: Key) -> Grid:
-    """Count tiles of results of 8 channels, whose inputs are in shared memory: of 10 x 10 with a stride; without, whole
-    images up to 20 x 20, and 10 x 40 of larger ones.
+def shared_tile(key: Key) -> tuple[int, int]:
+    """Return rows and columns of results of a block whose inputs are in shared memory, for eight channels: 10 x 10 with
+    a stride; without, whole images up to 20 x 20, and 10 x 40 of larger ones.
     """
-    shape = operand_sizes(key)[2]
-    high, wide = shape[3:]
-    if max(key[16:18]) == 1:
-        if max(high, wide) <= _WHOLE_IMAGE:
-            return 1, -(-shape[1] // 8), shape[0]
-        return -(-wide // 40), -(-high // 10) * -(-shape[1] // 8), shape[0]
-    return -(-wide // 10), -(-high // 10) * -(-shape[1] // 8), shape[0]
+    high, wide = operand_sizes(key)[2][3:]
+    if max(key[16:18]) > 1:
+        return 10, 10
+    return (high, wide) if max(high, wide) <= _WHOLE_IMAGE else (10, 40)
+
+
+def shared_tiles(key: Key) -> Grid:
+    """Return how many such tiles lie across an image, how many down it and for its channels, and how many images."""
+    images, channels, _, high, wide = operand_sizes(key)[2]
+    rows, columns = shared_tile(key)
+    return -(-wide // columns), -(-high // rows) * -(-channels // SHARED_CHANNELS), images
 
 
 _COUNTS: Final = (
@@ -369,7 +374,7 @@ _COUNTS: Final = (
     (r"MatrixShape(?:ILi|<)4(?:ELi|, )128", (_matrix(4, 128, pixels_first=False),)),
     (r"^(conv2d|dgrad2d)_c1_k1_nhwc$", (_squares_of_results, _squares_of_images)),
     (r"^(conv2d|dgrad2d)_c1_k1_nhwc_specialized", (_strips, _squares_of_images)),
-    (r"^(conv2d|dgrad2d)_c1_k1_nchw_shmem_tiling", (_shared_tiles,)),
+    (r"^(conv2d|dgrad2d)_c1_k1_nchw_shmem_tiling", (lambda _, key: shared_tiles(key),)),
     (r"^wgrad2d_c1_k1_nhwc_reduce", (_taps_by_channels,)),
     (r"^wgrad2d_c1_k1_nhwc$", (_channels_by_images,)),
     (r"^wgrad2d_shmem_tiling", (_filters_by_groups,)),

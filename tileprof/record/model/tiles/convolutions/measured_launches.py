@@ -24,6 +24,7 @@ from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.convolutions import conv_kernels, conv_weight_kernels
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
+from tileprof.record.model.tiles.convolutions.launch_grids import shared_tile, shared_tiles
 from tileprof.record.model.tiles.convolutions.library_kernels import (
     DIRECT_RUN,
     MAINS,
@@ -55,13 +56,15 @@ from tileprof.record.model.tiles.foundations.sketch import (
     ranges,
     rate_of,
 )
-from tileprof.record.model.tiles.products import gemm_tile_rule
+from tileprof.record.model.tiles.products import dispatch, gemm_tile_rule
 from tileprof.record.model.tiles.products.split_k import partial_sums, reduce_kernel
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.trace.sources import TimeSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from tileprof.devices import Device
     from tileprof.record.model.tiles.convolutions.convolution_table import Entry
@@ -78,6 +81,7 @@ _DEPTHWISE: Final = re.compile(
     r"^(conv2d|dgrad2d)_c1_k1|depthwise_convolution_(fprop|dgrad)|(conv2d|dgrad2d)_grouped_direct"
 )
 """Depthwise kernels whose blocks take equal runs of results, as far as their grids tell."""
+_SHARED: Final = re.compile(r"^(conv2d|dgrad2d)_c1_k1_nchw_shmem_tiling")
 
 _SQUARES: Final = {"conv2d_c1_k1_nhwc": True, "dgrad2d_c1_k1_nhwc": False, "dgrad2d_c1_k1_nhwc_specialized": False}
 """Depthwise kernels of cuDNN whose threads compute 2 x 2 results each, and whether that was recorded byte by byte; of
@@ -269,8 +273,13 @@ def _product(
         main = conv_weight_kernels.main_kernel(gradient, tile, launch.name, rate, partial=bool(reductions))
     images = problem.key[6] if placement.per_image else 1
     main = _with_placement(main, placement, launch, images)
+    if launch.name.startswith("nvjet"):
+        main = _by_gpc(main, kernel, placement, launch, images)
+    alone = isinstance(problem.shape, Window) and problem.key[5] == 1 and placement.segments == 1
+    work_items = _clustered(main, launch) if alone else None
     main = _by_work_items(
-        replace(main, grid=launch.grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred")
+        replace(main, grid=launch.grid, cluster=launch.cluster, coverage="exact" if placement.certain else "inferred"),
+        work_items,
     )
     if not reductions:
         return [main]
@@ -297,16 +306,63 @@ def _with_placement(kernel: Kernel, placement: Placement, launch: MeasuredLaunch
     return replace(kernel, footprint=Footprint(grid_blocks(launch.grid), regions.by_tile(boxes)), tile_flops=work)
 
 
-def _by_work_items(kernel: Kernel) -> Kernel:
-    """Return a kernel with at most a tile per cluster: persistent ones, and those whose blocks take several groups, are
-    dealt their work items in turn.
+def _by_gpc(kernel: Kernel, name: NamedKernel, placement: Placement, launch: MeasuredLaunch, images: int) -> Kernel:
+    """Return a kernel of nvjet's with its tiles in the order in which clusters take them, image by image: as products
+    (`dispatch`), whose rows lie along m and columns along n, or the other way round in images with channels first.
     """
-    items, together = kernel.footprint.tiles, max(1, int(np.prod(kernel.cluster)))
+    row, column, part = kernel.footprint.block.astype(np.int64).T
+    rows, columns = int(row.max()) + 1, int(column.max()) + 1
+    count = rows * columns
+    together = max(1, int(np.prod(launch.cluster)))
+    if part.any() or rows % images or count != int(np.prod(launch.grid)) // together:
+        return kernel
+    image, row = np.divmod(row, rows // images)
+    m_first = name.cluster[1] == 1 < name.cluster[0]
+    rows_first = m_first == (not placement.per_image)
+    rows //= images
+    number = image * rows * columns + (row + rows * column if rows_first else row * columns + column)
+    order = np.empty(count, np.int64)
+    order[np.array(dispatch.numbers(count, together))] = np.arange(count)
+    tile = order[number]
+    boxes = replace(kernel.footprint.boxes, tile=tile[kernel.footprint.boxes.tile].astype(np.int32))
+    places = np.zeros((count, 3), np.int32)
+    places[:, 1] = np.arange(count)
+    return replace(kernel, footprint=Footprint(places, regions.by_tile(boxes)))
+
+
+def _clustered(kernel: Kernel, launch: MeasuredLaunch) -> NDArray[np.int64] | None:
+    """Return ``[tiles]`` the work item of each tile where clusters take neighbouring tiles, x of them across channels
+    and y across pixels; None for other kernels (nvjet's tiles are clusters already).
+
+    Work items run first along the axis that clusters do not span, back and forth: so depend 35 recorded launches of
+    cuDNN's sm90_xmma kernels that have several clusters along both axes; one does not.
+    """
+    wide, high, _ = (max(1, size) for size in launch.cluster)
+    if not launch.name.startswith("sm90_xmma") or wide * high == 1:
+        return None
+    row, column, part = kernel.footprint.block.astype(np.int64).T
+    row, column = row // high, column // wide
+    rows, columns = int(row.max()) + 1, int(column.max()) + 1
+    if wide >= high:
+        place = column * rows + np.where(column % 2, rows - 1 - row, row)
+    else:
+        place = row * columns + np.where(row % 2, columns - 1 - column, column)
+    items: NDArray[np.int64] = part * rows * columns + place
+    return items
+
+
+def _by_work_items(kernel: Kernel, work_items: NDArray[np.int64] | None) -> Kernel:
+    """Return a kernel with at most a tile per cluster: persistent ones, and those whose blocks take several groups, are
+    dealt their work items in turn. A tile is a work item unless ``work_items`` has that of each tile.
+    """
+    together = max(1, int(np.prod(kernel.cluster)))
     clusters = max(1, int(np.prod(kernel.grid)) // together)
-    if items <= clusters:
+    items = kernel.footprint.tiles if work_items is None else int(work_items.max()) + 1
+    if items <= clusters and work_items is None:
         return kernel
     boxes = kernel.footprint.boxes
-    turn, cluster = np.divmod(boxes.tile.astype(np.int64), clusters)
+    item = boxes.tile.astype(np.int64) if work_items is None else work_items[boxes.tile]
+    turn, cluster = np.divmod(item, clusters)
     turns = -(-items // clusters)
     tile_boxes = Boxes(
         **{name: getattr(boxes, name) for name in Boxes.__slots__}
@@ -316,8 +372,8 @@ def _by_work_items(kernel: Kernel) -> Kernel:
             "last": ((turn + boxes.last) / turns).astype(np.float32),
         }
     )
-    places = np.zeros((clusters, 3), np.int32)
-    places[:, 1] = np.arange(clusters)
+    places = np.zeros((min(items, clusters), 3), np.int32)
+    places[:, 1] = np.arange(len(places))
     return replace(kernel, footprint=Footprint(places, regions.by_tile(tile_boxes)), coverage="inferred")
 
 
@@ -331,6 +387,10 @@ def _direct(call: _Call, launch: MeasuredLaunch, kernel: NamedKernel, target: Op
         forward = _SQUARES[launch.name]
         squares = conv_kernels.squares_kernel(window, call.device, launch.name, by_image=not forward)
         return replace(squares, coverage="exact" if forward else "inferred")
+    if _SHARED.search(launch.name) and len(window.axes) == 2 and launch.grid == shared_tiles(call.problem.key):
+        tiles = conv_kernels.shared_tiles_kernel(window, call.device, launch.name, *shared_tile(call.problem.key))
+        placed = replace(tiles.footprint, block=grid_blocks(launch.grid))
+        return replace(tiles, footprint=placed, grid=launch.grid, coverage="inferred")
     run = DIRECT_RUN
     certain = kernel.role == Role.DIRECT
     results = int(np.prod(operand_sizes(call.problem.key)[2]))

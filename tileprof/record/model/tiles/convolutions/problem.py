@@ -90,10 +90,12 @@ class Problem:
             "cublas" in launch.name or "nvjet" in launch.name or "Kernel2<" in launch.name or "Kernel2I" in launch.name
         )
         images, rows, columns = product_of_group(key)
-        alone = library and key[2] == Layout.CONTIGUOUS and key[0] != Pass.WEIGHT_GRADIENT and images > 1
+        weight = key[0] == Pass.WEIGHT_GRADIENT
+        last = key[2] == Layout.CHANNELS_LAST or (not weight and rows == images)  # images of a pixel lie as rows, too
+        alone = library and not last and not weight and images > 1
         along_a, along_b = kernel.cluster
         ways = [(first * along_a, second * along_b), (second * along_b, first * along_a)]
-        if library and key[2] == Layout.CHANNELS_LAST:
+        if library and last:
             ways.reverse()
         split = _slices(launch, images, alone=alone)
         by_residue = _STRIDED_GRADIENT.search(launch.name) is not None and isinstance(self.shape, Window)
@@ -109,9 +111,7 @@ class Problem:
                 if total in (tile_counts[0] * tile_counts[1], tile_counts[0] * tile_counts[1] * images):
                     return Placement(high, wide, split, alone, certain=True)
                 continue
-            columns_first = key[0] != Pass.WEIGHT_GRADIENT and (
-                key[2] == Layout.CONTIGUOUS if "Kernel2" in launch.name else "xmma" in launch.name
-            )
+            columns_first = not weight and (not last if "Kernel2" in launch.name else "xmma" in launch.name)
             for turned in (columns_first, not columns_first):
                 aside = _aside(launch.grid, tile_counts[::-1] if turned else tile_counts)
                 if aside:

@@ -141,6 +141,13 @@ def copied_in(target: Operand) -> Kernel:
     return sketch.kernel("memcpy<host to device>", threads=1)
 
 
+def copied_out(source: Operand) -> Kernel:
+    """Return a copy to the host, whose memory is not the GPU's: one tile."""
+    sketch = Sketch(1)
+    sketch.whole(source, READ)
+    return sketch.kernel("memcpy<device to host>", threads=1)
+
+
 def memset(operand: Operand) -> Kernel:
     """Return a fill that the driver makes: one tile."""
     sketch = Sketch(1)
@@ -321,9 +328,7 @@ def _of_halves(name: str, whole: tuple[Operand, int], halved: Sequence[tuple[Ope
 @models("aten::_local_scalar_dense", "aten::item")
 def read_scalar(call: Call, _device: Device) -> list[Kernel]:
     """A scalar goes to the host: a copy of a few bytes that the host waits for."""
-    sketch = Sketch(1)
-    sketch.whole(call["self"], READ)
-    return [sketch.kernel("memcpy<device to host>", threads=1)]
+    return [copied_out(call["self"])]
 
 
 @models(

@@ -236,6 +236,7 @@ def _broadcast(operand: Operand, shape: Sequence[int]) -> Operand:
 
 
 def is_mask(index: Operand | None) -> bool:
+    """Return whether an index is a mask, which takes the positions where it holds."""
     return index is not None and index.dtype in {"bool", "uint8"}
 
 
@@ -295,6 +296,7 @@ def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) ->
 
 
 def along(call: Call, operand: Operand, dim: int, indices: Operand) -> Target:
+    """Return where indices along one dimension point, as ``index_select`` takes them."""
     values = recorded_values(call, indices)
     if not operand.shape:
         return Target(operand, None if values is None else 0 * values.ravel(), (), ())

@@ -23,6 +23,7 @@ from tileprof.record.model.tiles.convolutions.problem import (
     operand_sizes,
 )
 from tileprof.record.model.tiles.convolutions.windows import Axis
+from tileprof.record.model.tiles.products import dispatch
 from tileprof.trace.footprint import READ, WRITE
 from tileprof.trace.sources import ShapeSource, TimeSource
 
@@ -32,6 +33,8 @@ TO_NCHW = "cudnn::engines_precompiled::nhwcToNchwKernel<__half, __half>"
 GATHER = "cutlass_tensorop_f16_s16816fprop_optimized_f16_8x4_32x5_nhwc_align8"
 BESIDE = "cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_8x4_32x5_nn_align8>"
 SEGMENTS = "sm90_xmma_fprop_implicit_gemm_f16_nhwckrsc_nhwc_tilesize8x4x32_g1_execute_segment_k_on_kernel"
+NVJET = "nvjet_sm90_hsh_8x4_64x16_1x2_h_bz_NNT"
+PERSISTENT = "sm90_xmma_fprop_implicit_gemm_f16_nhwckrsc_nhwc_tilesize8x4x32_warpgroupsize1x1x1"
 STRIDED = "sm90_xmma_dgrad_implicit_gemm_indexed_f16_nhwckrsc_nhwc_tilesize8x4x32_g1_strided_execute_kernel"
 WEIGHTS = "sm80_xmma_wgrad_implicit_gemm_indexed_f16_nhwckrsc_nhwc_tilesize8x16x32_stage4"
 
@@ -155,6 +158,12 @@ CALLS = {
     "depthwise by cuDNN, of which the grid is known": (
         key(inside=6, groups=6, layout=Layout.CHANNELS_LAST), [launch("conv2d_c1_k1_nhwc_specialized", 9, 1, 1)],
     ),
+    "depthwise by cuDNN, tiles of images in shared memory": (
+        key(inside=20, groups=20, outside=20, size=(22, 7)), [launch("conv2d_c1_k1_nchw_shmem_tiling", 1, 6, 2)],
+    ),
+    "a depthwise gradient by cuDNN, tiles of images in shared memory": (
+        key(Pass.INPUT_GRADIENT, inside=6, groups=6), [launch("dgrad2d_c1_k1_nchw_shmem_tiling", 1, 1, 2)],
+    ),
     "depthwise by cuDNN, in squares": (
         key(inside=6, groups=6, layout=Layout.CHANNELS_LAST), [launch("conv2d_c1_k1_nhwc", 1, 1, 1)],
     ),
@@ -164,8 +173,18 @@ CALLS = {
     ),
     "a persistent kernel of three clusters": (
         key(layout=Layout.CHANNELS_LAST),
-        [MeasuredLaunch("sm90_xmma_fprop_implicit_gemm_f16_nhwckrsc_nhwc_tilesize8x4x32_warpgroupsize1x1x1", (3, 2, 1),
-                        (384, 1, 1), (1, 2, 1), 168, 0, 2000.0)],
+        [MeasuredLaunch(PERSISTENT, (3, 2, 1), (384, 1, 1), (1, 2, 1), 168, 0, 2000.0)],
+    ),
+    "clusters of nvjet, images apart": (
+        key(taps=1, outside=20), [MeasuredLaunch(NVJET, (2, 30, 1), (384, 1, 1), (2, 1, 1), 168, 0, 2000.0)],
+    ),
+    "clusters across channels": (
+        key(layout=Layout.CHANNELS_LAST, outside=12),
+        [MeasuredLaunch(PERSISTENT, (24, 1, 1), (384, 1, 1), (2, 1, 1), 168, 0, 2000.0)],
+    ),
+    "clusters down pixels": (
+        key(layout=Layout.CHANNELS_LAST, outside=12),
+        [MeasuredLaunch(PERSISTENT, (9, 2, 1), (384, 1, 1), (1, 2, 1), 168, 0, 2000.0)],
     ),
     "groups": (key(inside=6, groups=2), [launch("implicit_convolve_sgemmIffLi128ELi3ELi2ELi3E", 6, 1, 1)]),
     "an unknown kernel between copies": (
@@ -213,6 +232,17 @@ def test_tiles_of_known_kernels_share_no_result(name):
             assert len(written) == len(set(written))
 
 
+def test_images_of_one_pixel_are_rows_of_one_product():
+    of = (*key(images=3, inside=64, outside=40, taps=1)[:9], 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0)
+    one = launch("nvjet_sm90_hsh_8x16_64x16_1x1_v_bz_TNN", 1, 3, 1)
+    (kernel,) = measured_launches.kernels(problem_of(of), Entry((one,), ShapeSource.TABLE), H200)
+    assert (kernel.footprint.tiles, kernel.coverage) == (3, "exact")
+    for tile in range(3):
+        written = {b // 2 for run in runs_of(kernel.footprint, tile, 2, WRITE) for b in run}
+        columns = range(16 * tile, min(16 * tile + 16, 40))
+        assert written == {40 * image + c for image in range(3) for c in columns}
+
+
 def test_tiles_lie_where_the_grid_of_a_launch_counts_them():
     of, launches = CALLS["rows of tiles beside each other, with idle blocks"]
     (kernel,) = measured_launches.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
@@ -225,6 +255,42 @@ def test_tiles_lie_where_the_grid_of_a_launch_counts_them():
             range(4 * column, min(4 * column + 4, channels)), range(8 * row, min(8 * row + 8, pixels))
         )
         assert written == {(image * channels + c) * pixels + p for c, p in of_tile}, "a fourth tile of a row is idle"
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("clusters across channels", [(row, 0) for row in range(6)] + [(row, 1) for row in reversed(range(6))]),
+        ("clusters down pixels", [(0, 0), (0, 1), (0, 2), (1, 2), (1, 1), (1, 0), (2, 0), (2, 1), (2, 2)]),
+    ],
+)
+def test_clusters_run_back_and_forth_first_along_the_axis_that_they_do_not_span(name, places):
+    of, launches = CALLS[name]
+    (kernel,) = measured_launches.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    wide, high, _ = launches[0].cluster
+    channels, pixels = 12, 2 * 3 * 7
+    assert kernel.footprint.tiles == len(places)
+    for tile, (row, column) in enumerate(places):
+        written = {b // 2 for run in runs_of(kernel.footprint, tile, 2, WRITE) for b in run}
+        rows = range(8 * high * row, min(8 * high * (row + 1), pixels))
+        columns = range(4 * wide * column, min(4 * wide * (column + 1), channels))
+        assert written == {pixel * channels + c for pixel in rows for c in columns}
+
+
+def test_clusters_of_nvjet_take_tiles_by_gpc_image_by_image():
+    of, launches = CALLS["clusters of nvjet, images apart"]
+    (kernel,) = measured_launches.kernels(problem_of(of), Entry(tuple(launches), ShapeSource.TABLE), H200)
+    channels, pixels, high, wide = 20, 4 * 9, 8, 2 * 4
+    order = dispatch.numbers(2 * 5 * 3, 2)
+    assert kernel.footprint.block.tolist() == [[0, y, 0] for y in range(30)]
+    assert list(order) != sorted(order)
+    for tile, number in enumerate(order):
+        image, column, row = number // 15, number // 5 % 3, number % 5
+        written = {b // 2 for run in runs_of(kernel.footprint, tile, 2, WRITE) for b in run}
+        of_tile = itertools.product(
+            range(wide * column, min(wide * column + wide, channels)), range(high * row, min(high * row + high, pixels))
+        )
+        assert written == {(image * channels + c) * pixels + p for c, p in of_tile}
 
 
 def test_segments_of_a_depth_write_the_same_tile_a_round_apart():
