@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import compile_once, rewrite_once, shared
+from tests.support import compile_once, rewrite_once, shared, triton_interpreter
 
 # Triton decides at import whether it interprets kernels, and any test may be the first to import it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -93,6 +93,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_finish() -> None:
+    triton_interpreter.install()
     gc.freeze()
     gc.set_threshold(*FEWER_COLLECTIONS)
     gc.enable()
