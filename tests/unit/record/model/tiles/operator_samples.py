@@ -25,7 +25,7 @@ PARTS = 16
 SAMPLES = 2
 FINER = 128
 
-NOT_FOR_THE_CPU = ("jiterator",)
+NOT_FOR_THE_CPU = ("jiterator", "bmm triton_optimized")
 NOT_STRIDED = ("to_sparse", "sparse.")
 
 
