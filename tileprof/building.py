@@ -65,7 +65,7 @@ def cached(folder: Path, files: Sequence[str], make: Callable[[Path], None], wha
     Raises `UserError` where the folder holds something else, where the cache cannot be written, and where ``make``
     leaves a file out.
     """
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     if _holds(folder, files):
         return folder
     if folder.exists():
@@ -101,7 +101,7 @@ def run(command: Sequence[str], what: str) -> str:
     return process.stdout + process.stderr
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
     """Raise `UserError` where another user could put code into a build that is then loaded: another owner, or a folder
     that everyone may write.
     """

@@ -70,7 +70,10 @@ class Agreement:
 
 
 def kind(op, kernel):
-    """Return what launches are matched by: their operator, whichever library stands behind it, and what they are."""
+    """Return what launches are matched by: their operator, whichever library stands behind it and whether or not it
+    works in place, and what they are. PyTorch adds gradients and biases in place, but not under a dispatch mode as the
+    model recorder's.
+    """
     what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
     if kernel in ("scan_init", "compact_init") or re.search(r"Device(Scan|Compact)InitKernel", kernel):
         what = "start of a scan"
@@ -80,6 +83,7 @@ def kind(op, kernel):
     if "host to device" in kernel:
         return "copy from the host", what  # PyTorch's profiler has no operator for the copies of `torch.tensor`
     op = op.rpartition("+")[2]  # beside a library's kernel the code of torch.compile names what it was made of
+    op = re.sub(r"_(?=\.|$)", "", op).replace("aten::_index_put_impl", "aten::index_put")
     op = re.sub(r"aten::(native|cudnn|_batch_norm)\w*batch_norm\w*", "batch norm", op)
     return re.sub(r"aten::_scaled_dot_product\w+", "attention", op), what
 

@@ -1,8 +1,11 @@
 // CUDA's built-in names for a host compiler. Included before everything else.
 #pragma once
 
-#include <cmath>
-#include <cstring>
+// The headers of C: those of C++ are most of what the compiler would load for each kernel.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+#include <math.h>
+#include <string.h>
+#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 
 #include "machine.h"
 
@@ -43,7 +46,7 @@ struct alignas(16) uint4 {
         if (machine::is_global(this))
             machine::hold(this, &from, sizeof from);
         else
-            std::memcpy(static_cast<void*>(this), &from, sizeof from);
+            memcpy(static_cast<void*>(this), &from, sizeof from);
         return *this;
     }
 };
@@ -57,11 +60,11 @@ inline int __reduce_min_sync(unsigned, int mine) { return machine::least(mine); 
 inline void __trap() { machine::fail("__trap"); }
 
 inline float __fdividef(float a, float b) { return a / b; }
-inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
+inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 inline float __expf(float x) { return expf(x); }
 inline float __uint_as_float(unsigned bits) {
     float value;
-    std::memcpy(&value, &bits, sizeof value);
+    memcpy(&value, &bits, sizeof value);
     return value;
 }
 

@@ -40,7 +40,7 @@ inline const int UNCHANGED = 0;
 template <int WORDS>
 void load_relaxed_words(void* value, const void* address, bool when) {
     if (!when) return;
-    std::memcpy(value, address, 4 * WORDS);
+    memcpy(value, address, 4 * WORDS);
     for (int word = 0; word < WORDS; ++word)
         if (static_cast<const s32*>(address)[word] == -1) {
             machine::nap();

@@ -2,13 +2,13 @@
 // machine.cpp.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
 
 namespace machine {
 
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
+using u16 = uint16_t;
+using u32 = uint32_t;
+using u64 = uint64_t;
 
 struct Index {
     u32 x;

@@ -56,20 +56,20 @@ template <class To, class From>
 To same_bits(const From& from) {
     static_assert(sizeof(To) == sizeof(From));
     To to;
-    std::memcpy(static_cast<void*>(&to), &from, sizeof to);
+    memcpy(static_cast<void*>(&to), &from, sizeof to);
     return to;
 }
 
 template <class T>
 T load_shared(u32 address) {
     T value;
-    std::memcpy(static_cast<void*>(&value), machine::shared(address, sizeof value), sizeof value);
+    memcpy(static_cast<void*>(&value), machine::shared(address, sizeof value), sizeof value);
     return value;
 }
 
 template <class T>
 void store_shared(u32 address, const T& value) {
-    std::memcpy(machine::shared(address, sizeof value), &value, sizeof value);
+    memcpy(machine::shared(address, sizeof value), &value, sizeof value);
 }
 
 inline void store_async_cluster_f32x4(u32 address, const float4& v, u32 barrier) {
@@ -86,18 +86,18 @@ inline s32 load_shared_s32(u32 address) {
 }
 inline float4 load_global_f32x4(const void* address) {
     float4 v;
-    std::memcpy(&v, address, sizeof v);
+    memcpy(&v, address, sizeof v);
     return v;
 }
 inline void store_global_f32x4(void* address, const float4& v) { machine::hold(address, &v, sizeof v); }
 inline u32 load_global_u32(const void* address) {
     u32 value;
-    std::memcpy(&value, address, sizeof value);
+    memcpy(&value, address, sizeof value);
     return value;
 }
 inline uint4 load_global_u32x4(const void* address) {
     uint4 v;
-    std::memcpy(static_cast<void*>(&v), address, sizeof v);
+    memcpy(static_cast<void*>(&v), address, sizeof v);
     return v;
 }
 inline void store_global_u32x2(void* address, u32 x, u32 y) {
@@ -169,7 +169,7 @@ inline float power_of_two(float x) { return exp2f(x); }
 #if BFLOAT16
 inline u32 to_bits(float value) {
     u32 bits;
-    std::memcpy(&bits, &value, sizeof bits);
+    memcpy(&bits, &value, sizeof bits);
     return value != value ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
 inline float unpack(unsigned short half) { return __uint_as_float(static_cast<u32>(half) << 16); }

@@ -16,7 +16,7 @@ template <class T>
 T load_global(const void* address) {
     check_aligned(address, sizeof(T));
     T v;
-    std::memcpy(static_cast<void*>(&v), address, sizeof v);
+    memcpy(static_cast<void*>(&v), address, sizeof v);
     return v;
 }
 inline uint4 load_table_u32x4(const void* address) { return load_global<uint4>(address); }

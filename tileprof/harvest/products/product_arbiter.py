@@ -59,9 +59,7 @@ class Examples:
 
 def examples(every: Problems, count: int, nets: Table, table: Table, device: Device) -> Examples:
     """Return examples among ``count`` problems of layers that the nets did not learn from."""
-    keys = every.keys.astype(np.int64)
-    keys[keys[:, 0] == problems.MATRIX, 0] = problems.PLAIN
-    keys[keys[:, 0] == problems.BATCHES_AND_MATRIX, 0] = problems.BATCHES
+    keys = problems.twins(every.keys)
     some = (product_nets.groups(keys) == product_nets.GROUPS[problems.FP16]) & held_out_layers(layer(keys))
     rows = np.random.default_rng(0).permutation(np.flatnonzero(some))[:count]
     examined = []

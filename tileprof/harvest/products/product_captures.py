@@ -143,6 +143,8 @@ def read(folder: Path, launched: int, seed: int, processes: int = 1) -> Answers:
             parts = pool.starmap(_part, calls)
     else:
         parts = [_part(*call) for call in calls]
+    if not any(len(part.keys) for part in parts):
+        raise UserError(f"{folder} has captures of no product: capture again, with more --seconds")
     places: dict[tuple[int, ...], int] = {}
     recipe = []
     for part in parts:
@@ -240,7 +242,7 @@ def _work(worker: int, end: float, options: Namespace) -> None:
     for batch in batches(captures, launched, _CALLS, end):
         columns.add(*batch)
     first = len(columns.cases)
-    drawn = Drawn(options.wide, options.single_precision, options.half_precision, options.odd)
+    drawn = Drawn(options.wide, options.single_precision, options.half_precision, options.odd, options.pairs)
     for batch in batches(captures, drawn_cases(options.seed, worker, drawn), _CALLS, end):
         columns.add(*batch)
     arrays = columns.arrays(first, drawn)
@@ -260,6 +262,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--single-precision", action="store_true", help="draw products of float32 alone")
     parser.add_argument("--half-precision", action="store_true", help="draw products of 16 bits alone")
     parser.add_argument("--odd", action="store_true", help="draw only rows that do not begin at multiples of 16 bytes")
+    parser.add_argument("--pairs", action="store_true", help="pair widths of models, most of the time")
     return start(_work, parser.parse_args(words))
 
 

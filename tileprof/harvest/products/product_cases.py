@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.record.model.tiles.products import problem as problems
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -295,6 +297,7 @@ _HEAD_WIDTHS: Final = (8, 16, 24, 32, 32, 40, 48, 56, 64, 64, 64, 72, 80, 88, 96
 _STEPS: Final = ((1, 8, 16, 32, 64, 128, 256), (0.04, 0.1, 0.08, 0.13, 0.3, 0.25, 0.1))
 """What widths are multiples of, and how often."""
 _WIDEST: Final = 32768
+_PAIRS: Final = 0.6
 _ODD_STEPS: Final = ((1, 2, 4), (0.6, 0.25, 0.15))
 _MOST_WORDS: Final = 1 << 18
 _ODD_LENGTHS: Final = tuple(length for length in _LENGTHS if length % 8)
@@ -311,6 +314,8 @@ class Drawn(NamedTuple):
     """No float32."""
     odd: bool = False
     """Only cases in which rows of an operand do not begin at multiples of 16 bytes, widths drawn freely."""
+    pairs: bool = False
+    """Most layers have two widths of models, but not of one model; the others are wide."""
 
 
 def captured(random: Random, drawn: Drawn = Drawn()) -> Iterator[Case]:  # noqa: B008 - immutable
@@ -330,8 +335,11 @@ def captured(random: Random, drawn: Drawn = Drawn()) -> Iterator[Case]:  # noqa:
     cases = set(map(tuple, held_out().tolist()))
     while True:
         kind, real = random.random(), random.random() < 0.75
-        if drawn.wide or drawn.odd:
-            layer = _odd_layer(random, widths) if drawn.odd else _wide_layer(random, widths, scores)
+        if drawn.wide or drawn.odd or drawn.pairs:
+            if drawn.pairs and kind < _PAIRS:
+                layer = Layer(random.choice(widths), random.choice(widths))
+            else:
+                layer = _odd_layer(random, widths) if drawn.odd else _wide_layer(random, widths, scores)
             if not layer.heads and _widths(layer) in test_pairs:
                 continue
             case = _of_layer(layer, random, real=real)
@@ -414,6 +422,15 @@ def of_held_out_layers(keys: NDArray[np.integer]) -> NDArray[np.bool_]:
     pairs = np.array(sorted(held_out_pairs()), np.int64)
     own = (np.minimum(one, n) << 32) | np.maximum(one, n)
     return np.asarray((keys[:, 0] <= Op.ADDMM_MATRIX) & np.isin(own, (pairs[:, 0] << 32) | pairs[:, 1]))
+
+
+def are_held_out(keys: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return which problems (the first columns of ``keys``) are products of `held_out`, with a matrix to add or
+    without, which get the same kernels: no table has them.
+    """
+    own, away = (np.ascontiguousarray(problems.twins(some[:, : len(problems.KEY)])) for some in (keys, held_out()))
+    words = np.dtype((np.void, own.itemsize * own.shape[1]))
+    return np.isin(own.view(words)[:, 0], away.view(words)[:, 0])
 
 
 def _widths(layer: Layer) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tileprof.errors import UserError
 from tileprof.harvest.products import product_captures
-from tileprof.harvest.products.product_cases import of_held_out_layers
+from tileprof.harvest.products.product_cases import are_held_out, of_held_out_layers
 from tileprof.record.model.tables import read
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE
 from tileprof.record.model.tiles.products import problem as problems
@@ -81,7 +81,7 @@ def say(facts: dict[str, Any]) -> None:
 
 def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple[Problems, dict[str, Any]]:
     """Return the problems of folders of captures (a seed each) and of tables, each once, and what the first source
-    holds for; of a problem that several have the first one's answer. Layers that are held out are left out.
+    holds for; of a problem that several have the first one's answer. Held-out products and layers are left out.
 
     Raises `UserError` for a source that is not there.
     """
@@ -112,7 +112,7 @@ def gathered(sources: list[Path], seeds: list[int], processes: int = 1) -> tuple
         recipes.append(own[2].astype(np.int32))
     every = np.ascontiguousarray(np.concatenate(keys))
     _, once = np.unique(every.view(np.dtype((np.void, every.itemsize * every.shape[1])))[:, 0], return_index=True)
-    once = once[~of_held_out_layers(every[once])]
+    once = once[~of_held_out_layers(every[once]) & ~are_held_out(every[once])]
     return Problems(every[once], np.concatenate(recipe)[once], np.concatenate(recipes)), abouts[0]
 
 
@@ -208,9 +208,7 @@ class Lesson:
 def prepared(every: Problems, group: int) -> tuple[Menu, Lesson]:
     """Return candidates and problems of a group of types."""
     inside = every.of_group(group)
-    keys, place = every.keys[inside].astype(np.int64), every.recipe[inside]
-    keys[keys[:, 0] == problems.MATRIX, 0] = problems.PLAIN
-    keys[keys[:, 0] == problems.BATCHES_AND_MATRIX, 0] = problems.BATCHES
+    keys, place = problems.twins(every.keys[inside]), every.recipe[inside]
     kernel, recipes = kernels_of(every.recipes)
     away = held_out_layers(layer(keys))
     often = np.bincount(place[~away], minlength=len(recipes))

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tileprof.harvest.products.product_captures import Answers, read
-from tileprof.harvest.products.product_cases import COLUMNS, Dtype, Op, held_out
+from tileprof.harvest.products.product_cases import COLUMNS, Dtype, Op, are_held_out, held_out
 from tileprof.harvest.products.product_recipes import Entry, entries
 from tileprof.harvest.slices import load
 from tileprof.record.model.tables import write
 from tileprof.record.model.tables.product_entries import KINDS, POSTS, RECIPE, time_code
 from tileprof.record.model.tiles.products.fitting import NAMELESS, as_launched, cuts_at_lines
-from tileprof.record.model.tiles.products.problem import KEY
+from tileprof.record.model.tiles.products.problem import KEY, twins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +43,11 @@ def gathered(folders: Sequence[Path]) -> tuple[dict[tuple[int, ...], Entry], dic
     for.
     """
     parts = [load(folder, "products") for folder in folders]
-    away = set(map(tuple, held_out().tolist()))
     rows: dict[tuple[int, ...], Entry] = {}
     for part in parts:
-        for case, entry in zip(part.cases.tolist(), entries(part), strict=True):
-            if entry is not None and tuple(case) not in away:
+        away = are_held_out(part.cases).tolist()
+        for case, entry, is_away in zip(part.cases.tolist(), entries(part), away, strict=True):
+            if entry is not None and not is_away:
                 rows[tuple(case[:8])] = entry
     return rows, dict(parts[0].about)
 
@@ -74,10 +74,9 @@ def build(
         recipes = [tuple(row) for row in answers.recipes.tolist()]
         recipes = [(*recipe[:-1], shared.get(recipe[:-1], recipe[-1])) for recipe in recipes]
         places = np.arange(len(answers.keys)) if count is None else chosen(answers.keys, count)
-        away = {tuple(case[:8]) for case in held_out().tolist()}
+        places = places[~are_held_out(answers.keys[places])]
         for key, place in zip(answers.keys[places].tolist(), answers.recipe[places].tolist(), strict=True):
-            if tuple(key) not in away:
-                rows.setdefault(tuple(key), Entry(recipes[place], 0.0, 0.0))
+            rows.setdefault(tuple(key), Entry(recipes[place], 0.0, 0.0))
     # Resources differ a little between layouts of one tile: a recipe has the most common ones.
     common: dict[tuple[int, ...], Counter[tuple[int, ...]]] = defaultdict(Counter)
     for entry in rows.values():
@@ -139,9 +138,7 @@ def thin(source: Table, sure_recipes: NDArray[np.int32], path: Path) -> dict[str
     same = (own[:, :_RESOURCES] == sure_recipes[:, :_RESOURCES]).all(axis=1)
     remaining = (columns["main_time"] > 0) | ~same
     # A product with a matrix to add is looked up as one without: what stands for that one must not answer for it.
-    twin = source.keys.copy()
-    for op, other in ((Op.ADDMM_MATRIX, Op.MM), (Op.BADDBMM, Op.BMM)):
-        twin[source.keys[:, 0] == op, 0] = other
+    twin = twins(source.keys)
     remaining |= (twin != source.keys).any(axis=1) & np.isin(_words(twin), _words(source.keys[remaining]))
     rows = np.flatnonzero(remaining)
     used, recipe = np.unique(columns["recipe"][rows], return_inverse=True)

@@ -77,8 +77,12 @@ def environment(
 
 
 def hook_variables() -> dict[str, str]:
-    """Return the variables of the hooks that name operators, modules and tensors of PyTorch."""
+    """Return the variables of the hooks that name operators, modules and tensors of PyTorch.
+
+    Raises `UserError` where another user could put code into the folder of the library that they load.
+    """
     folder = building.cache_folder("operators")
+    building.refuse_foreign(folder)
     return {"TILEPROF_HOOKS": "1", "TILEPROF_OPERATORS": str(folder), "TILEPROF_PYTHON": sys.executable}
 
 

@@ -4,7 +4,8 @@ measured time.
 If ``c`` blocks share an SM, each gets 1/c of its arithmetic rate and of its path to L2. If ``r`` tiles run at once,
 each gets 1/r of the DRAM bandwidth. A tile takes ::
 
-    max(flops / arithmetic share,  bytes / L2 share,  its part of the launch's DRAM bytes / DRAM share) + BLOCK_NS
+    max(flops / arithmetic share,  bytes / L2 share,  its part of the launch's DRAM bytes / DRAM share,
+        chain of accesses) + BLOCK_NS
 
 where ``c`` and ``r`` are means over the launch's waves, so that the busiest SM does all its work at its full rate
 however full the last wave is: ``c = ceil(blocks / SMs) / waves``, ``r = tiles / waves``.
@@ -92,6 +93,8 @@ def model(kernel: Kernel, device: Device, *, weight_bytes: int = 0) -> Duration:
         measured: tuple[float, TimeSource] | None = (kernel.launch_ns * ratio, kernel.time_source)
     else:
         measured = operator_times.time_ns(device, kernel.name, of)
+    if kernel.chain_ns and measured is not None and measured[1] is TimeSource.INTERPOLATED:
+        measured = None  # entries do not know how many accesses follow one another
     if kernel.name.startswith(COPY_ENGINES):  # the driver's own kernel or engine takes the whole GPU
         ns = distinct_bytes / device.sustained_bytes_per_s * 1e9 + BLOCK_NS
         if measured is not None:
@@ -102,7 +105,7 @@ def model(kernel: Kernel, device: Device, *, weight_bytes: int = 0) -> Duration:
     port_s = tile_bytes / cluster * resident / (L2_BYTES_PER_CLOCK_PER_SM * device.clock_mhz * 1e6)
     part = tile_bytes / max(tile_bytes.sum(), 1.0) * distinct_bytes
     dram_s = part * running / device.sustained_bytes_per_s
-    tile_ns = np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9 + BLOCK_NS
+    tile_ns = np.maximum(np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9, kernel.chain_ns) + BLOCK_NS
     if tile_bytes.any():
         tile_ns[tile_bytes == 0.0] = IDLE_NS
     launch_ns = _makespan(tile_ns, slots)

@@ -109,6 +109,9 @@ class Kernel:
     launch_ns: float = 0.0
     """The duration of the whole launch according to a table; 0 where none has it, and the roofline decides."""
     time_source: TimeSource = TimeSource.ROOFLINE
+    chain_ns: float = 0.0
+    """For how long each block waits for accesses that follow one another, where that is known: it takes at least that
+    long, however few its bytes."""
 
 
 Model = Callable[[Call, "Device"], list[Kernel]]

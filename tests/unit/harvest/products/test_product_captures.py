@@ -9,9 +9,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tileprof.errors import UserError
 from tileprof.harvest import capture_workers, graph_captures
 from tileprof.harvest.products import product_captures as captures
-from tileprof.harvest.products.product_cases import Dtype, Op, held_out, held_out_pairs, of_held_out_layers
+from tileprof.harvest.products import product_cases
+from tileprof.harvest.products.product_cases import (
+    Dtype,
+    Op,
+    are_held_out,
+    held_out,
+    held_out_pairs,
+    of_held_out_layers,
+)
 
 
 class Driver:
@@ -160,7 +169,7 @@ def test_columns_tell_the_recipe_of_each_case_and_raw_launches_of_the_first_ones
     launches[0].append(captures.Launch(reduce, (1, 1, 1), none))
     launch_columns.add([case(256, 512), case(1), case(256, 512)], launches)
     columns = launch_columns.arrays(1, captures.Drawn(wide=True))
-    assert columns["asked"].tolist() == [1, 2, 1, 0, 0, 0]
+    assert columns["asked"].tolist() == [1, 2, 1, 0, 0, 0, 0]
     assert columns["recipe"].tolist() == [0, -1, 1]
     words = [dict(zip(captures.RECIPE, row, strict=True)) for row in columns["recipes"].tolist()]
     assert [(row["m"], row["n"], row["cluster_m"], row["cluster_n"], row["split"]) for row in words] == [
@@ -187,6 +196,16 @@ def test_widely_drawn_cases_have_many_layers_and_none_that_is_held_out():
     assert set(cases[:, 0]) == set(captures.OPS)
     narrow = np.array(list(islice(captures.drawn_cases(4, 0), 20_000)))
     assert len(np.unique(cases[:, 6:8], axis=0)) > 1.5 * len(np.unique(narrow[:, 6:8], axis=0))
+
+
+def test_cases_of_pairs_have_layers_whose_widths_are_of_models_and_none_that_is_held_out():
+    cases = np.array(list(islice(captures.drawn_cases(4, 0, captures.Drawn(half=True, pairs=True)), 2000)))
+    assert not of_held_out_layers(cases).any()
+    near = [(one.inputs, one.outputs) for model in product_cases._split()[0] for one in product_cases.layers(model)]
+    linear = cases[cases[:, 0] <= Op.ADDMM_MATRIX]
+    inner = np.where(linear[:, 2], linear[:, 5], linear[:, 7])
+    of_models = np.isin(linear[:, 6], near) & np.isin(inner, near)
+    assert 0.5 < of_models.mean() < 0.95
 
 
 def test_drawn_cases_of_float32_have_both_kinds_and_no_other_type():
@@ -216,13 +235,22 @@ def test_layers_of_models_that_are_set_aside_are_known_in_all_three_products():
     assert of_held_out_layers(held_out()).mean() > 0.2
 
 
+def test_held_out_products_are_known_with_and_without_a_matrix_to_add():
+    cases = held_out()[np.isin(held_out()[:, 0], (Op.MM, Op.BMM))]
+    with_matrix = cases + np.where(cases[:, :1] == Op.MM, Op.ADDMM_MATRIX, Op.BADDBMM - Op.BMM) * (np.arange(9) == 0)
+    assert are_held_out(cases).all()
+    assert are_held_out(with_matrix[:, :8]).all()
+    deeper = cases[cases[:, 0] == Op.BMM] + 3 * (np.arange(9) == 7)
+    assert not are_held_out(deeper).any()
+
+
 def test_known_cases_are_a_part_of_the_harvest():
     cases = captures.launched_cases(1500)
     assert 300 < len(cases) < 500
     assert np.isin(cases[:, 0], captures.OPS).all()
 
 
-@pytest.mark.parametrize("flags", [[], [1], [0, 1], [0, 0, 1, 1]])
+@pytest.mark.parametrize("flags", [[], [1], [0, 1], [0, 0, 1, 1], [0, 0, 1, 0, 1]])
 def test_a_folder_without_launched_cases_is_read_again(tmp_path, flags):
     cases = list(islice(captures.drawn_cases(2, 0, captures.Drawn(*map(bool, flags))), 4))
     recipes = {"recipe": np.array([0, -1, 1, 0]), "recipes": np.arange(26).reshape(2, 13)}
@@ -231,6 +259,13 @@ def test_a_folder_without_launched_cases_is_read_again(tmp_path, flags):
     answers = captures.read(tmp_path, launched=0, seed=2)
     assert answers.keys.tolist() == [list(cases[i][:8]) for i in (0, 2, 3)]
     assert answers.recipes[answers.recipe].tolist() == [list(range(13)), list(range(13, 26)), list(range(13))]
+
+
+def test_a_folder_in_which_nothing_was_captured_is_told_from_one_that_has_answers(tmp_path):
+    nothing = {"asked": np.array([0, 0]), "recipe": np.zeros(0, np.int32), "recipes": np.zeros((0, 13), np.int32)}
+    np.savez(tmp_path / "captures-00.npz", **nothing)
+    with pytest.raises(UserError, match="captures of no product: capture again, with more --seconds"):
+        captures.read(tmp_path, launched=0, seed=2)
 
 
 def test_cases_are_captured_in_batches_until_there_are_none_or_the_time_is_over():
@@ -255,7 +290,7 @@ def test_a_worker_writes_its_share_of_launched_cases_then_drawn_ones(tmp_path, m
     launched = captures.launched_cases(1500)[1::3]
     with np.load(tmp_path / "captures-01.npz") as file:
         first, more, *flags = file["asked"].tolist()
-        assert (first, more, *flags) == (len(launched), (5 - 3) * 96, 0, 0, 0, 0)
+        assert (first, more, *flags) == (len(launched), (5 - 3) * 96, 0, 0, 0, 0, 0)
         assert len(file["recipe"]) == first + more
         small = next(place for place, one in enumerate(launched) if one[5] % 2 and one[5] not in (7, 9))
         begin = int(np.maximum(file["count"][:small], 0).sum())

@@ -35,6 +35,15 @@ def test_an_injection_that_is_taken_is_not_replaced(monkeypatch):
         recorded_run.refuse_taken()
 
 
+def test_hooks_load_no_code_from_a_folder_that_everyone_may_write(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
+    assert recorded_run.hook_variables()["TILEPROF_OPERATORS"] == str(tmp_path / "operators")
+    (tmp_path / "operators").mkdir()
+    (tmp_path / "operators").chmod(0o777)
+    with pytest.raises(UserError, match="can be written by everyone, and code is loaded from it"):
+        recorded_run.hook_variables()
+
+
 def test_another_listener_to_nvtx_ranges_is_not_replaced(monkeypatch):
     monkeypatch.setenv(recorded_run.NVTX_INJECTION, "/opt/nsys.so")
     with pytest.raises(UserError, match=r"/opt/nsys.so: another tool .* record without --nvtx"):

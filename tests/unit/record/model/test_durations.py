@@ -101,3 +101,9 @@ def test_a_block_without_work_beside_others_takes_no_time():
     lives = duration.model(half, H200)
     assert lives.tile_ns[:132].min() >= duration.BLOCK_NS
     assert (lives.tile_ns[132:] == duration.IDLE_NS).all()
+
+
+def test_a_chain_of_accesses_outlasts_the_bytes_that_it_moves():
+    short, long = (duration.model(_kernel(3, chain_ns=ns), H200) for ns in (0.0, 50_000.0))
+    assert short.launch_ns < 2 * duration.BLOCK_NS
+    assert long.launch_ns == 50_000 + duration.BLOCK_NS

@@ -149,7 +149,7 @@ def test_no_data_is_raced_for(machine: Machine, tmp_path: Path) -> None:
         'extern "C" void* dlsym_of_the_program(void*, const char*) noexcept {\n'
         "    return reinterpret_cast<void*>(cuGetProcAddress_v2);\n}\n"
     )
-    flags = ["-std=c++17", "-pthread", "-fno-toplevel-reorder", "-fsanitize=thread", f"-I{NATIVE}"]
+    flags = ["-std=c++17", "-pthread", "-fno-toplevel-reorder", "-Og", "-fsanitize=thread", f"-I{NATIVE}"]
     program = tmp_path / "program.o"
     command = ["g++", *flags, "-Ddlsym=dlsym_of_the_program", "-c", str(SOURCES / "program.cpp"), "-o", str(program)]
     subprocess.run(command, check=True)

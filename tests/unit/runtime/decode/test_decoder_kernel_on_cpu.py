@@ -57,11 +57,11 @@ def model_of(name: str) -> HostModel:
     return HostModel(CASES[name][0])
 
 
-def launches(name: str, library: Path, seed: int) -> tuple[list[torch.Tensor], str | None]:
+def launches(name: str, library: Path, seed: int, most: int = 5) -> tuple[list[torch.Tensor], str | None]:
     """Return logits of launches that follow each other on the same memory, and the faults that the machine detected."""
     shape, blocks = CASES[name]
     decoder, results = HostDecoder(shape, blocks, library), []
-    for number, position in enumerate(POSITIONS):
+    for number, position in enumerate(POSITIONS[:most]):
         logits, complaints = model_of(name).decode(decoder, position, seed + 10 * number if seed else 0)
         results.append(logits)
         if complaints is not None:
@@ -80,9 +80,9 @@ def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder)
         error = float((logits.float() - expected).norm() / expected.norm())
         assert error < {"float16": 4e-3, "bfloat16": 3e-2}[CASES[name][0].dtype]
     for seed in range(1, orders(3)):
-        results, complaints = launches(name, library, seed)
+        results, complaints = launches(name, library, seed, most=3)
         assert complaints is None
-        assert all(torch.equal(a, b) for a, b in zip(results, calm, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(results, calm[:3], strict=True))
 
 
 FAULTS = {
@@ -125,16 +125,20 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
     assert without_effect(faults, KERNEL.texts()) == []
 
 
+@pytest.fixture(scope="module")
+def right(folder):
+    """Return the results of the source without a fault."""
+    return launches("three chunks", compiled(*CASES["three chunks"], folder / "right"), 0)[0]
+
+
 @pytest.mark.parametrize("fault", gate_third(FAULTS))
-def test_a_planted_fault_is_detected(fault, folder):
+def test_a_planted_fault_is_detected(fault, folder, right):
     name = "three chunks"
     source, before, after = FAULTS[fault]
-
-    calm, _ = launches(name, compiled(*CASES[name], folder / f"right-{fault.replace(' ', '-')}"), 0)
     broken_library = compiled(*CASES[name], folder / fault.replace(" ", "-"), replaced(source, (before, after)))
 
     def is_seen(seed: int) -> bool:
         results, complaints = launches(name, broken_library, seed)
-        return complaints is not None or not all(torch.equal(a, b) for a, b in zip(results, calm, strict=True))
+        return complaints is not None or not all(torch.equal(a, b) for a, b in zip(results, right, strict=True))
 
     assert any(is_seen(seed) for seed in range(1, 13))

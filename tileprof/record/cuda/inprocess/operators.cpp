@@ -12,16 +12,18 @@
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <ctype.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <atomic>
 #include <cmath>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -37,17 +39,26 @@ using c10::IValue;
 // An operator on more tensors is not described: an optimiser step takes all parameters of a model at once.
 constexpr size_t kMostTensors = 64;
 
-void (*write_event)(const char* json) = nullptr;
-std::atomic<bool> looking{false};
+// What the recorder's library does with names; each belongs to the thread that calls.
+struct Recorder {
+    void (*mark)(const char* op, const char* module);  // launches belong to these from now on
+    int (*marked)();  // whether anything was launched since
+    void (*called)(const char* json);  // how the operator of the mark was called
+} recorder;
+
+std::mutex& mutex = *new std::mutex;  // protects `handle` and the operators that were seen
+at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 std::atomic<bool> described_on_cpu{false};  // tests have no GPU
 
 struct Thread {
     bool inside = false;  // an operator that has a name is running
-    at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
     bool compiled = false;  // code of torch.compile is running, which names its launches itself
-    std::string module = "\"\"";  // JSON
+    std::string module;
+    ~Thread();
 };
+thread_local bool thread_ends = false;  // operators that are called after this point have no names
 thread_local Thread here;
+Thread::~Thread() { thread_ends = true; }
 
 // ---- JSON
 
@@ -84,21 +95,23 @@ void append_numbers(std::string* out, const Numbers& numbers) {
     *out += ']';
 }
 
-std::string time_field() {
-    timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return ",\"t\":" + std::to_string(now.tv_sec * 1000000000LL + now.tv_nsec);
-}
-
 // ---- operators
 
+struct Argument {
+    std::string name;
+    bool written;
+    bool untold;  // a type, layout or the like, which also comes as an integer
+};
+
+// What callbacks need of an operator, as it was when it was first called: programs may remove operators.
 struct Operator {
     std::string name;  // with overload, as Python's OpOverload.name() has it
-    c10::OperatorHandle handle;
     bool composite;  // PyTorch itself makes it of others, on devices that have no kernel of their own
-    bool autocasts;
     bool is_view;
-    std::vector<bool> untold;  // arguments that are types, layouts, devices and the like, which also come as integers
+    std::vector<bool> kernels;  // by DispatchKey, whether it has a kernel of its own
+    std::vector<Argument> arguments;
+
+    bool has_kernel(DispatchKey key) const { return kernels[static_cast<size_t>(key)]; }
 };
 
 bool is_untold(const c10::Type& type) {
@@ -116,46 +129,34 @@ bool is_untold(const c10::Type& type) {
     }
 }
 
-std::optional<Operator> described_operator(const c10::OperatorName& name) {
-    std::optional<c10::OperatorHandle> handle = c10::Dispatcher::singleton().findSchema(name);
-    if (!handle) return std::nullopt;  // an instruction of TorchScript's
-    Operator out{c10::toString(name), *handle, false, false, false, {}};
-    out.composite = handle->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
-    out.autocasts = handle->hasKernelForDispatchKey(DispatchKey::AutocastCUDA) ||
-                    handle->hasKernelForDispatchKey(DispatchKey::AutocastCPU);
+Operator facts_of(const c10::OperatorHandle& handle) {
+    Operator out{c10::toString(handle.operator_name()), false, false, {false}, {}};
+    out.composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+    for (size_t key = 1; key <= static_cast<size_t>(DispatchKey::EndOfRuntimeBackendKeys); ++key)
+        out.kernels.push_back(handle.hasKernelForDispatchKey(static_cast<DispatchKey>(key)));
     bool aliases = false, writes = false;
-    for (const c10::Argument& argument : handle->schema().arguments()) {
-        aliases |= argument.alias_info() != nullptr;
-        writes |= argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-        out.untold.push_back(is_untold(*argument.real_type()));
+    for (const c10::Argument& argument : handle.schema().arguments()) {
+        const c10::AliasInfo* alias = argument.alias_info();
+        out.arguments.push_back(
+            {argument.name(), alias != nullptr && alias->isWrite(), is_untold(*argument.real_type())});
+        aliases |= alias != nullptr;
+        writes |= out.arguments.back().written;
     }
     out.is_view = aliases && !writes;
     return out;
 }
 
-// The operator of a call; null for what is none. Its strings lie in its schema, which stays where it is.
+// The operator of a call; null for what is none.
 const Operator* operator_of(const at::RecordFunction& call) {
-    static std::mutex& mutex = *new std::mutex;
-    static auto& operators = *new std::unordered_map<const void*, std::unique_ptr<Operator>>;
-    const void* key = call.overload_name();
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        auto at = operators.find(key);
-        // An operator that was removed may have left its place to another.
-        if (at != operators.end() && at->second->handle.schema().name() == call.name() &&
-            at->second->handle.schema().overload_name() == call.overload_name())
-            return at->second.get();
-    }
-    std::optional<c10::OperatorName> name = call.operator_name();
+    static auto& operators = *new std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>>;
+    auto name = call.operator_name();
     if (!name) return nullptr;
-    std::optional<Operator> op = described_operator(*name);
-    if (!op) return nullptr;
     std::lock_guard<std::mutex> lock(mutex);
-    auto& entry = operators[key];
-    // Calls that still run may refer to the one before.
-    if (entry) entry.release();
-    entry = std::make_unique<Operator>(*std::move(op));
-    return entry.get();
+    auto at = operators.find(*name);
+    if (at != operators.end()) return at->second.get();
+    auto handle = c10::Dispatcher::singleton().findSchema(*name);
+    if (!handle) return nullptr;  // an instruction of TorchScript's
+    return operators.emplace(*name, std::make_unique<Operator>(facts_of(*handle))).first->second.get();
 }
 
 void add_keys(const IValue& value, DispatchKeySet* keys) {
@@ -177,14 +178,34 @@ bool leads_to_others(const Operator& op, c10::ArrayRef<const IValue> inputs) {
     if (keys.has(DispatchKey::FuncTorchDynamicLayerFrontMode) || keys.has(DispatchKey::FuncTorchDynamicLayerBackMode) ||
         keys.has(DispatchKey::FuncTorchBatched) || keys.has(DispatchKey::FuncTorchVmapMode))
         return true;
-    if (op.autocasts) {
-        for (DispatchKey key : {DispatchKey::AutocastCUDA, DispatchKey::AutocastCPU})
-            if (keys.has(key) && op.handle.hasKernelForDispatchKey(key)) return true;
-    }
+    for (DispatchKey key : {DispatchKey::AutocastCUDA, DispatchKey::AutocastCPU})
+        if (keys.has(key) && op.has_kernel(key)) return true;
     if (!op.composite) return false;
     DispatchKey backend =
         (keys & (c10::backend_functionality_keys | DispatchKeySet(DispatchKey::NestedTensor))).highestPriorityTypeId();
-    return backend == DispatchKey::Undefined || !op.handle.hasKernelForDispatchKey(backend);
+    return backend == DispatchKey::Undefined || !op.has_kernel(backend);
+}
+
+// ``float32`` and so on, as Python has it.
+std::string name_of(c10::ScalarType type) {
+    static const auto& names = *new std::unordered_map<c10::ScalarType, const char*>{
+        {c10::kFloat, "float32"},
+        {c10::kDouble, "float64"},
+        {c10::kHalf, "float16"},
+        {c10::kComplexFloat, "complex64"},
+        {c10::kComplexDouble, "complex128"},
+        {c10::kComplexHalf, "complex32"},
+        {c10::kChar, "int8"},
+        {c10::kShort, "int16"},
+        {c10::kInt, "int32"},
+        {c10::kLong, "int64"},
+        {c10::kByte, "uint8"},
+    };
+    auto at = names.find(type);
+    if (at != names.end()) return at->second;
+    std::string out = c10::toString(type);
+    for (char& c : out) c = static_cast<char>(tolower(c));
+    return out;
 }
 
 // ---- how an operator was called, as tileprof_calls.py describes it
@@ -205,14 +226,13 @@ struct Operand {
 class Description {
   public:
     void arguments(const Operator& op, c10::ArrayRef<const IValue> inputs) {
-        const auto& schema = op.handle.schema().arguments();
-        for (size_t i = 0; i < schema.size() && i < inputs.size(); ++i) {
-            const c10::AliasInfo* alias = schema[i].alias_info();
+        for (size_t i = 0; i < op.arguments.size() && i < inputs.size(); ++i) {
+            const Argument& argument = op.arguments[i];
             std::string value;
-            if (op.untold[i] && !inputs[i].isNone()) continue;
-            if (!append(inputs[i], schema[i].name(), alias != nullptr && alias->isWrite(), &value)) continue;
+            if (argument.untold && !inputs[i].isNone()) continue;
+            if (!append(inputs[i], argument.name, argument.written, &value)) continue;
             arguments_ += arguments_.empty() ? "" : ",";
-            append_text(&arguments_, schema[i].name());
+            append_text(&arguments_, argument.name);
             arguments_ += ":" + value;
         }
     }
@@ -243,7 +263,7 @@ class Description {
             out += i == 0 ? "" : ",";
             append_operand(&out, operands_[i]);
         }
-        return out + "]" + time_field();
+        return out + "]";
     }
 
   private:
@@ -314,7 +334,7 @@ class Description {
         *out += ',';
         append_numbers(out, operand.strides);
         *out += ',';
-        append_text(out, std::string(c10::getDtypeNames(operand.type).first));
+        append_text(out, name_of(operand.type));
         *out += "," + std::to_string(operand.item_bytes) + (operand.written ? ",true," : ",false,");
         append_text(out, c10::DeviceTypeName(operand.device, /*lower_case=*/true));
         *out += ']';
@@ -327,12 +347,6 @@ class Description {
 
 // ---- callbacks
 
-void mark(const std::string& name, const std::string& module) {
-    std::string out = "\"e\":\"mark\",\"op\":";
-    append_text(&out, name);
-    write_event((out + ",\"module\":" + module + time_field()).c_str());
-}
-
 struct Running : at::ObserverContext {
     const Operator* op = nullptr;
     std::string module;
@@ -341,7 +355,7 @@ struct Running : at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
-    if (!looking || here.inside || here.compiled) return nullptr;
+    if (thread_ends || here.inside || here.compiled) return nullptr;
     const Operator* op = operator_of(call);
     if (op == nullptr || leads_to_others(*op, call.inputs())) return nullptr;
     auto running = std::make_unique<Running>();
@@ -349,7 +363,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     running->module = here.module;
     running->exceptions = std::uncaught_exceptions();
     if (!op->is_view) running->description.emplace().arguments(*op, call.inputs());
-    mark(op->name, running->module);
+    recorder.mark(op->name.c_str(), running->module.c_str());
     here.inside = true;
     return running;
 }
@@ -357,12 +371,11 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
 void end(const at::RecordFunction& call, at::ObserverContext* context) {
     if (context == nullptr) return;
     auto& running = *static_cast<Running*>(context);
-    if (running.description && std::uncaught_exceptions() == running.exceptions) {
+    if (running.description && std::uncaught_exceptions() == running.exceptions && recorder.marked()) {
         running.description->results(call.outputs());
-        if (auto event = running.description->event(*running.op)) write_event(event->c_str());
+        if (auto event = running.description->event(*running.op)) recorder.called(event->c_str());
     }
-    // From here on there is none: other threads and libraries launch, too.
-    mark("", running.module);
+    recorder.mark("", running.module.c_str());  // other libraries launch, too
     here.inside = false;
 }
 
@@ -370,30 +383,32 @@ void end(const at::RecordFunction& call, at::ObserverContext* context) {
 
 #define TILEPROF_EXPORT extern "C" __attribute__((visibility("default")))
 
-// ``event`` writes the inside of a JSON object into the recorder's log.
-TILEPROF_EXPORT void tileprof_operators_start(void (*event)(const char*)) { write_event = event; }
+TILEPROF_EXPORT void tileprof_operators_start(void (*mark)(const char*, const char*), int (*marked)(),
+                                              void (*called)(const char*)) {
+    recorder = {mark, marked, called};
+    pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { new (&mutex) std::mutex; });
+}
 
-// Names operators of this thread, and of those to which PyTorch hands its state: those of autograd.
+// Names operators of all threads from now on.
 TILEPROF_EXPORT void tileprof_operators_look(int on_cpu) {
     described_on_cpu = on_cpu != 0;
-    looking = true;
-    if (here.handle != at::INVALID_CALLBACK_HANDLE) return;
-    here.handle = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
-                                                 .needsInputs(true)
-                                                 .needsOutputs(true)
-                                                 .scopes({at::RecordScope::FUNCTION}));
+    std::lock_guard<std::mutex> lock(mutex);
+    if (handle != at::INVALID_CALLBACK_HANDLE) return;
+    handle = at::addGlobalCallback(at::RecordFunctionCallback(begin, end)
+                                       .needsInputs(true)
+                                       .needsOutputs(true)
+                                       .scopes({at::RecordScope::FUNCTION}));
 }
 
-// Callbacks of other threads stay, and are silent.
 TILEPROF_EXPORT void tileprof_operators_look_away() {
-    looking = false;
-    if (here.handle == at::INVALID_CALLBACK_HANDLE) return;
-    at::removeCallback(here.handle);
-    here.handle = at::INVALID_CALLBACK_HANDLE;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (handle == at::INVALID_CALLBACK_HANDLE) return;
+    at::removeCallback(handle);
+    handle = at::INVALID_CALLBACK_HANDLE;
 }
 
-// The module that this thread is in, as a JSON string.
-TILEPROF_EXPORT void tileprof_operators_module(const char* json) { here.module = json; }
+// The module that this thread is in; "" for none.
+TILEPROF_EXPORT void tileprof_operators_module(const char* path) { here.module = path; }
 
 // Whether this thread runs code of torch.compile.
 TILEPROF_EXPORT void tileprof_operators_compiled(int on) { here.compiled = on != 0; }

@@ -45,7 +45,11 @@ def start() -> None:
 def _say(library: Any, **event: Any) -> None:
     """Put an event among those of the injection library, in order."""
     event["t"] = time.time_ns()
-    library.tileprof_event(json.dumps(event)[1:-1].encode())
+    library.tileprof_event(_inside(event))
+
+
+def _inside(event: dict[str, Any]) -> bytes:
+    return json.dumps(event)[1:-1].encode()
 
 
 class _Hooks:
@@ -94,14 +98,16 @@ class _Hooks:
         except tileprof_operators.UnavailableError as error:
             self.complain(f"operators carry no names: {error}")
             return
-        self.operators.tileprof_operators_start(self.library.tileprof_event)
+        self.operators.tileprof_operators_start(
+            self.library.tileprof_mark, self.library.tileprof_marked, self.library.tileprof_called
+        )
 
     def follow_compiler(self) -> None:
         """Let compiled code name its launches, and keep the hooks out of the compiler's way."""
         import tileprof_inductor
 
         tileprof_inductor.say = self.mark_compiled
-        tileprof_inductor.tell = lambda event: self.say(**event)
+        tileprof_inductor.tell = lambda event: self.library.tileprof_called(_inside(event))
         compile_ = self.torch.compile
 
         def compile_after(*arguments: Any, **options: Any) -> Any:
@@ -117,7 +123,7 @@ class _Hooks:
         """Say which operators compiled code launches next; those that it calls have no names of their own."""
         if self.operators is not None:
             self.operators.tileprof_operators_compiled(bool(op))
-        self.say(e="mark", op=op, module=module)
+        self.mark(op, module)
 
     def step_aside(self) -> None:
         """The compiler would look into the hooks on modules: leave it alone."""
@@ -145,7 +151,7 @@ class _Hooks:
         self.leave_modules()
         if self.operators is not None:
             self.operators.tileprof_operators_look_away()
-        self.say(e="mark", op="", module="")
+        self.mark("", "")
 
     def leave_modules(self) -> None:
         for handle in self.handles:
@@ -249,7 +255,7 @@ class _Hooks:
         """Operators of this thread belong to the innermost of these modules from now on."""
         if self.operators is not None:
             path = self.modules.get(id(running[0]), type(running[0]).__name__) if running else ""
-            self.operators.tileprof_operators_module(json.dumps(path).encode())
+            self.operators.tileprof_operators_module(path.encode())
 
     def learn_of(self, what: Any) -> None:
         """Names below a module, or below those that a function uses: of its closure, of its module, its own
@@ -273,6 +279,10 @@ class _Hooks:
             for name, tensor in named_tensors:
                 if tensor.is_cuda:
                     self.say(e="describe", address=tensor.data_ptr(), name=name, kind=kind)
+
+    def mark(self, op: str, module: str) -> None:
+        """Say to which operator and module the launches of this thread belong from now on."""
+        self.library.tileprof_mark(op.encode(), module.encode())
 
     def complain(self, text: str) -> None:
         self.say(e="complaint", text=text)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "launches/marks.h"
 #include "log/events.h"
 #include "log/log.h"
 #include "recorder.h"
@@ -57,6 +58,18 @@ TILEPROF_EXPORT void tileprof_pause(int on) { tileprof::recorder.pause(on != 0);
 TILEPROF_EXPORT void tileprof_event(const char* json) {
     tileprof::Lock lock;
     tileprof::log_.event("%s", json);
+}
+
+// Launches of this thread belong to an operator and a module from now on; "" for none.
+TILEPROF_EXPORT void tileprof_mark(const char* op, const char* module) { tileprof::marks::set(op, module); }
+
+// Whether anything was launched under the mark of this thread, and nothing by other threads since.
+TILEPROF_EXPORT int tileprof_marked() { return tileprof::marks::is_written(); }
+
+// Writes an event that says how the operator of this thread's mark was called, if that is the last mark in the log.
+TILEPROF_EXPORT void tileprof_called(const char* json) {
+    tileprof::Lock lock;
+    if (tileprof::marks::is_written()) tileprof_event(json);
 }
 
 // Copies the records from the device. Called when Python ends, while the driver still works.

@@ -65,6 +65,7 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
                 query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )[0]
         padded = choice is Backend.FLASH and query.shape[3] % _FLASH_WIDTHS != 0
+        padded |= choice is Backend.EFFICIENT and attn_mask is not None and not _is_aligned(attn_mask)
         if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability) and not padded):
             return written_out(operator, *inputs, scale=scale, enable_gqa=enable_gqa)
         return _fused_attention(choice, *inputs, scale=scale)
@@ -183,10 +184,14 @@ def _fused_attention(
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:
     """Return numbers whose rows begin at multiples of eight: a padded copy, unless they do (``preprocess_mask``)."""
-    if mask.stride(-1) == 1 and not any(stride % _MASK_ROWS for stride in mask.stride()[:-1]):
+    if _is_aligned(mask):
         return mask
     keys = mask.shape[-1]
     return torch.nn.functional.pad(mask, (0, _MASK_ROWS - keys % _MASK_ROWS))[..., :keys]
+
+
+def _is_aligned(mask: torch.Tensor) -> bool:
+    return mask.stride(-1) == 1 and not any(stride % _MASK_ROWS for stride in mask.stride()[:-1])
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -46,24 +46,24 @@ def start_refusal(runner):
     return run
 
 
-def test_another_tool_of_compute_sanitizer_in_the_program_is_named(refused):
-    assert "another Compute Sanitizer tool is attached to this program" in refused(FAKE_SUBSCRIBE="10")
+def test_another_tool_of_compute_sanitizer_in_the_program_is_named(start_refusal):
+    assert "another Compute Sanitizer tool is attached to this program" in start_refusal(FAKE_SUBSCRIBE="10")
 
 
-def test_a_driver_that_compute_sanitizer_does_not_take_is_named_with_the_reason(refused):
-    assert "Compute Sanitizer refused (fake): the driver may be too old" in refused(FAKE_SUBSCRIBE="12")
+def test_a_driver_that_compute_sanitizer_does_not_take_is_named_with_the_reason(start_refusal):
+    assert "Compute Sanitizer refused (fake): the driver may be too old" in start_refusal(FAKE_SUBSCRIBE="12")
 
 
-def test_a_driver_without_a_function_that_is_needed_is_too_old(refused, tmp_path):
+def test_a_driver_without_a_function_that_is_needed_is_too_old(start_refusal, tmp_path):
     old = tmp_path / "old"
     old.mkdir()
     (old / "none.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
     subprocess.run([locate.host_compiler(), "-shared", "-fPIC", old / "none.c", "-o", old / "libcuda.so.1"], check=True)
-    assert "has no symbol cuLaunchKernel: the NVIDIA driver is too old" in refused(LD_LIBRARY_PATH=str(old))
+    assert "has no symbol cuLaunchKernel: the NVIDIA driver is too old" in start_refusal(LD_LIBRARY_PATH=str(old))
 
 
-def test_a_library_without_a_function_that_is_needed_is_too_old(refused, libraries):
-    message = refused(TILEPROF_SANITIZER=libraries.library)
+def test_a_library_without_a_function_that_is_needed_is_too_old(start_refusal, libraries):
+    message = start_refusal(TILEPROF_SANITIZER=libraries.library)
     assert "has no symbol sanitizerSubscribe: it is too old; update nvidia-cuda-sanitizer-api" in message
 
 

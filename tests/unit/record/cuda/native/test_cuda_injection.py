@@ -250,6 +250,31 @@ def test_records_are_not_copied_while_another_thread_launches(runner):
     assert [len(graphs.entries(e)[0]) for e in events(process, "launch")] == [2] * 3
 
 
+def test_each_launch_has_the_mark_of_its_thread_and_marks_without_launches_are_not_written(runner):
+    process, output = runner(
+        BETWEEN
+        + """
+inject(); module(); mark = library.tileprof_mark
+def called(n): library.tileprof_called(b'"e":"called","op":"mine","arguments":{"n":%d},"tensors":[]' % n)
+def of_another():
+    mark(b"unused", b""); mark(b"theirs", b"m"); launch()
+launch()
+mark(b"unused", b""); mark(b"mine", b"a\\"b"); launch(); launch(); print(library.tileprof_marked())
+in_another_thread(of_another)(); print(library.tileprof_marked()); called(1)
+launch(); called(2)
+in_another_thread(launch)()
+mark(b"", b""); print(library.tileprof_marked()); launch()
+"""
+    )
+    assert output.split() == ["1", "0", "0"]
+    rows = [(e["e"], e.get("op"), e.get("module"), e.get("arguments")) for e in process.events]
+    mine, launched = ("mark", "mine", 'a"b', None), ("launch", None, None, None)
+    assert [row for row in rows if row[0] in {"mark", "called", "launch"}] == [
+        launched, mine, launched, launched, ("mark", "theirs", "m", None), launched, mine, launched,
+        ("called", "mine", None, {"n": 2}), ("mark", "", "", None), launched, ("mark", "", "", None), launched,
+    ]  # fmt: skip
+
+
 def test_records_stay_until_the_launching_call_returns_for_replays_look_at_them(runner):
     process, _ = runner(
         BETWEEN

@@ -23,6 +23,13 @@ static void say(const char* text) {
     fclose(out);
 }
 extern "C" void tileprof_event(const char* json) { say(json); }
+extern "C" void tileprof_called(const char* json) { say(json); }
+extern "C" int tileprof_marked() { return 1; }
+extern "C" void tileprof_mark(const char* op, const char* module) {
+    char text[1000];
+    snprintf(text, sizeof text, "\\"e\\":\\"mark\\",\\"op\\":\\"%s\\",\\"module\\":\\"%s\\"", op, module);
+    say(text);
+}
 extern "C" void tileprof_pause(int on) { say(on ? "\\"pause\\":1" : "\\"pause\\":0"); }
 extern "C" void tileprof_capture(int on) { say(on ? "\\"capture\\":1" : "\\"capture\\":0"); }
 static void (*listener)(int);
@@ -178,6 +185,40 @@ with tileprof.capture():
     assert repr(calls["aten::mul_.Tensor"]["arguments"]["other"]) == "{'tensor': 1}"
 
 
+def test_calls_in_eager_and_in_compiled_code_are_described_alike(inside, python_with_torch):
+    """Callbacks describe those of eager code, Python those of compiled code."""
+    code = """
+import json, tileprof, tileprof_calls, torch
+torch.cuda.profiler.start = torch.cuda.profiler.stop = lambda: None
+tileprof_calls.DEVICES.add("cpu")
+aten, x, weight = torch.ops.aten, torch.ones(2, 4, 6)[:, 1:3, 2:], torch.ones(3, 4)
+calls = (
+    (aten.addmm.default, (torch.ones(3), weight[:, :3], weight[:, 1:].T.contiguous()[:, :3]), {"beta": 0.5}),
+    (aten.cat.default, ([weight, weight.half()], 1), {}),
+    (aten.gelu_.default, (x,), {"approximate": "tanh"}),
+    (aten.sort.stable, (x,), {"stable": True}),
+    (aten._foreach_mul.Scalar, ([x, weight], 3), {}),
+    (aten.index.Tensor, (x, [None, torch.tensor([0, 1])]), {}),
+    (aten.convolution.default, (x, x, None, [1], [0], [1], False, [0], 1), {}),
+    (aten.clamp.default, (x,), {"min": 1e-30}),
+    (aten.add.out, (weight, weight), {"alpha": 2, "out": torch.ones(3, 4)}),
+    (aten.native_dropout.default, (x, 0.1, None), {}),
+    (aten.sum.dim_IntList, (x.bool(), [0, -1]), {"keepdim": True}),
+    (aten.mul.Tensor, (x.to_sparse(), x), {}),
+    (aten.exp.default, (x[:0],), {}),
+)
+for operator, arguments, options in calls:
+    with tileprof.capture():
+        result = operator(*arguments, **options)
+    event = tileprof_calls.described(torch, operator, arguments, options, result)
+    print(json.dumps(event))
+"""
+    message, output = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    expected = [event for line in output.splitlines() if (event := json.loads(line)) is not None]
+    assert len(expected) == 12, "a sparse tensor has no address"
+    assert [row for row in message if row.get("e") == "called"] == expected
+
+
 def test_in_inference_mode_the_parts_of_a_composite_operator_are_named_not_the_whole(inside, python_with_torch):
     code = """
 import torch
@@ -303,6 +344,19 @@ loss.backward()
     assert ("aten::sin", "") in marks, "the module that failed has been left"
     assert marks.count(("aten::tanh", "0")) == 2, "again in the backward pass"
     assert ("aten::tanh_backward", "") in marks
+
+
+def test_operators_of_the_programs_own_threads_carry_names_and_modules(inside, python_with_torch):
+    code = """
+import threading, torch
+net = torch.nn.Sequential(torch.nn.Tanh())
+def run():
+    net(torch.ones(1)).exp()
+thread = threading.Thread(target=run); thread.start(); thread.join()
+"""
+    message, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1")
+    marks = [(row["op"], row["module"]) for row in message if row.get("e") == "mark" and row["op"]]
+    assert marks == [("aten::ones", ""), ("aten::tanh", "0"), ("aten::exp", "")]
 
 
 def test_a_program_without_a_compiler_runs_without_operators_names_and_is_told_why(inside, tmp_path):

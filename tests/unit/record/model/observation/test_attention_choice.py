@@ -184,3 +184,17 @@ def test_heads_of_odd_widths_are_padded_for_flash_attention(trace_of):
     with as_on_gpu(HOPPER):
         actual = functional.scaled_dot_product_attention(query, key, value)
     torch.testing.assert_close(actual, expected, rtol=2e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("keys", [48, 49])
+def test_masks_of_odd_rows_are_padded_where_the_cpu_has_a_kernel_for_them(trace_of, keys):
+    query, mask = torch.randn(2, 2, keys, 32), torch.randn(1, 1, keys, keys)
+    found = []
+    trace = trace_of(lambda: found.append(functional.scaled_dot_product_attention(query, query, query, mask)))
+    operators = list(trace.launches.op)
+    assert operators.count("aten::constant_pad_nd") == 2 * (keys % 8 != 0), "zeros and a copy"
+    assert sum(op.startswith("aten::_scaled_dot_product") for op in operators) == 1
+    weights = (query @ query.mT / 32**0.5 + mask).softmax(-1)
+    assert torch.allclose(found[0], weights @ query, atol=1e-4)
+    written = trace.operands_of(len(operators) - 2)[0]
+    assert keys % 8 == 0 or set(written) & set(trace.operands_of(len(operators) - 1)[0])

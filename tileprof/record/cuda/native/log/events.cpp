@@ -5,6 +5,7 @@
 
 #include "log/log.h"
 #include "code/modules.h"
+#include "launches/marks.h"
 
 namespace tileprof {
 
@@ -41,6 +42,7 @@ std::string quoted_list(const std::vector<std::string>& names) {
 }
 
 void place(const char* kind, const LaunchFields& f) {
+    marks::write();
     const Sanitizer_LaunchData& d = *f.data;
     std::string unpatched = f.unpatched.empty() ? "" : ",\"unpatched\":" + quoted_list(f.unpatched);
     log_.event(R"("e":"%s","launch":%u,"kernel":%u,"grid":[%u,%u,%u],"block":[%u,%u,%u],"cluster":[%u,%u,%u],)"
@@ -111,7 +113,14 @@ void constants(uint32_t kernel, const Ranges& ranges) {
     log_.event(R"("e":"constants","kernel":%u,"ranges":%s)", kernel, pairs(ranges).c_str());
 }
 
-void captured(int kernel) { log_.event(R"("e":"captured","kernel":%d,"t":%llu)", kernel, now()); }
+void captured(int kernel) {
+    marks::write();
+    log_.event(R"("e":"captured","kernel":%d,"t":%llu)", kernel, now());
+}
+
+void mark(const char* op, const char* module) {
+    log_.event(R"("e":"mark","op":%s,"module":%s,"t":%llu)", quoted(op).c_str(), quoted(module).c_str(), now());
+}
 
 void graph(int number, CUgraphExec exec, Sanitizer_StreamHandle stream) {
     log_.event(R"("e":"graph","graph":%d,"exec":"%p","stream":"%p")", number, static_cast<void*>(exec),
@@ -160,6 +169,7 @@ void owned(uint32_t launch, uint32_t id, const std::vector<uint64_t>& bases) {
 }
 
 void copy(const Sanitizer_MemcpyData& d, int graph) {
+    marks::write();
     log_.event(R"("e":"copy","from":%llu,"to":%llu,"bytes":%llu,"width":%llu,"height":%llu,"depth":%llu,)"
                R"("from_pitch":%llu,"to_pitch":%llu,"direction":%d,"stream":"%p","graph":%d,"t":%llu)",
                static_cast<u64>(d.srcAddress), static_cast<u64>(d.dstAddress), static_cast<u64>(d.size),
@@ -169,6 +179,7 @@ void copy(const Sanitizer_MemcpyData& d, int graph) {
 }
 
 void set(const Sanitizer_MemsetData& d, int graph) {
+    marks::write();
     log_.event(R"("e":"set","to":%llu,"width":%llu,"height":%llu,"to_pitch":%llu,"element":%u,"stream":"%p",)"
                R"("graph":%d,"t":%llu)",
                static_cast<u64>(d.address), static_cast<u64>(d.width), static_cast<u64>(d.height),
@@ -177,6 +188,7 @@ void set(const Sanitizer_MemsetData& d, int graph) {
 
 void array_copy(const CopySide& from, const CopySide& to, uint64_t width, uint64_t height, uint64_t depth,
                 Sanitizer_StreamHandle stream) {
+    marks::write();
     log_.event(R"("e":"array_copy","from":%llu,"from_array":%d,"from_device":%d,"from_bytes":%llu,"from_pitch":%llu,)"
                R"("to":%llu,"to_array":%d,"to_device":%d,"to_bytes":%llu,"to_pitch":%llu,"width":%llu,"height":%llu,)"
                R"("depth":%llu,"stream":"%p","graph":-1,"t":%llu)",
@@ -187,11 +199,13 @@ void array_copy(const CopySide& from, const CopySide& to, uint64_t width, uint64
 }
 
 void value(uint64_t address, int bytes, bool writes, Sanitizer_StreamHandle stream) {
+    marks::write();
     log_.event(R"("e":"value","to":%llu,"bytes":%d,"writes":%d,"stream":"%p","graph":-1,"t":%llu)",
                static_cast<u64>(address), bytes, writes, static_cast<void*>(stream), now());
 }
 
 void opaque(int node, int graph, const std::string& stream) {
+    marks::write();
     log_.event(R"("e":"opaque","node":%d,"graph":%d,"stream":"%s")", node, graph, stream.c_str());
 }
 

@@ -55,6 +55,7 @@ void launch(const LaunchFields& fields);
 void learn(const LaunchFields& fields);
 void constants(uint32_t kernel, const Ranges& ranges);
 void captured(int kernel);
+void mark(const char* op, const char* module);  // see launches/marks.h
 void graph(int number, CUgraphExec exec, Sanitizer_StreamHandle stream);
 void graph_end(uint32_t launch, uint32_t nodes);
 void nodes(uint32_t launch, uint32_t ended, uint64_t threads);

@@ -88,7 +88,8 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
     dense = all(is_contiguous(permute(o, order)) for o in (out, *(s for s, _ in placed)))
     one_by_one = len(out.shape) > CAT_DIMENSIONS or (order == _CHANNELS_LAST and not dense)
     if one_by_one or any(s.dtype != out.dtype for s, _ in placed):
-        return [k for source, target in placed for k in elementwise(name, [source], [target], flops_each=0)]
+        names = ("copy_" if source.dtype == out.dtype else name for source, _ in placed)
+        return [k for one, (s, t) in zip(names, placed, strict=True) for k in elementwise(one, [s], [t], flops_each=0)]
     if len(sources) == 1 and placed:
         return elementwise("copy_", [placed[0][0]], [placed[0][1]], flops_each=0)
     load = _bytes_per_load([s for s, _ in placed], dim) if dense and order != _CHANNELS_LAST else _WIDEST_LOAD

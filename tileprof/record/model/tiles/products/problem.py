@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tileprof.record.model.tile_model import Operand
 
 PLAIN, BIAS, MATRIX, BATCHES, BATCHES_AND_MATRIX, GROUPED, SCALED = range(7)
@@ -14,6 +18,7 @@ _TYPES: Final = {"float32": 0, "tf32": 1, "float16": 2, "bfloat16": 3, "float8_e
 """Numbers of `tileprof.harvest.products.product_cases.Dtype`."""
 FP32, TF32, FP16, BF16, FP8 = range(5)
 KEY: Final = ("op", "dtype", "column_a", "column_b", "batch", "m", "n", "k")
+_TWINS: Final = {MATRIX: PLAIN, BATCHES_AND_MATRIX: BATCHES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,16 @@ class Problem:
     @property
     def twin(self) -> Problem:
         """The product without a matrix to add: it gets the same kernels."""
-        op = {MATRIX: PLAIN, BATCHES_AND_MATRIX: BATCHES}.get(self.op)
+        op = _TWINS.get(self.op)
         return self if op is None else replace(self, op=op)
+
+
+def twins(keys: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the keys of the twins (`Problem.twin`) of problems ``[problems, 8]``."""
+    alike = keys.astype(np.int64)
+    for op, other in _TWINS.items():
+        alike[keys[:, 0] == op, 0] = other
+    return alike
 
 
 def _column(operand: Operand) -> int | None:

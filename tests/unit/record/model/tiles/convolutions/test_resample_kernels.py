@@ -5,6 +5,7 @@ import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, by_tile, elements, positions
+from tileprof.record.model import duration
 from tileprof.trace.footprint import ATOMIC
 
 
@@ -127,3 +128,17 @@ def test_planes_read_the_nearest_element(size):
     assert_writes(kernel, call.outputs[0])
     origin = torch.nn.functional.interpolate(positions(x).double(), size).long()
     assert_reads(kernel, call.outputs[0], call["self"], origin)
+
+
+@pytest.mark.parametrize(
+    ("planes", "side", "dtype", "measured_us"),
+    [
+        ((2, 1024), 7, torch.float32, 375.7), ((2, 64), 7, torch.bfloat16, 22.8), ((2, 64), 14, torch.bfloat16, 28.9),
+        ((2, 64), 28, torch.bfloat16, 29.2), ((2, 128), 14, torch.bfloat16, 54.6),
+    ],
+)  # fmt: skip
+def test_a_few_blocks_take_as_long_as_their_threads_need_for_all_planes(planes, side, dtype, measured_us):
+    x = torch.empty(*planes, side, side, dtype=dtype)
+    [kernel] = run_model(call_of("aten::upsample_bilinear2d", x, [2 * side, 2 * side], False), H200)
+    lives = duration.model(kernel, H200)
+    assert lives.launch_ns == pytest.approx(1000 * measured_us, rel=0.09)

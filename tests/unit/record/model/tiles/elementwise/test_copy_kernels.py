@@ -168,6 +168,14 @@ def test_diagonals_are_embedded_in_zeros():
     assert_reads(copy, call.outputs[0], call["self"], origin)
 
 
+def test_of_inputs_of_other_types_those_that_need_no_conversion_are_copied_by_the_driver():
+    call = call_of("aten::cat", [torch.rand(1, 64).half(), torch.rand(576, 64)], 0)
+    converted, copied = run_model(call, H200)
+    assert (converted.name, copied.name) == ("unrolled_elementwise<cat>", "memcpy<device to device>")
+    assert elements(copied, call["tensors"][1], 0) == list(range(576 * 64))
+    assert elements(copied, call.outputs[0], 0, WRITE) == list(range(64, 577 * 64))
+
+
 def test_many_inputs_take_several_concatenation_kernels():
     call = call_of("aten::cat", [torch.rand(2) for _ in range(130)], 0)
     assert [k.grid[1] for k in run_model(call, H200)] == [128, 2]
