@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,14 @@ def test_without_a_fault_nothing_is_detected(faulty: Path) -> None:
 
 def is_detected(library: Path, fault: int) -> bool:
     ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "planted_fault").value = fault
-    plans = (
+    runners = [host(plan, library) for plan in plans_that_show_faults()]
+    return any(runner.run(seed) is not None or list(far_layers(runner)) for seed, runner in product(range(20), runners))
+
+
+@cache
+def plans_that_show_faults() -> tuple[Plan, ...]:
+    """Return plans each of which shows some faults at once and others never."""
+    return (
         plan_network(small(2), 3),
         of_kinds(small(2), 1, True),
         of_kinds(small(2, flattened=True), 1, True, False, width=32),
@@ -221,8 +229,6 @@ def is_detected(library: Path, fault: int) -> bool:
         of_kinds(pooling(2), 1, False, width=16),
         of_kinds(pooling(2), 1, True, False),
     )
-    runners = [host(plan, library) for plan in plans]  # a fault appears at once in one plan, and never in another
-    return any(runner.run(seed) is not None or list(far_layers(runner)) for seed, runner in product(range(20), runners))
 
 
 def of_kinds(network: Network, blocks: int, *kinds: bool, width: int = 8, parts: int = 1) -> Plan:

@@ -1,4 +1,5 @@
-# ruff: noqa: INP001, PTH100, PTH113, PTH118, PTH120, PTH123 - runs inside other programs: a script that imports little
+# ruff: noqa: INP001, PTH100, PTH103, PTH113, PTH118, PTH120, PTH123 - runs inside other programs: a script that imports
+# little
 """The library that names PyTorch's operators (`operators.cpp`), compiled at first use against the headers of the
 program's own PyTorch.
 
@@ -9,10 +10,13 @@ The recorder's Python compiles it, since that of the program may not have tilepr
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -41,11 +45,24 @@ def load(torch: Any) -> Any:
     if not os.path.isfile(os.path.join(place, LIBRARY)):
         abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)  # noqa: SLF001 - has no public name
         macros = [f"_GLIBCXX_USE_CXX11_ABI={abi}", *([] if torch.version.debug else ["NDEBUG"])]
-        _build(place, folder, macros)
+        with _alone(place):
+            if not os.path.isfile(os.path.join(place, LIBRARY)):
+                _build(place, folder, macros)
     try:
         return ctypes.CDLL(os.path.join(place, LIBRARY))
     except OSError as error:
         raise UnavailableError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _alone(place: str) -> Iterator[None]:
+    """Let one process compile, and the others that start with it wait."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # the build says why nothing can be written there
+            os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+            lock = stack.enter_context(open(f"{place}.lock", "w", encoding="utf-8"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _build(place: str, torch_folder: str, macros: list[str]) -> None:
