@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import compile_once, rewrite_once, shared
+from tests.support import compile_once, rewrite_once, shared, triton_interpreter
 
 # Triton decides at import whether it interprets kernels, and any test may be the first to import it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -53,7 +53,7 @@ settings.load_profile("gate")
 assert callable(providers._get_local_constants), "Hypothesis has changed: see why it is replaced here"
 providers._get_local_constants = lambda: providers._local_constants
 
-MOST_EXAMPLES = 25
+MOST_EXAMPLES = 15
 """Number of examples of a property in the gate. `make search` draws as many as the test says."""
 
 COMPILED_LATER = ("unit/record", "unit/runtime", "unit/trace", "unit/devices", "unit/arrays")
@@ -100,6 +100,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_finish() -> None:
+    triton_interpreter.install()
     gc.freeze()
     gc.set_threshold(*FEWER_COLLECTIONS)
     gc.enable()
