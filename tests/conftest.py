@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import compile_once, rewrite_once, shared
+from tests.support import compile_once, rewrite_once, shared, triton_interpreter
 
 # Triton decides at import whether it interprets kernels, and any test may be the first to import it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -52,11 +53,17 @@ settings.load_profile("gate")
 assert callable(providers._get_local_constants), "Hypothesis has changed: see why it is replaced here"
 providers._get_local_constants = lambda: providers._local_constants
 
-MOST_EXAMPLES = 25
+MOST_EXAMPLES = 15
 """Number of examples of a property in the gate. `make search` draws as many as the test says."""
 
 COMPILED_LATER = ("unit/record", "unit/runtime", "unit/trace", "unit/devices", "unit/arrays")
 """Tests that run first. Tests of other folders simulate, and a separate process compiles the simulator meanwhile."""
+
+QUICK = (
+    "unit/record/cuda/footprints", "unit/record/cuda/records", "unit/record/cuda/tensor_maps", "unit/record/accel_sim",
+    "unit/devices", "unit/arrays",
+)  # fmt: skip
+"""Tests that run last: of their short files, both workers have some until the end."""
 
 FEWER_COLLECTIONS = (50_000, 10, 10)
 """Thresholds of the garbage collector: with its own ones it takes a twelfth of the time of a test of PyTorch."""
@@ -93,6 +100,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_finish() -> None:
+    triton_interpreter.install()
     gc.freeze()
     gc.set_threshold(*FEWER_COLLECTIONS)
     gc.enable()
@@ -104,8 +112,20 @@ def pytest_sessionfinish() -> None:
         process.wait()
 
 
+def _place(item: pytest.Item) -> tuple[int, int]:
+    """Return where a file stands in a run.
+
+    Files of one folder compile the same libraries, and the second worker would wait for the first. So files of folders
+    that compile are mixed, the same way in each run.
+    """
+    file = item.path.relative_to(HERE).as_posix()
+    if file.startswith(QUICK):
+        return 2, 0
+    return (0, zlib.crc32(file.encode())) if file.startswith(COMPILED_LATER) else (1, 0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not str(item.path.relative_to(HERE)).startswith(COMPILED_LATER))
+    items.sort(key=_place)
     if settings.get_current_profile_name() != "gate":
         return
     for item in items:

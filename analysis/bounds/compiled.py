@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType
 from typing import Any, TypeVar, cast
 
-from numba import njit
+from numba import njit, types
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.types.containers import BaseTuple
@@ -148,4 +148,7 @@ def _njit(function: F, **options: Any) -> F:
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
+    # numba types a literal argument by its value, and would compile a function again for each number that callers name.
+    template_of = compiled.get_call_template
+    compiled.get_call_template = lambda args, kws: template_of(tuple(map(types.unliteral, args)), kws)
     return cast("F", compiled)

@@ -114,6 +114,10 @@ class Tab:
         self.page.goto(f"file://{path}{hash_}" if allowed == "file:" else f"{path}{hash_}")
         self.page.wait_for_selector("html[data-ready]")
 
+    def visit(self, address):
+        """Go to another address of the open page, as a link in it would."""
+        self.page.goto(self.page.url.partition("#")[0] + address)
+
     def ask(self, script, argument=None):
         return self.page.evaluate(script, argument)
 

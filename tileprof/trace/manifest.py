@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -61,6 +62,7 @@ def libraries() -> dict[str, str]:
     return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
 
 
+@cache
 def _version(distribution: str) -> str:
     try:
         return metadata.version(distribution)

@@ -9,7 +9,7 @@ from tests.support.small_programs import transformer
 from tileprof.cli.entry import main
 
 LAYER = 10
-NORM, GEMM, ATTENTION = (1 + 5 * LAYER + i for i in range(3))  # of layer 5
+NORM, GEMM, ATTENTION = (1 + 2 * LAYER + i for i in range(3))  # of the last layer
 POLICY = (
     f"tileprof dependencies 1\ngrid norm 8 launch {NORM}\ngrid gemm 24 x 8 launch {GEMM}\ndep gemm on "
     "norm(max(0, y - 1))\n"
@@ -21,7 +21,7 @@ MATRIX = "(pair) => tileprof.matrix.parts.length > 0 && tileprof.matrix.key === 
 def page_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("driven")
     (folder / "low.dep").write_text(POLICY)
-    trace = transformer(folder / "t", layers=6)
+    trace = transformer(folder / "t", layers=3)
     assert main(["view", str(trace), str(folder / "low.dep"), "-o", str(folder / "page.html")]) == 0
     return folder / "page.html"
 
@@ -32,10 +32,10 @@ def test_every_view_follows_the_selection_and_the_address_keeps_it(tab, page_fil
     nodes = "() => tileprof.drawing().nodes.length"
     assert view.ask(nodes) == 1 + LAYER + 2
     view.click("graph", "() => { const b = tileprof.drawing().boxes[0]; return [b.ax + 30, b.ay + 16]; }")
-    assert view.ask(nodes) == 1 + 6 * LAYER + 2
+    assert view.ask(nodes) == 1 + 3 * LAYER + 2
 
     page.keyboard.press("/")
-    page.keyboard.type("op:layer_norm module:h.5")
+    page.keyboard.type("op:layer_norm module:h.2")
     assert page.inner_text("#found") == "2 matches"
     page.keyboard.press("Enter")
     assert view.ask("() => tileprof.state.launch") == NORM

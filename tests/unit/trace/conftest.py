@@ -3,6 +3,8 @@
 A `layer` reads the input and writes an activation; two launches share a footprint.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -85,9 +87,16 @@ def writer(tmp_path):
     return make
 
 
+@pytest.fixture(scope="session")
+def three_layers(tmp_path_factory):
+    """Record three layers; return the trace, of which tests get copies."""
+    path = tmp_path_factory.mktemp("layers") / "run"
+    trace_writer = TraceWriter(path, recorder="test", command=["infer.py"], device=devices.get("H200"))
+    record_layers(trace_writer)
+    return trace_writer.close()
+
+
 @pytest.fixture
-def whole_trace(writer, layers):
+def whole_trace(three_layers, tmp_path):
     """Provide a whole trace of three layers, loaded."""
-    trace_writer = writer()
-    layers(trace_writer)
-    return load(trace_writer.close())
+    return load(shutil.copytree(three_layers, tmp_path / three_layers.name))

@@ -45,19 +45,20 @@ class Predictor:
         self.graph = graph
         self.costs = costs or Costs()
         self._bounder = Bounder(graph)
+        self._alone_ns: dict[int, float] = {}
 
     def __call__(self, policy: Policy, launches: Sequence[int]) -> Prediction:
         """Predict the times of a policy for the grids of ``launches``, which are its stages in order."""
         numbers = [tile_numbers(self.graph, launch) for launch in launches]
-        rows: list[tuple[int, int, str, bool, int]] = []
+        links: list[tuple[int, int]] = []
         blocks: list[EdgeBlock] = []
         for waits in lower(policy):
             producer, consumer = waits.edge.producer, waits.edge.consumer
             block = wait_block(waits, numbers[producer], numbers[consumer])
             if block is not None:
-                rows.append((launches[producer], launches[consumer], "RAW", False, len(blocks)))
+                links.append((launches[producer], launches[consumer]))
                 blocks.append(block)
-        p = problem(self._with(rows, blocks), self._bounder.durations, list(launches), reuse=True)
+        p = problem(self._with(links, blocks), self._bounder.durations, list(launches), reuse=True)
         launch_numbers = np.asarray(launches)
         orders = [_order(stage.order, number) for stage, number in zip(policy.stages, numbers, strict=True)]
         ends = in_order(p, self._bounder.units[launch_numbers], self._bounder.capacity, self.costs, orders=orders)
@@ -82,16 +83,27 @@ class Predictor:
         """Return one launch after the other, each alone on the device, with the gap that launches of a CUDA
         graph have.
         """
-        durations, slots = self._bounder.durations, self._bounder.slots
-        tiles = np.diff(self.graph.tile_base)
-        alone_ns = [float(alone(durations.of(i, int(tiles[i])), int(slots[i])).max(initial=0.0)) for i in launches]
-        return sum(alone_ns) + (len(launches) - 1) * float(self.graph.device.graph_gap_ns)
+        alone_ns = sum(self._launch_alone_ns(launch) for launch in launches)
+        return alone_ns + (len(launches) - 1) * float(self.graph.device.graph_gap_ns)
 
-    def _with(self, rows: list[tuple[int, int, str, bool, int]], blocks: list[EdgeBlock]) -> TileGraph:
-        links = pd.DataFrame(rows, columns=["producer", "consumer", "hazard", "reuse", "block"])
-        types = {"producer": "int64", "consumer": "int64", "reuse": "bool", "block": "int64"}
-        links = links.astype(types).assign(hazard=lambda f: pd.Categorical(f["hazard"], categories=list(HAZARDS)))
-        return replace(self.graph, links=links, blocks=blocks)
+    def _launch_alone_ns(self, launch: int) -> float:
+        if launch not in self._alone_ns:
+            base = self.graph.tile_base
+            durations = self._bounder.durations.of(launch, int(base[launch + 1] - base[launch]))
+            self._alone_ns[launch] = float(alone(durations, int(self._bounder.slots[launch])).max(initial=0.0))
+        return self._alone_ns[launch]
+
+    def _with(self, links: list[tuple[int, int]], blocks: list[EdgeBlock]) -> TileGraph:
+        """Return the graph with these dependencies alone, from producers to consumers: one per block."""
+        producer, consumer = np.array(links, np.int64).reshape(-1, 2).T
+        table = {
+            "producer": producer,
+            "consumer": consumer,
+            "hazard": pd.Categorical(["RAW"] * len(links), categories=list(HAZARDS)),
+            "reuse": np.zeros(len(links), bool),
+            "block": np.arange(len(links)),
+        }
+        return replace(self.graph, links=pd.DataFrame(table), blocks=blocks)
 
 
 def _order(order: tuple[int, ...] | None, numbers: I64) -> I64 | None:

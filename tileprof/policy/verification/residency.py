@@ -198,15 +198,11 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
     room.
     """
     completed = [np.ones(stage.tiles, bool) for stage in policy.stages]
-    count = np.zeros(len(policy.stages), np.int64)
-    for stage in range(len(policy.stages)):
-        for waits in edges:
-            if waits.edge.consumer == stage:
-                can_post = completed[waits.edge.producer] & (waits.edge.producer not in absent)
-                post_counts = np.bincount(waits.of[can_post], minlength=len(waits.posts))
-                completed[stage][owners(waits.indptr)[post_counts[waits.semaphore] < waits.value]] = False
-        count[stage] = int((~completed[stage]).sum())
-    return count
+    for waits in sorted(edges, key=lambda waits: waits.edge.consumer):
+        can_post = completed[waits.edge.producer] & (waits.edge.producer not in absent)
+        post_counts = np.bincount(waits.of[can_post], minlength=len(waits.posts))
+        completed[waits.edge.consumer][owners(waits.indptr)[post_counts[waits.semaphore] < waits.value]] = False
+    return np.array([np.count_nonzero(~tiles) for tiles in completed], np.int64)
 
 
 def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, blocks: I64, enough: int) -> bool:

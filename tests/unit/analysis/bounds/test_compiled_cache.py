@@ -2,14 +2,19 @@
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import tileprof
+from tests.support.warm import commands
 
 OUTER = """
+import sys
+
+import numba
+
+sys.dont_write_bytecode = True
+numba.config.reload_config()  # a copy of a process that had another environment
+
 from tileprof.analysis.bounds.compiled import compiled, in_cache
 from inner import FACTOR, add
 
@@ -31,17 +36,21 @@ def add(n):
 """
 
 
+@pytest.fixture(scope="module")
+def python_with_numba(tmp_path_factory):
+    with commands(tmp_path_factory.mktemp("warm"), ["tileprof.analysis.bounds.compiled"]) as programs:
+        yield programs.python
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, python_with_numba):
     """Return what a new process prints when the called module has this source."""
     (tmp_path / "outer.py").write_text(OUTER)
-    root = str(Path(tileprof.__file__).parents[1])
-    path = os.pathsep.join((root, os.environ.get("PYTHONPATH", "")))
-    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
 
     def output_of(factor, added):
         (tmp_path / "inner.py").write_text(INNER.format(factor=factor, added=added))
-        command = [sys.executable, "-B", str(tmp_path / "outer.py")]
+        command = [python_with_numba, tmp_path / "outer.py"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
 
     return output_of

@@ -81,9 +81,9 @@ def test_filters_hold_what_was_recorded_and_miss_no_dependency(tmp_path: Path, h
 
 
 def test_wide_filters_of_small_granules_are_nearly_exact_and_narrow_ones_are_not(tmp_path: Path) -> None:
-    wide, _ = answers_of(tmp_path / "wide", FilterSettings(1 << 20, 3, 4))
+    wide, _ = answers_of(tmp_path / "wide", FilterSettings(1 << 19, 3, 4))
     narrow, _ = answers_of(tmp_path / "narrow", FilterSettings(32, 1, 512))
-    coarse, _ = answers_of(tmp_path / "coarse", FilterSettings(1 << 20, 3, 4096))
+    coarse, _ = answers_of(tmp_path / "coarse", FilterSettings(1 << 18, 3, 4096))
     assert wide.false == 0
     assert narrow.false > wide.dependent
     assert 0 < coarse.granular == coarse.false

@@ -19,6 +19,9 @@ SHAPES = {
     "biases, ragged pieces, float16": replace(
         SMALL, batch=2, hidden=896, intermediate=4864, heads=14, biased=True, dtype="float16", masked=float("-inf")
     ),
+    "eight sequences, biases, a mask": replace(
+        SMALL, batch=8, hidden=896, intermediate=4864, heads=14, biased=True, dtype="float16", masked=float("-inf")
+    ),
     "norms of heads": replace(
         SMALL, batch=2, hidden=1024, intermediate=3072, heads=16, kv_heads=8, head_dim=128, head_norms=True
     ),
@@ -34,7 +37,9 @@ def compiler_missing() -> bool:
 
 
 @pytest.mark.skipif(compiler_missing(), reason="needs nvcc")
-@pytest.mark.parametrize("name", [pytest.param("one sequence", marks=pytest.mark.nightly), *list(SHAPES)[1:]])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.nightly) for name in list(SHAPES)[:3]), *list(SHAPES)[3:]]
+)
 def test_the_kernel_compiles(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
     folder = KERNEL.compiled(SHAPES[name].header(132))

@@ -4,7 +4,7 @@ adversarial orders, always with the same bits; planted faults are detected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.orders import seeds
 from tests.support.runtime.kernel_on_cpu import compile_machine, compiler_missing
 from tests.support.runtime.planted import Patch, gate_third, replaced, without_effect
 from tests.unit.runtime.experts.experts_on_cpu import HostExperts, compiled
@@ -23,7 +24,8 @@ from tileprof.runtime.experts.shape import ExpertsShape
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles kernel and co-pilot for the CPU")
 
-RUNS = 6
+RUNS = 4
+"""Orders of each case in the gate."""
 BLOCKS = 3
 CASES = {
     "full tiles and others": ExpertsShape("float16", 100, 256, 128, 3, 2),
@@ -90,7 +92,7 @@ def cache(monkeypatch, tmp_path_factory) -> None:
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path_factory.getbasetemp() / "pilots"))
 
 
-def wrong_runs(layer: HostExperts, name: str, runs: int) -> Iterator[str]:
+def wrong_runs(layer: HostExperts, name: str, seeds: Iterable[int]) -> Iterator[str]:
     """Yield the fault of each run.
 
     Run 0 delays nothing and is close to PyTorch's result; the others have the same bits.
@@ -98,7 +100,7 @@ def wrong_runs(layer: HostExperts, name: str, runs: int) -> Iterator[str]:
     shape = CASES[name]
     weights, x = layer_inputs(shape)
     expected, calm = plain(weights, x, shape.top), None
-    for seed in range(runs):
+    for seed in seeds:
         message = layer.run(x, seed)
         out = layer.out.double()
         if seed == 0:
@@ -112,15 +114,18 @@ def wrong_runs(layer: HostExperts, name: str, runs: int) -> Iterator[str]:
             yield f"seed {seed}: {message}"
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize("schedule", list(SCHEDULES))
 def test_every_schedule_gives_the_same_bits_in_every_order(make, schedule) -> None:
-    assert not list(wrong_runs(make("full tiles and others", schedule), "full tiles and others", RUNS))
+    orders = seeds(RUNS, list(SCHEDULES).index(schedule))
+    assert not list(wrong_runs(make("full tiles and others", schedule), "full tiles and others", orders))
 
 
+@pytest.mark.orders
 @pytest.mark.parametrize("schedule", ["persistent", "persistent-dynamic", "ccks"])
 @pytest.mark.parametrize("name", ["experts without tokens", "one expert"])
 def test_tiles_that_do_not_come_to_exist_are_not_waited_for(make, name, schedule) -> None:
-    assert not list(wrong_runs(make(name, schedule), name, RUNS))
+    assert not list(wrong_runs(make(name, schedule), name, seeds(RUNS, len(name))))
 
 
 FAULTS: dict[str, tuple[str, Patch]] = {
@@ -175,7 +180,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
 def test_a_fault_planted_in_the_kernel_is_detected(make, fault) -> None:
     schedule, patch = FAULTS[fault]
     name = "full tiles and others"
-    assert any(wrong_runs(make(name, schedule, patch=patch), name, 60))
+    assert any(wrong_runs(make(name, schedule, patch=patch), name, range(60)))
 
 
 PILOT_FAULTS: dict[str, tuple[str, Choices, Patch]] = {
@@ -210,15 +215,16 @@ def test_every_fault_that_is_planted_at_night_still_changes_the_source() -> None
 def test_a_fault_planted_in_the_copilot_is_detected(make, fault) -> None:
     schedule, choices, pilot_patch = PILOT_FAULTS[fault]
     name = "full tiles and others"
-    assert any(wrong_runs(make(name, schedule, choices, pilot_patch=pilot_patch), name, 60))
+    assert any(wrong_runs(make(name, schedule, choices, pilot_patch=pilot_patch), name, range(60)))
 
 
 @pytest.mark.parametrize("choices", [Choices(depth=4), Choices(depth=8), Choices(speculate=False, depth=1)])
 def test_a_copilot_of_any_depth_gives_the_same_bits(make, choices) -> None:
     layer = make("full tiles and others", "ccks", choices)
-    assert not list(wrong_runs(layer, "full tiles and others", RUNS))
+    orders = seeds(RUNS, choices.depth)
+    assert not list(wrong_runs(layer, "full tiles and others", orders))
     counts = layer.pilot_counts()
-    assert counts.runs >= RUNS - 1  # it may not know yet that the last one has ended
+    assert counts.runs >= len(orders) - 1  # it may not know yet that the last one has ended
     assert (counts.ahead > 0) == choices.speculate
 
 

@@ -66,7 +66,8 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
             )[0]
         padded = choice is Backend.FLASH and query.shape[3] % _FLASH_WIDTHS != 0
         padded |= choice is Backend.EFFICIENT and attn_mask is not None and not _is_aligned(attn_mask)
-        if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability) and not padded):
+        differs = padded or (choice is Backend.EFFICIENT and _heads_first(query))
+        if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability) and not differs):
             return written_out(operator, *inputs, scale=scale, enable_gqa=enable_gqa)
         return _fused_attention(choice, *inputs, scale=scale)
 
@@ -192,6 +193,13 @@ def _aligned(mask: torch.Tensor) -> torch.Tensor:
 
 def _is_aligned(mask: torch.Tensor) -> bool:
     return mask.stride(-1) == 1 and not any(stride % _MASK_ROWS for stride in mask.stride()[:-1])
+
+
+def _heads_first(query: torch.Tensor) -> bool:
+    """Return whether the rows of a head lie together: a CPU's result lies like the queries, that of the
+    memory-efficient kernel has heads beside each other.
+    """
+    return bool(query.shape[1] > 1 and query.shape[2] > 1 and query.stride(1) > query.stride(2))
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -198,3 +198,21 @@ def test_masks_of_odd_rows_are_padded_where_the_cpu_has_a_kernel_for_them(trace_
     assert torch.allclose(found[0], weights @ query, atol=1e-4)
     written = trace.operands_of(len(operators) - 2)[0]
     assert keys % 8 == 0 or set(written) & set(trace.operands_of(len(operators) - 1)[0])
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_results_of_the_memory_efficient_kernel_have_heads_beside_each_other(trace_of, grad):
+    query, key, value = tensors(dtype=torch.float32, grad=grad)
+    assert query.is_contiguous()
+    results = []
+
+    def program():
+        out = functional.scaled_dot_product_attention(query, key, value)
+        results.append(out)
+        return out.transpose(1, 2).contiguous()
+
+    operators = list(trace_of(program).launches.op)
+    assert operators == ["aten::_scaled_dot_product_efficient_attention"]
+    assert results[0].transpose(1, 2).is_contiguous()
+    expected = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+    torch.testing.assert_close(results[0], expected, rtol=1e-4, atol=1e-4)

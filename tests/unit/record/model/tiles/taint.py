@@ -22,21 +22,21 @@ Bytes = dict[Any, np.ndarray]
 
 def reached(kernels: list[Kernel], start: Bytes) -> Bytes:
     """Return all bytes, by operand ref or scratch, that depend on the bytes of ``start`` according to the tiles."""
-    tainted = {key: _with_runs(np.zeros(0, bool), at, at + 1) for key, at in start.items()}
+    tainted = {key: with_runs(np.zeros(0, bool), at, at + 1) for key, at in start.items()}
     for kernel in kernels:
         b = kernel.footprint.boxes
         keys = [("scratch", o.slot) if isinstance(o, Scratch) else o.ref for o in kernel.operands]
         hit = np.zeros(kernel.footprint.tiles, bool)
         for slot, key in enumerate(keys):
             if key in tainted:
-                row, begin, end = _runs(b, (b.operand == slot) & np.isin(b.mode, (READ, ATOMIC)))
+                row, begin, end = runs(b, (b.operand == slot) & np.isin(b.mode, (READ, ATOMIC)))
                 before = np.concatenate([[0], np.cumsum(tainted[key])])  # number of tainted bytes before each byte
                 last = len(tainted[key])
                 hit[b.tile[row[before[np.minimum(end, last)] > before[np.minimum(begin, last)]]]] = True
         for slot, key in enumerate(keys):
-            _, begin, end = _runs(b, (b.operand == slot) & np.isin(b.mode, (WRITE, ATOMIC)) & hit[b.tile])
+            _, begin, end = runs(b, (b.operand == slot) & np.isin(b.mode, (WRITE, ATOMIC)) & hit[b.tile])
             if len(begin):
-                tainted[key] = _with_runs(tainted.get(key, np.zeros(0, bool)), begin, end)
+                tainted[key] = with_runs(tainted.get(key, np.zeros(0, bool)), begin, end)
     return {key: np.flatnonzero(mask) for key, mask in tainted.items()}
 
 
@@ -120,7 +120,7 @@ def _run(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> list
     return [t for t in (result if isinstance(result, list | tuple) else [result]) if isinstance(t, torch.Tensor)]
 
 
-def _runs(b: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def runs(b: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the runs of adjacent bytes of the boxes ``which``: number of the box, first byte, byte after the last."""
     rows = np.flatnonzero(which)
     each = (b.count_0[rows] * b.count_1[rows]).astype(np.int64)
@@ -131,7 +131,7 @@ def _runs(b: Any, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return row, begin, begin + b.length[row]
 
 
-def _with_runs(mask: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+def with_runs(mask: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return ``mask``, a mask of bytes, also true for the runs, and longer if they end after it."""
     edges = np.zeros(max(len(mask), end.max(initial=0)) + 1, np.int64)
     np.add.at(edges, begin, 1)

@@ -105,16 +105,13 @@ def describe(func: Any, args: Any, kwargs: Any) -> Call | None:
 
 def touch_counts(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]) -> np.ndarray:
     """Return all bytes of the operand, from its byte 0, that any tile of any kernel touches."""
-    actual = [np.empty(0, np.int64)]
+    touched = np.zeros(0, bool)
     for kernel in kernels:
         b = kernel.footprint.boxes
         slots = [i for i, o in enumerate(kernel.operands) if isinstance(o, Operand) and o.ref == operand.ref]
-        rows = np.isin(b.operand, slots) & np.isin(b.mode, modes)
-        columns = (b.offset, b.length, b.count_0, b.stride_0, b.count_1, b.stride_1)
-        for offset, length, n0, s0, n1, s1 in np.unique(np.stack([c[rows] for c in columns], 1), axis=0):
-            at = offset + np.arange(n1)[:, None, None] * s1 + np.arange(n0)[:, None] * s0 + np.arange(length)
-            actual.append(at.ravel())
-    return np.unique(np.concatenate(actual))
+        _, begin, end = taint.runs(b, np.isin(b.operand, slots) & np.isin(b.mode, modes))
+        touched = taint.with_runs(touched, begin, end)
+    return np.flatnonzero(touched)
 
 
 def check(call: Call, kernels: list[Kernel]) -> None:

@@ -13,14 +13,14 @@ of k writes its partial sums in fp32 to a workspace, and a second kernel adds th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tileprof.record.model import tables
 from tileprof.record.model.tile_model import Kernel, Operand, Scratch
 from tileprof.record.model.tiles.foundations import regions
-from tileprof.record.model.tiles.foundations.sketch import Sketch, scratch
+from tileprof.record.model.tiles.foundations.sketch import Sketch, binding, scratch
 from tileprof.record.model.tiles.products import dispatch, gemm_kernel_choice, gemm_tile_rule
 from tileprof.record.model.tiles.products.dispatch import Dispatch
 from tileprof.record.model.tiles.products.main_loop import Loop, chunks_for, flops, main_loop, raster
@@ -46,6 +46,11 @@ THREADS = 256
 """Threads of a block of the launches around a product with an epilogue of its own."""
 _COUNTERS = 4
 """The number of counters of four bytes by which a kernel deals its tiles out, or at which its slices wait."""
+
+
+_SUMS_BEGIN, _VECTOR_BYTES, _ADDED_BYTES = 128, 16, 64
+"""Where the partial sums of kernels without tensor cores begin in the workspace, what a thread moves at a time, and
+what it adds up in all (in bytes of float32)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +250,10 @@ def _main_kernel(
         for operand in _epilogue_reads(product):
             parts.append(squares(one_slice(operand), len(slots), READ, tile, results, first=loop.epilogue))
             slots.append(operand)
+    elif post == "tiles":
+        pieces = Pieces(product.d, tile)
+        slots.append(binding(pieces.operand))
+        parts.append(pieces.boxes(2, WRITE, block, first=loop.epilogue))
     else:
         partial = partial_sums(product.d, tile.split)
         slots.append(workspace(partial))
@@ -262,6 +271,40 @@ def _main_kernel(
         registers=tile.registers, shared_bytes=tile.shared_bytes, flops=work, tile_flops=shares,
         rate=rate,
     )  # fmt: skip
+
+
+class Pieces:
+    """The partial sums of cuBLAS's kernels without tensor cores in its workspace: behind 128 bytes, for each slice, the
+    pieces of all tiles by turns. A piece is a vector of 16 bytes of each thread.
+
+    Recorded products that share the workspace depend on one another as this says (`sm80_xmma_gemm_f32f32_f32f32_f32`
+    beside CUTLASS's, whose sums begin at most 128 bytes before).
+    """
+
+    def __init__(self, results: Operand, tile: gemm_tile_rule.Tile) -> None:
+        batch, m, n = results.shape
+        itemsize = max(4, results.itemsize)
+        self.tiles = -(-m // tile.m), -(-n // tile.n)
+        length = _VECTOR_BYTES // itemsize * tile.threads
+        self.count = -(-tile.m * tile.n // length)
+        shape = (tile.split * batch, self.count, self.tiles[0] * self.tiles[1], length)
+        dense = scratch(0, *shape, itemsize=itemsize)
+        begin = _SUMS_BEGIN // itemsize
+        self.operand = replace(dense, begin=begin, workspace=dense.workspace + _SUMS_BEGIN)
+
+    def boxes(
+        self, slot: int, mode: int, cells: NDArray[np.int32], *, first: float, some: tuple[Any, int] | None = None
+    ) -> Boxes:
+        """Return accesses of each tile of ``cells`` (row, column, slice and batch) to its pieces: to all, or to as many
+        as ``some`` says from its first one on.
+        """
+        low, length = (0, self.count) if some is None else some
+        row, column, z = cells.astype(np.int64).T
+        tile, low = row + self.tiles[0] * column, low + 0 * row
+        start = np.column_stack([z, low, tile, 0 * tile])
+        stop = np.column_stack([z + 1, low + length, tile + 1, 0 * tile + self.operand.shape[3]])
+        boxes = regions.boxes(self.operand, slot, mode, np.arange(len(cells)), start, stop, first=first, last=1.0)
+        return replace(boxes, offset=boxes.offset + self.operand.begin * self.operand.itemsize)
 
 
 def _zeroed_results(product: Product) -> Kernel:
@@ -291,21 +334,29 @@ def _by_results(
 
 
 def _reduction_by_tiles(product: Product, tile: gemm_tile_rule.Tile) -> Kernel:
-    """Adds the slices square by square, in the main kernel's tiles: so cuBLAS's kernels without tensor cores do
-    (recorded).
+    """Adds the slices tile by tile: so cuBLAS's kernels without tensor cores do (recorded). A thread adds at most 16
+    results; which results of a larger tile a block adds was not recorded, so each of its blocks writes all.
     """
-    batch, m, n = product.d.shape
-    grid = (-(-m // tile.m), -(-n // tile.n), batch)
-    block = raster(*grid)
-    partial = partial_sums(product.d, tile.split)
-    of_slice = [block + np.array((0, 0, s * batch), np.int32) for s in range(tile.split)]
-    parts = [squares(partial, 0, READ, tile, b, first=0.0) for b in of_slice]
+    batch = product.d.shape[0]
+    pieces = Pieces(product.d, tile)
+    shares = pieces.count // (_ADDED_BYTES // _VECTOR_BYTES)
+    shares = shares if shares and pieces.count % shares == 0 else 1
+    down, across = pieces.tiles
+    block = raster(down, across, batch * shares)
+    images, share = np.divmod(block[:, 2], shares)
+    cells = np.column_stack([block[:, :2], images]).astype(np.int32)
+    each = pieces.count // shares
+    parts = [
+        pieces.boxes(0, READ, cells + np.array((0, 0, s * batch), np.int32), first=0.0, some=(share * each, each))
+        for s in range(tile.split)
+    ]
     operands = (product.d, *_epilogue_reads(product))
     for slot, operand in enumerate(operands, start=1):
-        parts.append(squares(one_slice(operand), slot, WRITE if slot == 1 else READ, tile, block, first=0.0))
+        parts.append(squares(one_slice(operand), slot, WRITE if slot == 1 else READ, tile, cells, first=0.0))
     return Kernel(
-        "splitk_reduce", Footprint(block, Boxes.concat(parts)), (workspace(partial), *operands), grid,
-        (tile.threads, 1, 1), flops=tile.split * product.d.numel,
+        "splitk_reduce", Footprint(block, Boxes.concat(parts)), (binding(pieces.operand), *operands),
+        (down, across, batch * shares), (tile.threads, 1, 1), flops=tile.split * product.d.numel,
+        coverage="exact" if shares == 1 else "inferred",
     )  # fmt: skip
 
 

@@ -71,8 +71,10 @@ def check(launches, tile, a, b, d, c=None):
     grid = (math.ceil(m / tile_m), math.ceil(n / tile_n), batch * len(slices))
     assert main.grid == grid
     assert sorted(map(tuple, main.footprint.block.tolist())) == sorted(np.ndindex(*grid))
+    in_pieces = main.rate in {"fp32", "fp64"}
     partial = Operand((len(slices), *d.shape), (batch * m * n, m * n, n, 1), "float32", 4)
     results = partial if len(slices) > 1 else None
+    sums = {}
     for t, (x, y, z) in enumerate(main.footprint.block.tolist()):
         s, g = divmod(z, batch)
         rows = range(x * tile_m, min((x + 1) * tile_m, m))
@@ -84,15 +86,24 @@ def check(launches, tile, a, b, d, c=None):
         if results is None:
             assert bytes_of(main.footprint, t, 2, WRITE) == element_bytes(d, own)
             assert bytes_of(main.footprint, t, 3) == (element_bytes(c, own) if c else set())
+        elif in_pieces:
+            sums |= {(s, *i): bytes_of(main.footprint, t, 2, WRITE) for i in own}
         else:
+            sums |= {(s, *i): element_bytes(results, [(s, *i)]) for i in own}
             assert bytes_of(main.footprint, t, 2, WRITE) == element_bytes(results, ((s, *i) for i in own))
     if results is None:
         assert len(launches) == 1
         assert_each_byte_written_once(main, 2, d, WRITE)
     else:
-        assert main.operands[2] == Scratch(0, results.numel * 4, "cublas")
-        assert_each_byte_written_once(main, 2, results, WRITE)
-        check_reduction(launches[1], results, d, c)
+        assert len(sums) == results.numel
+        if in_pieces:
+            written = [b for t in range(main.footprint.tiles) for b in bytes_of(main.footprint, t, 2, WRITE)]
+            assert len(written) == len(set(written)) >= 4 * results.numel
+            assert main.operands[2] == Scratch(0, max(written) + 1, "cublas")
+        else:
+            assert main.operands[2] == Scratch(0, results.numel * 4, "cublas")
+            assert_each_byte_written_once(main, 2, results, WRITE)
+        check_reduction(launches[1], sums, len(slices), d, c)
 
 
 def behind_copies(launches, a, b, d, c):
@@ -154,6 +165,32 @@ def test_an_addend_that_is_no_bias_is_copied_to_the_results(bias, sizes, options
     assert (added.ref in reads) == (options != {"beta": 0})
 
 
+def test_sums_of_kernels_without_tensor_cores_lie_in_pieces_of_all_tiles_by_turns():
+    with overrides.override("gemm=32x32x8,split=4"):
+        main, reduction = run_model(call_of("aten::mm", torch.rand(256, 256), torch.rand(256, 256)), H200)
+    assert (main.grid, reduction.grid, main.block) == ((8, 8, 4), (8, 8, 1), (64, 1, 1))
+    for tile, (x, y, part) in enumerate(main.footprint.block.tolist()):
+        pieces = [128 + 1024 * (64 * (4 * part + piece) + x + 8 * y) for piece in range(4)]
+        expected = {byte for begin in pieces for byte in range(begin, begin + 1024)}
+        assert bytes_of(main.footprint, tile, 2, WRITE) == expected
+
+
+def test_a_thread_adds_16_results_so_that_larger_tiles_are_added_by_several_blocks():
+    with overrides.override("gemm=64x64x8,split=4"):
+        main, reduction = run_model(call_of("aten::mm", torch.rand(128, 192), torch.rand(192, 64)), H200)
+    shares = 64 * 64 // (16 * main.block[0])
+    assert (main.grid, reduction.grid, reduction.coverage) == ((2, 1, 4), (2, 1, shares), "inferred")
+    for x in range(2):
+        read = [bytes_of(reduction.footprint, x + 2 * share, 0) for share in range(shares)]
+        stored = [bytes_of(main.footprint, x + 2 * part, 2, WRITE) for part in range(4)]
+        assert set().union(*read) == set().union(*stored)
+        assert sum(map(len, read)) == sum(map(len, stored))
+        results = [(0, i, j) for i in range(64 * x, 64 * x + 64) for j in range(64)]
+        for share in range(shares):
+            written = bytes_of(reduction.footprint, x + 2 * share, 1, WRITE)
+            assert written == element_bytes(batched(reduction.operands[1]), results)
+
+
 def depth_of(s, slices, k, tile_k, rate):
     """Return where slice ``s`` lies in k: in one piece, or, without tensor cores, in turns if those are whole."""
     if rate in {"fp32", "fp64"} and len(slices) > 1 and k % (len(slices) * tile_k) == 0:
@@ -161,15 +198,17 @@ def depth_of(s, slices, k, tile_k, rate):
     return range(*slices[s])
 
 
-def check_reduction(kernel, partial, d, c):
-    """Check that each result is written by the tile that reads all of its partial sums, and its addend."""
+def check_reduction(kernel, sums, slices, d, c):
+    """Check that each result is written by the tile that reads all of its partial sums, and its addend; ``sums`` says
+    which bytes of the workspace hold those of a slice.
+    """
     assert_each_byte_written_once(kernel, 1, d, WRITE)
     elements = list(np.ndindex(*d.shape))
     for t in range(kernel.footprint.tiles):
         written = bytes_of(kernel.footprint, t, 1, WRITE)
         own = [i for i in elements if element_bytes(d, [i]) <= written]
-        needs = [(s, *i) for s in range(partial.shape[0]) for i in own]
-        assert bytes_of(kernel.footprint, t, 0) == element_bytes(partial, needs)
+        needs = set().union(*(sums[s, *i] for s in range(slices) for i in own))
+        assert bytes_of(kernel.footprint, t, 0) == needs
         assert bytes_of(kernel.footprint, t, 2) == (element_bytes(c, own) if c else set())
 
 
