@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from tileprof.analysis.dependencies.graph import TileGraph
 
 Pairs = dict[tuple[int, int], Bits]
-
-_latest: WeakKeyDictionary[TileGraph, tuple[tuple[Any, ...], tuple[Pairs, int]]] = WeakKeyDictionary()
-"""Conflicts of a graph with the filters that were simulated last: other options and sizes of GPUs change only times."""
 
 _ASKED_AT_ONCE = 128
 """Threads of a block that ask, a filter each."""
@@ -148,10 +144,6 @@ class DataflowBloom(Options):
         """Return conflicts between launches of one flush, by place in ``launches``; how many pairs of tiles only
         collide in their hashes.
         """
-        filters = (self.bits, self.hashes, self.granule, self.flush, *launches)
-        known, result = _latest.get(graph, ((), ({}, 0)))
-        if known == filters:
-            return result
         every: Pairs = {}
         collisions = 0
         for since in range(0, len(launches), self.flush):
@@ -161,7 +153,6 @@ class DataflowBloom(Options):
             for (p, c), bits in hashed.items():
                 every[since + p, since + c] = bits
                 collisions += count(bits & ~exact[p, c]) if (p, c) in exact else count(bits)
-        _latest[graph] = filters, (every, collisions)
         return every, collisions
 
 
