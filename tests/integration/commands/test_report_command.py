@@ -72,15 +72,16 @@ def test_the_report_names_the_pair_to_look_at_and_the_next_command(mlp):
 
 
 @pytest.mark.parametrize(
-    ("options", "where", "why"),
+    ("is_warm", "options", "where", "why"),
     [
-        ("", ">/dev/full", "No space left on device"),
-        ("--json", ">/dev/full", "No space left on device"),
-        ("", ">&-", "it is closed"),
+        (False, "", ">/dev/full", "No space left on device"),
+        (True, "--json", ">/dev/full", "No space left on device"),
+        (False, "", ">&-", "it is closed"),
     ],
 )
-def test_a_stdout_that_cannot_be_written_is_one_sentence(mlp, options, where, why):
-    line = f"{sys.executable} -m tileprof.cli report {options} '{mlp}' {where}"
+def test_a_stdout_that_cannot_be_written_is_one_sentence(mlp, warm, is_warm, options, where, why):
+    command = f"{warm.path}/tileprof" if is_warm else f"{sys.executable} -m tileprof.cli"
+    line = f"{command} report {options} '{mlp}' {where}"
     result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (2, f"tileprof: cannot write to stdout: {why}\n")
 
