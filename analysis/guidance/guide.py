@@ -235,8 +235,8 @@ class _Actions:
             )
         if copies := self._copies_to_host_in_between():
             reason += (
-                f"; {counted(copies, 'launch')} before the last one copy to the host: where the program waits for the "
-                "value, a graph ends there, so that several graphs save less"
+                f"; in between, values are copied to the host {counted(copies, 'time')}: where the program waits for "
+                "one, a graph ends, and several graphs save less"
             )
         code = (
             'torch.compile(model, mode="reduce-overhead")' if self._pytorch else "cudaStreamBeginCapture(stream, mode)"
