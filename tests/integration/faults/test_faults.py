@@ -136,7 +136,7 @@ def test_a_program_killed_at_a_random_time_leaves_a_trace_that_validates(
             assert process.stdout is not None
             assert process.stderr is not None
             assert process.stdout.readline() == b"begin\n"
-            time.sleep(dice.uniform(0, 1.5))
+            time.sleep(dice.uniform(0, 1.5 if KILLS > 2 else 0.5))
             process.send_signal(number)
             rest, stderr = process.stdout.read(), process.stderr.read()
             assert process.wait(120) == -number

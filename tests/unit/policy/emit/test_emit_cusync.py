@@ -246,13 +246,22 @@ def _host(name: str, texts: dict[str, str]) -> str:
 
 
 @needs_nvcc
-@pytest.mark.parametrize("name", ["halo", "join"])
-def test_header_and_example_compile_for_every_architecture(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "architectures"),
+    [
+        ("halo", ARCHITECTURES),
+        ("join", ARCHITECTURES[-1:]),
+        pytest.param("join", ARCHITECTURES[:-1], marks=pytest.mark.nightly),
+    ],
+)
+def test_header_and_example_compile_for_every_architecture(
+    tmp_path: Path, name: str, architectures: tuple[str, ...]
+) -> None:
     policy = policy_of(TEXTS[name], order=True)
     write(tmp_path, cusync_files(policy, several=True)[0])
-    code = [word for a in ARCHITECTURES for word in ("-gencode", f"arch=compute_{a},code=sm_{a}")]
+    code = [word for a in architectures for word in ("-gencode", f"arch=compute_{a},code=sm_{a}")]
     compiled = compile_cuda(tmp_path, "example.cu", INCLUDE, "-c", *code, "-o", "example.o")
-    assert all(f"sm_{a}".encode() in compiled for a in ARCHITECTURES)
+    assert all(f"sm_{a}".encode() in compiled for a in architectures)
 
 
 @needs_nvcc

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 
 from tests.support.policies.graphs import graph_of
 from tests.unit.policy.verification.small_policies import cases
 from tileprof.policy.format import PolicyError
 from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.dependency_file import parse_dependencies
+from tileprof.policy.verification.awaited_tiles import wait_block
 from tileprof.policy.verification.pair_waits import pair_waits
 from tileprof.policy.verification.verifier import verify
 
@@ -29,6 +32,15 @@ def awaited_one_by_one(policy):
             for semaphore in waits.semaphore[waits.indptr[tile] : waits.indptr[tile + 1]].tolist():
                 pairs |= {(t, tile) for t, of in enumerate(waits.of.tolist()) if of == semaphore}
     return matches
+
+
+def test_awaited_tiles_are_those_of_the_trace_where_a_policy_numbers_tiles_in_another_order():
+    text = "grid up 4\ngrid down 4\ndep down on up(x..min(3, x + 1))"
+    [waits] = lower(parse_dependencies(f"tileprof dependencies 1\n{text}").policy())
+    producer, consumer = np.array([2, 0, 3, 1]), np.array([1, 3, 0, 2])
+    pairs = edges(wait_block(waits, producer, consumer))
+    numbers = {(int(producer[parent]), int(consumer[child])) for parent, child in pairs}
+    assert numbers == {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)}
 
 
 @settings(deadline=None)

@@ -1,6 +1,7 @@
 """The kernel that decision trees tell for a product of float32."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -30,12 +31,17 @@ def trees():
     return tables.table("product-trees", H200)
 
 
+@cache
+def tree_of(name):
+    """Return features and answers of a tree's nodes and leaves, and the bounds of its nodes."""
+    columns = trees().columns
+    bounds = [int.from_bytes(bytes(column.tolist()), "little", signed=True) for column in columns[f"{name}_bound"].T]
+    return columns[f"{name}_feature"].tolist(), columns[f"{name}_answer"].tolist(), bounds
+
+
 def walked(name, features):
     """Return what the leaf of a tree tells, node by node."""
-    feature, answer = (trees().columns[f"{name}_{part}"].tolist() for part in ("feature", "answer"))
-    bound = [
-        int.from_bytes(bytes(column.tolist()), "little", signed=True) for column in trees().columns[f"{name}_bound"].T
-    ]
+    feature, answer, bound = tree_of(name)
     place = inner = 0
     while feature[place] != LEAF:
         inner = sum(own != LEAF for own in feature[:place])
