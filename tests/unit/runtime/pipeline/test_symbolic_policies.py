@@ -138,9 +138,10 @@ def test_no_mutant_that_waits_for_less_is_proved(chain) -> None:
     refusals = 0
     for what, document in mutants(json.loads(text_of(proof.policy))):
         actual = prove(symbolic_from_dict(document))
-        sound = [chain_at(chain, size).verify(symbolic_from_dict(document).at(size)).sound for size in (1, 2, 6)]
         if actual.holds:
-            assert all(sound), f"{what}: proved, and unsound"
+            for size in (1, 2, 6):
+                verdict = chain_at(chain, size).verify(symbolic_from_dict(document).at(size))
+                assert verdict.sound, f"{what}: proved, and unsound"
             assert "no edge" not in what
         else:
             refusals += 1
