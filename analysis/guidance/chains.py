@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tileprof.analysis.dependencies.graph import TileGraph
 
 _MOST_NAMED = 4
-_HOST_COPIES = ("memcpy<device to host>", "memcpy<host to device>")
+DEVICE_TO_HOST: Final = "memcpy<device to host>"
+_HOST_COPIES = (DEVICE_TO_HOST, "memcpy<host to device>")
 
 
 @dataclass(frozen=True, slots=True)

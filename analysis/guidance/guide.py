@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tileprof.analysis.guidance.chains import Chain, chains
+from tileprof.analysis.guidance.chains import DEVICE_TO_HOST, Chain, chains
 from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
 from tileprof.analysis.guidance.whole_schedules import (
@@ -233,6 +233,11 @@ class _Actions:
                 "; captured on several streams, so that independent launches run side by side, it takes "
                 f"{duration(apart_ns)}"
             )
+        if copies := self._copies_to_host_in_between():
+            reason += (
+                f"; in between, values are copied to the host {counted(copies, 'time')}: where the program waits for "
+                "one, a graph ends, and several graphs save less"
+            )
         code = (
             'torch.compile(model, mode="reduce-overhead")' if self._pytorch else "cudaStreamBeginCapture(stream, mode)"
         )
@@ -245,6 +250,12 @@ class _Actions:
             reason,
             code,
         )
+
+    def _copies_to_host_in_between(self) -> int:
+        """Return how many copies to the host other launches follow; what only ends a program splits no graph."""
+        to_host = (self._launches["kernel"].astype(str) == DEVICE_TO_HOST).to_numpy(bool)
+        kernels = np.flatnonzero(~to_host)
+        return int(to_host[: kernels[-1]].sum()) if len(kernels) else 0
 
     def _dependent_launch(self) -> Iterator[Action]:
         if "pdl" in self._times:

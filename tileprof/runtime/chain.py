@@ -51,10 +51,9 @@ class Chain:
                 raise UserError(f"{place} is a kernel of the program's own, {stage.kernel:.60}: {_TWO_LINES}")
             if not stage.operator:
                 raise UserError(
-                    f"{place} names no operator{f' ({stage.reason})' if stage.reason else ''}, so that nothing here "
-                    "can compute it; "
-                    "its waits can still be executed over the trace "
-                    "that it was made from: tileprof run POLICY --trace TRACE"
+                    f"{place} names no operator that computes it{f': {stage.reason}' if stage.reason else ''}. "
+                    "To execute only its waits, over the trace that it was made from: "
+                    "tileprof run POLICY --trace TRACE"
                 )
             try:
                 operator = operator_of(stage.operator)

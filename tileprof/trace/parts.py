@@ -146,4 +146,5 @@ def _or_damaged(part: Path, read: Callable[[Path, Table], _Result], table: Table
     except MemoryError:  # ArrowMemoryError is also an ArrowException
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise TraceError(f"{part} is damaged ({error}): record the trace again") from error
+        why = " ".join(str(error).split())  # Parquet's messages have line ends
+        raise TraceError(f"{part} is damaged ({why}): record the trace again") from error

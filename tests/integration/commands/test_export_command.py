@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.synthetic_graphs import write_mlp
 from tileprof.cli.entry import main
+from tileprof.cli.verbs import export
 from tileprof.cli.verbs.export import FORMATS
 from tileprof.policy.format import load_policy
 from tileprof.runtime.include_path import INCLUDE
@@ -105,6 +106,18 @@ def test_an_activation_between_two_products_is_an_epilogue_without_an_option(per
     words = ["export", str(perceptron), "--format", "json", "--pair", "0:2", "--no-fuse", "-o", str(tmp_path / "apart")]
     assert main(words) == 0
     assert len(load_policy(tmp_path / "apart" / "policy.json").stages) == 3
+
+
+@pytest.mark.parametrize(
+    ("launches", "subject"),
+    [
+        ([3], "Launch 3 becomes"),
+        ([3, 4], "Each of launches 3, 4 becomes"),
+        (list(range(87)), "Each of launches 0, 1, 2, 3, 4 and 82 more becomes"),
+    ],
+)
+def test_many_launches_are_counted_and_not_listed(launches, subject):
+    assert export._subject_with_verb(launches, "becomes") == subject
 
 
 @pytest.mark.parametrize("epilogues", [[], [7]])

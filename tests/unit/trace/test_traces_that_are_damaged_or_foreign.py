@@ -116,6 +116,14 @@ def test_a_truncated_part_is_named(whole_trace, name, records):
     assert "record the trace again" in message
 
 
+def test_an_error_of_parquet_in_several_lines_becomes_one_sentence(whole_trace, monkeypatch):
+    def fail(*_, **__):
+        raise pa.ArrowInvalid("Couldn't deserialize thrift: Negative size\nDeserializing page header failed.\n")
+
+    monkeypatch.setattr(pq.ParquetFile, "__init__", fail)
+    assert "thrift: Negative size Deserializing page header failed.): record" in refusal(whole_trace.path)
+
+
 @pytest.mark.parametrize("name", schema.TABLES)
 def test_noise_in_a_part_is_refused_or_read_but_never_crashes(whole_trace, name):
     path = whole_trace.path / name / "000000.parquet"

@@ -34,6 +34,7 @@ FORMATS = {
 """Files of each format."""
 
 REASONS = 5
+"""Reasons, edges or launches that a message names before it counts the others."""
 
 _OF_A_GRAPH = ("graphml", "perfetto")
 
@@ -290,9 +291,12 @@ def _synthesised_policy(options: Namespace, graph: TileGraph, launches: list[int
 
 
 def _subject_with_verb(launches: list[int], verb: str) -> str:
-    """Return the subject of a sentence about launches, with its verb: ``Launch 3 is``."""
-    numbers = ", ".join(map(str, launches))
-    return f"Launch {numbers} {verb}" if len(launches) == 1 else f"Launches {numbers} each {verb}"
+    """Return the subject of a sentence about launches, with its verb: ``Launch 3 is``; of many, the first few."""
+    if len(launches) == 1:
+        return f"Launch {launches[0]} {verb}"
+    numbers = ", ".join(map(str, launches[:REASONS]))
+    more = f" and {len(launches) - REASONS:,} more" if len(launches) > REASONS else ""
+    return f"Each of launches {numbers}{more} {verb}"
 
 
 def _texts(

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tileprof.analysis.times_and_counts import counted
 from tileprof.cli.arguments import policies
 from tileprof.cli.arguments.target import check_file
 from tileprof.cli.running.run_acs import SCHEDULERS as ACS
@@ -365,7 +366,7 @@ def _findings_json(policy: Policy, findings: Findings, names: dict[int, str]) ->
 
 
 def _print(result: dict[str, Any]) -> None:
-    print(f"{len(result['stages'])} stages, {result['tiles']:,} tiles, {result['semaphores']:,} semaphores.")
+    print(f"{len(result['stages'])} stages, {result['tiles']:,} tiles, {counted(result['semaphores'], 'semaphore')}.")
     what = "found neither race nor deadlock" if not result["findings"] else "found:"
     count = result["executions"]
     print(

@@ -35,14 +35,10 @@ def draft(call: RecordedCall) -> Draft:
     stage = kind(call)
     if stage.grid != call.grid:
         option = {"gemm": "gemm", "conv2d": "conv"}.get(stage.name)
-        how = (
-            f"; tileprof record --tile {option}=128x128x64 (or another shape) dictates tiles in a grid that is"
-            if option
-            else ""
-        )
+        how = f"; tileprof record --tile {option}=128x128x64 (or another shape) gives it such a grid" if option else ""
         raise UnknownStageError(
-            f"{stage.name} would have a grid of {_by(stage.grid)} tiles of this shape, {call.kernel} has "
-            f"{_by(call.grid)}{how}"
+            f"{call.kernel} has a grid of {_by(call.grid)} tiles, and the stage operator {stage.name} needs "
+            f"{_by(stage.grid)}{how}"
         )
     return stage
 

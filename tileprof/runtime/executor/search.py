@@ -47,9 +47,9 @@ class Findings:
             buffer = names.get(race.buffer, f"buffer {race.buffer}")
             sentences.append(
                 f"{race.hazard} race: {self._at(race.consumer, race.consumer_tile)} touched {race.bytes:,} bytes of "
-                f"{buffer} (from byte "
-                f"{race.begin:,} to {race.end:,}) before {self._at(race.producer, race.producer_tile)} had; order: "
-                f"{order}"
+                f"{buffer} (from byte {race.begin:,} to {race.end:,}"
+                f"{', and further on' if race.bytes > race.end - race.begin else ''}) before "
+                f"{self._at(race.producer, race.producer_tile)} had; order: {order}"
             )
         if len(self.races) > first:
             sentences.append(f"… and {len(self.races) - first:,} more races")

@@ -46,6 +46,17 @@ def test_short_kernels_with_long_gaps_are_launch_bound_and_a_graph_comes_first()
     assert actual.verdict.saves_share == actual.actions[0].saves_share
 
 
+@pytest.mark.parametrize(
+    ("at", "copies"),
+    [((), ""), ((9,), ""), ((8, 9), ""), ((3,), "to the host 1 time: ")],
+)
+def test_copies_to_the_host_between_launches_are_said_to_split_a_graph(at, copies):
+    g = program(lives=[100.0] * 10, gap=100)
+    g.launches["kernel"] = ["memcpy<device to host>" if i in at else "k" for i in range(10)]
+    (action,) = (a for a in guidance_of(g).actions if a.kind == "cuda-graph")
+    assert (copies in action.reason) if copies else ("copied to the host" not in action.reason)
+
+
 def test_only_actions_that_a_graph_leaves_to_do_count_from_the_graph_on():
     actual = guidance_of(program(lives=[100.0] * 10, gap=100))
     beyond = {action.kind: action.beyond for action in actual.actions}

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.harvest import capture_workers, graph_captures
 from tileprof.harvest.products import product_captures as captures
@@ -21,6 +22,7 @@ from tileprof.harvest.products.product_cases import (
     held_out_pairs,
     of_held_out_layers,
 )
+from tileprof.record.model import tables
 
 
 class Driver:
@@ -235,11 +237,12 @@ def test_layers_of_models_that_are_set_aside_are_known_in_all_three_products():
     assert of_held_out_layers(held_out()).mean() > 0.2
 
 
-def test_held_out_products_are_known_with_and_without_a_matrix_to_add():
+def test_held_out_products_are_known_with_and_without_a_matrix_to_add_and_no_table_has_them():
     cases = held_out()[np.isin(held_out()[:, 0], (Op.MM, Op.BMM))]
     with_matrix = cases + np.where(cases[:, :1] == Op.MM, Op.ADDMM_MATRIX, Op.BADDBMM - Op.BMM) * (np.arange(9) == 0)
     assert are_held_out(cases).all()
     assert are_held_out(with_matrix[:, :8]).all()
+    assert not are_held_out(tables.table("products", devices.get("H200")).keys).any()
     deeper = cases[cases[:, 0] == Op.BMM] + 3 * (np.arange(9) == 7)
     assert not are_held_out(deeper).any()
 

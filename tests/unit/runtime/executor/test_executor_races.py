@@ -144,6 +144,14 @@ def test_a_planted_bug_is_found_and_named(bug: str, change: dict) -> None:
     message = findings.sentences({7: "the activations"})[0]
     assert message.startswith("RAW race: tile (")
     assert "of stage 1 (down) touched 100 bytes of the activations (from byte" in message
+    assert "and further on" not in message  # one run of bytes
+
+
+def test_bytes_in_several_runs_are_not_said_to_be_one_range() -> None:
+    findings = search(rows(waits=["0", "1..0", "0"]), memory_of(rows(), row_touches()))
+    key, (race, order) = next(iter(findings.races.items()))
+    findings.races = {key: (replace(race, begin=0, end=20), order)}
+    assert "touched 100 bytes of buffer 7 (from byte 0 to 20, and further on) before tile" in findings.sentences()[0]
 
 
 def test_a_wait_that_cannot_end_is_a_deadlock_with_its_numbers() -> None:
