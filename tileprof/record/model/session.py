@@ -150,7 +150,7 @@ class Session:
         ]
         sentences = sorted(self._notes | self._remarks) + recurrent + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
-            sentences.append(f"Tile shapes are those of --tile: {' '.join(self.options.tile)}.")
+            sentences.append(overrides.note(self.options.tile))
         if self.fake:
             sentences.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
