@@ -218,6 +218,8 @@ def test_dependencies_written_by_hand_are_checked_against_the_trace(mlp, tmp_pat
         (["GOOD", "MLP", "--launches", "a"], "names no launches; write --launches 12,13"),
         (["GOOD", "MLP", "--pair", "0,1"], "names no launches; write --pair 12:13"),
         (["GOOD", "MLP", "--pair", "0:1", "--launches", "0,1"], "give one of them"),
+        (["GOOD", "MLP", "--pair", "1:0"], "--pair 1:0 names launch 1 before one that is issued earlier; a pair"),
+        (["GOOD", "MLP", "--pair", "1:1"], "--pair 1:1 names launch 1 twice; a pair is a producer and a launch after"),
         (["GOOD", "MLP", "--first", "-1"], "--first -1"),
         (["MLP"], "name one policy"),
         (["GOOD", "MLP", "--kind", "cusync:rowsync"], "name one policy"),

@@ -27,4 +27,12 @@ def launches_of(options: Namespace, graph: TileGraph) -> list[int] | None:
     if not all(word.isdecimal() and len(word) < 10 for word in words) or (options.pair is not None and len(words) != 2):
         example = "--pair 12:13" if options.pair is not None else "--launches 12,13"
         raise UserError(f"{choices[0]!r} names no launches; write {example}")
-    return checked(graph, [int(word) for word in words])
+    launches = [int(word) for word in words]
+    chosen = checked(graph, launches)
+    if options.pair is not None and launches != chosen:
+        first, second = launches
+        what, other = ("twice", "") if first == second else ("before one that is issued earlier", f": {second}:{first}")
+        raise UserError(
+            f"--pair {first}:{second} names launch {first} {what}; a pair is a producer and a launch after it{other}"
+        )
+    return chosen

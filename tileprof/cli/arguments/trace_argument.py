@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tileprof.cli.text.messages import why_empty
 from tileprof.errors import TraceError, UserError
 
 if TYPE_CHECKING:
@@ -32,3 +33,11 @@ def load_trace(path: str | Path) -> Trace:
     more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
     names = ", ".join(folder.name for folder in inside[:_MOST_NAMED])
     raise UserError(f"{path} is not a trace, but holds {names}{more}: name one, {inside[0]}")
+
+
+def load_launches(path: str | Path) -> Trace:
+    """Return `load_trace`, for a verb that simulates; raises `UserError` where the trace holds no launches."""
+    trace = load_trace(path)
+    if not len(trace.launches):
+        raise UserError(f"{path} holds no launches to simulate: {why_empty(complete=trace.complete)}")
+    return trace

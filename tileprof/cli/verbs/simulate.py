@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tileprof.cli.arguments.dependencies import add_by_filters, graph_of
 from tileprof.cli.arguments.target import check_file
 from tileprof.cli.text.epilogs import devices_and_schedulers
-from tileprof.cli.text.messages import say, why_empty
+from tileprof.cli.text.messages import say
 from tileprof.cli.text.progress import first_time, steps
 from tileprof.cli.verb import Verb
 from tileprof.cli.verbs import simulate_fleet, simulate_spawning
@@ -145,7 +145,7 @@ def _one(options: Namespace, path: str) -> int:
     from tileprof.analysis.simulate import SCHEDULERS, Simulator, life_model, scheduler  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate.agreement import agreement  # noqa: PLC0415 - as above
     from tileprof.analysis.simulate.triggers import triggers  # noqa: PLC0415 - as above
-    from tileprof.cli.arguments.trace_argument import load_trace  # noqa: PLC0415 - as above
+    from tileprof.cli.arguments.trace_argument import load_launches  # noqa: PLC0415 - as above
     from tileprof.cli.text import simulate_text as text  # noqa: PLC0415 - as above
     from tileprof.cli.text.schedule_table import ScheduleTable  # noqa: PLC0415 - as above
     from tileprof.devices import get  # noqa: PLC0415 - as above
@@ -153,9 +153,7 @@ def _one(options: Namespace, path: str) -> int:
     # Bloom filters over all tiles take as long as everything else together: last, unless it was asked for.
     schedulers = [(t, scheduler(t)) for t in options.scheduler or sorted(SCHEDULERS, key=lambda name: name == _SLOWEST)]
     lives = life_model(options.durations)
-    trace = load_trace(path)
-    if not len(trace.launches):
-        raise UserError(f"{path} holds no launches to simulate: {why_empty(complete=trace.complete)}")
+    trace = load_launches(path)
     machine = machine_of(trace, get(options.device) if options.device else None, options.sms or 0, options.occupancy)
     with steps() as step:
         step("finding dependencies")

@@ -28,6 +28,7 @@ def run(options: Namespace) -> int:
     Raises `UserError` for options that do not go together.
     """
     from tileprof.analysis.simulate import Source, fleet, life_model, scheduler, sweep_of  # noqa: PLC0415 - heavy
+    from tileprof.cli.arguments.trace_argument import load_launches  # noqa: PLC0415 - as above
 
     if options.sweep is not None and not options.scheduler:
         raise UserError("--sweep needs the --scheduler to sweep, such as --scheduler streams --sweep queues=1:16:16")
@@ -44,6 +45,8 @@ def run(options: Namespace) -> int:
     for name in names:
         scheduler(name)
     life_model(options.durations)
+    for trace in options.trace:
+        load_launches(trace)  # before minutes of simulation, and not as a row of zeros
     paths = [str(Path(trace).resolve()) if options.dask is not None else trace for trace in options.trace]
     sources = [Source(path, options.device or "", options.sms or 0, options.durations) for path in paths]
     results = fleet(sources, names, swept, options.dask)

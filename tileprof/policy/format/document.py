@@ -27,7 +27,7 @@ from tileprof import __version__
 from tileprof.errors import UserError
 from tileprof.html_table import html_table
 from tileprof.policy.format.expression import Expression, ExpressionError, parse
-from tileprof.policy.format.json_text import parsed, read_text, schema_error
+from tileprof.policy.format.json_text import parsed, read_text, schema_error, violation
 from tileprof.policy.format.tile_orders import axes_of, axes_order
 
 POLICY_VERSION: Final = 1
@@ -35,9 +35,6 @@ _MOST_TILES: Final = 50_000_000
 """Most tiles of a stage: posts and waits are worked out tile by tile."""
 _MOST_SEMAPHORES: Final = 2**26
 _SEMAPHORES_A_TILE: Final = 64  # a tile posts one of an array; more than a few times as many is a mistake
-_MOST_QUOTED: Final = 150
-"""Characters of what a file holds in a message."""
-
 _MOST_ROWS: Final = 20
 """Most rows of a table that a notebook shows."""
 
@@ -226,10 +223,7 @@ def from_dict(value: Any) -> Policy:
         raise PolicyError(f"policy format {version}; this tileprof ({__version__}) reads format {POLICY_VERSION}")
     error = schema_error(value)
     if error is not None:
-        message = error.message
-        if len(message) > _MOST_QUOTED:
-            message = f"{message[:_MOST_QUOTED]} ... ({error.validator} {error.validator_value})"[: 2 * _MOST_QUOTED]
-        raise PolicyError(f"at {error.json_path}: {message}")
+        raise PolicyError(violation(error))
     try:
         policy = _policy(value)
     except ExpressionError as error:

@@ -16,6 +16,12 @@ from tileprof.named_file import read_named
 from tileprof.nesting import parse_json
 
 _MOST_BYTES: Final = 256 * 2**20
+_MOST_QUOTED: Final = 150
+"""Characters of what a file holds in a message."""
+_TYPES: Final = {
+    "object": "an object", "array": "a list", "string": "a text", "number": "a number", "integer": "a whole number",
+    "boolean": "true or false", "null": "null",
+}  # fmt: skip
 _MOST_ID: Final = 2**31 - 1
 _ID: Final = {"type": "integer", "minimum": 0, "maximum": _MOST_ID}
 """An element of a list of numbers in the schema."""
@@ -47,6 +53,40 @@ def schema_error(value: Any) -> Any:
     import jsonschema  # noqa: PLC0415 - slow to import
 
     return jsonschema.exceptions.best_match(_validator().iter_errors(value))
+
+
+def violation(error: Any) -> str:
+    """Return a sentence for what `schema_error` found: where in the policy, what stands there, and what is expected."""
+    place = _cut(error.json_path.removeprefix("$").removeprefix(".")) or "the policy"
+    fields = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
+    match error.validator:
+        case "additionalProperties" if error.validator_value is False:
+            unknown = next(key for key in error.instance if key not in fields)
+            return (
+                f"{place} has a field {_cut(repr(unknown))} that the format does not know; it knows {', '.join(fields)}"
+            )
+        case "required":
+            missing = [repr(key) for key in error.validator_value if key not in error.instance]
+            return f"{place} lacks {', '.join(missing)}"
+        case "type":
+            types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
+            expected = " or ".join(_TYPES[name] for name in types)
+            return f"{place} is {_shown(error.instance)}; expected {expected}"
+        case "enum":
+            return f"{place} is {_shown(error.instance)}; expected one of {', '.join(error.validator_value)}"
+    message = error.message
+    if len(message) > _MOST_QUOTED:
+        message = f"{message[:_MOST_QUOTED]} ... ({error.validator} {error.validator_value})"[: 2 * _MOST_QUOTED]
+    return f"{place}: {message}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it stands in the file, or what it is where it may be long."""
+    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else _cut(json.dumps(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]} ..."
 
 
 @cache

@@ -150,7 +150,7 @@ class Session:
         ]
         sentences = sorted(self._notes | self._remarks) + recurrent + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
-            sentences.append(f"Tile shapes are those of --tile: {' '.join(self.options.tile)}.")
+            sentences.append(overrides.note(self.options.tile))
         if self.fake:
             sentences.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
@@ -314,7 +314,7 @@ class Session:
             operator = operator.distrusted()
             key.append("distrusted")
         self.operator_count += 1
-        if tf32_allowed():
+        if autocast.tf32_allowed():
             key.append("tf32")
         if not self.window.covers(path) or self._initialises(operator, places, inputs):
             return
@@ -397,7 +397,7 @@ class Session:
                 read.add(operand.ref)
             return None if isinstance(tensor, FakeTensor) else values.get(id(tensor), tensor)
 
-        return Call(operator.name, by_name, tuple(operands[first:]), tuple(operands), value, tf32_allowed())
+        return Call(operator.name, by_name, tuple(operands[first:]), tuple(operands), value, autocast.tf32_allowed())
 
     # ---- data of the host
 
@@ -592,11 +592,6 @@ class Session:
             for name, tensor in chain(module._parameters.items(), module._buffers.items()):  # noqa: SLF001
                 if tensor is not None:
                     self.buffers.describe(tensor, "parameter", partial(self.names.tensor, module, name))
-
-
-def tf32_allowed() -> bool:
-    """Return whether products of float32 may run on tensor cores now: a program may change it at any time."""
-    return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")  # noqa: SLF001 - the public way is slow
 
 
 def _any_fake(values: Iterable[Any]) -> bool:

@@ -58,10 +58,12 @@ def test_every_scheduler_is_compared_with_stream_order_and_the_bounds(mlp, capsy
         (lambda writer: writer.abandon("killed"), "the recording was cut before anything was saved"),
     ],
 )
-def test_a_trace_without_launches_is_refused_in_one_sentence(tmp_path, end, why):
+def test_a_trace_without_launches_is_refused_in_one_sentence(mlp, tmp_path, capsys, end, why):
     trace = end(Program(tmp_path / "empty").writer)
-    with pytest.raises(UserError, match=f"holds no launches to simulate: {why}$"):
-        simulate(trace)
+    for words in ((trace,), (mlp, trace), (trace, "--scheduler", "list", "--sweep", "sms=4:8:2"), (trace, "--dask")):
+        with pytest.raises(UserError, match=f"{re.escape(str(trace))} holds no launches to simulate: {why}$"):
+            simulate(*words)
+    assert capsys.readouterr().out == ""
 
 
 def test_the_launch_rate_of_another_device_counts(mlp, tmp_path, capsys):

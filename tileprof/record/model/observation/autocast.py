@@ -149,3 +149,8 @@ def _to_widest(values: Any) -> Any:
     lower = torch.get_autocast_dtype("cpu")
     types = {value.dtype for value in tree_leaves(values) if _eligible(value)}
     return _cast(values, torch.float32 if torch.float32 in types else lower)
+
+
+def tf32_allowed() -> bool:
+    """Return whether products of float32 may run on tensor cores now: a program may change it at any time."""
+    return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")  # noqa: SLF001 - the public way is slow

@@ -23,10 +23,13 @@ from typing import TYPE_CHECKING
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 FAMILIES = {"gemm": 3, "conv": 3, "attention": 2}
 """Families of kernels whose tiles can be dictated, with the number of sizes of a tile."""
+
+_CORE = 8
+"""Rows and columns of the smallest product that tensor cores compute; tiles of libraries are multiples in all sizes."""
 
 _SYNTAX = re.compile(r"(\w+)(?:@([\dx*]+))?=(\d+(?:x\d+)*)((?:,\w+=\d+)*)")
 
@@ -80,6 +83,18 @@ def parse(text: str) -> Override:
         return Override(family, tuple(map(int, tile.split("x"))), sizes, **extra)
     except UserError as error:
         raise UserError(f"the tile {text!r}: {error}") from None
+
+
+def note(words: Sequence[str]) -> str:
+    """Return what a trace says of tiles that were dictated, and of those that cannot be a library's."""
+    uneven = [word for word in words if any(size % _CORE for size in parse(word).tile)]
+    text = f"Tile shapes are those of --tile: {' '.join(words)}."
+    if not uneven:
+        return text
+    return (
+        f"{text} Tensor cores compute in multiples of {_CORE}: no library is known to have "
+        f"{' '.join(dict.fromkeys(uneven))}, so its results come from the model alone."
+    )
 
 
 _active: list[Override] = []

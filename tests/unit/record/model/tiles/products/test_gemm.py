@@ -490,6 +490,13 @@ def test_an_unreadable_tile_is_the_users_error(word):
         overrides.parse(word)
 
 
+def test_a_tile_that_no_library_has_is_noted_with_the_others():
+    assert overrides.note(["gemm=128x256x64", "attention=64x32"]).endswith("--tile: gemm=128x256x64 attention=64x32.")
+    for word in ("gemm=7x13x5", "gemm@*x8x4=64x64x20,split=2", "attention=64x30"):
+        note = overrides.note(["gemm=128x256x64", word])
+        assert f"no library is known to have {word}, so" in note
+
+
 def test_products_with_columns_of_both_take_the_tiles_of_rows_and_columns():
     """The table of the H200 has none in float32 (recorded in a Mamba: 64x64, 16 and 8 slices, a sum by blocks)."""
     for columns, slices, sums in ((48, 16, (2, 2, 1)), (256, 8, (8, 2, 1))):
