@@ -29,13 +29,15 @@ def compute_ns(trace: Recording, device: Device, *, sustained: bool = False) -> 
     """Return ``[launches]`` FLOPs over the peak (or the sustained rate) of the fastest unit that takes any of the
     operands' types, ns.
 
-    Where no operand has a type with units of its own, the device's fastest rate of all is taken.
+    Where no operand has a type with units of its own, the device's fastest rate of all is taken. Workspaces have no
+    type: the model recorder calls their bytes uint8, whatever a kernel keeps in them, and that is no product of int8.
     """
     rates = {unit: device.sustained_flops(unit) if sustained else peak for unit, peak in device.peak_flops.items()}
     fastest = max(rates.values())
     by_dtype = {dtype: max((rates.get(u, 0.0) for u in units), default=0.0) for dtype, units in _UNITS.items()}
     dtypes = trace.buffers["dtype"].astype(str).str.removeprefix("torch.")
-    of_buffer = dtypes.map(by_dtype).fillna(0.0).to_numpy(np.float64)
+    typed = dtypes.where(trace.buffers["kind"].astype(str) != "workspace")
+    of_buffer = typed.map(by_dtype).fillna(0.0).to_numpy(np.float64)
     launches = trace.launches
     rate = np.zeros(len(launches))
     operands = trace.operands

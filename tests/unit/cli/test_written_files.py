@@ -1,6 +1,9 @@
 """Files that verbs write: which are overwritten, and which never are."""
 
+import errno
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +32,20 @@ def test_a_pipe_is_never_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="not a plain file"):
         check_file(tmp_path / "pipe", force=True)
+
+
+def test_a_place_that_takes_no_files_is_found_before_the_work(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"^could not write /proc/page\.html: "):
+        check_file(Path("/proc/page.html"), force=False)
+    check_file(tmp_path / "page.html", force=False)
+    assert not list(tmp_path.iterdir())
+
+    def read_only(**_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    with pytest.raises(UserError, match=r"page\.html: Read-only file system$"):
+        check_file(tmp_path / "page.html", force=False)
 
 
 @pytest.mark.parametrize("inside", ["manifest.json", "new.html", "launches/new.html"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import TYPE_CHECKING
 
 from tileprof.errors import UserError
@@ -29,5 +30,11 @@ def check_file(target: Path, *, force: bool) -> None:
         raise UserError(f"{target} is not a plain file (a device, a pipe or a socket): will not replace it")
     if target.exists() and not force:
         raise UserError(f"will not overwrite {target} without --force")
-    if not target.resolve().parent.is_dir():
+    folder = target.resolve().parent
+    if not folder.is_dir():
         raise UserError(f"there is no folder {target.parent} to write {target.name} into")
+    try:  # to write is the one test that read-only file systems, quotas and rights all answer
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"tileprof")
+    except OSError as error:
+        raise UserError(f"could not write {target}: {error.strerror or error}") from error

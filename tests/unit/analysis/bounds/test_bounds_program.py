@@ -19,6 +19,7 @@ from tests.support.synthetic_graphs import (
 )
 from tileprof.analysis.bounds import ANY, ASSUMPTIONS, MEASURED, MODELLED, ROOFLINE, SPREAD, Bounder, Machine
 from tileprof.analysis.bounds.machine import dual_feasible
+from tileprof.analysis.bounds.rates import compute_ns
 from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.trace.footprint import Boxes
@@ -115,6 +116,20 @@ def test_compute_and_dram_follow_the_operands():
     assert bounds.dram_bytes == 2002
     assert bounds.ns["DRAM"] == pytest.approx(2001 / 1e12 * 1e9)  # minus the one byte of L2
     assert bounds.ns["host issue"] == 30  # the first kernel need not wait for a launch
+
+
+def test_bytes_of_a_workspace_are_no_type_of_operands():
+    """The first launch writes one beside float32, the second reads and writes nothing else: any unit may compute it."""
+    t = trace(
+        [{"footprint": 0, "flops": 8_000_000, "duration_ns": 10}] * 2,
+        {0: footprint(1)},
+        operands=[{"launch": i, "operand": o, "buffer": b} for i, o, b in ((0, 0, 0), (0, 1, 1), (1, 0, 1))],
+        buffers=[{"buffer": 0, "dtype": "float32"}, {"buffer": 1, "dtype": "uint8", "kind": "workspace"}],
+        device=Device.from_dict({**DEVICE, "peak_flops": {"fp32": 1e12, "fp16": 4e12, "int8": 8e12}}),
+    )
+    assert compute_ns(t, t.device).tolist() == [8000.0, 1000.0]
+    t.buffers["kind"] = "input"
+    assert compute_ns(t, t.device).tolist() == [1000.0, 1000.0]
 
 
 def test_durations_come_from_blocks_that_were_timed_then_from_the_model_then_from_the_launch():
