@@ -27,7 +27,7 @@ def build(place: Path, torch: Path, macros: list[str]) -> Path:
     """
     compiler, include, libraries = building.host_compiler(), torch / "include", torch / "lib"
     if not (include / "ATen" / "record_function.h").is_file():
-        raise UserError(f"{include} has no headers of PyTorch (ATen/record_function.h).")
+        raise UserError(f"{include} has no headers of PyTorch (ATen/record_function.h)")
 
     def make(work: Path) -> None:
         includes = [f"-I{include}", *(f"-D{macro}" for macro in macros)]
