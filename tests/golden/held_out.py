@@ -1,14 +1,17 @@
 """Programs drawn to judge the model recorder by: `python held_out.py NAME [DEVICE]`, as `clients.py`.
 
-`LISTS` are six draws of ten; each was committed before any of its programs was recorded. Rules may be corrected with a
-draw since the next one was committed, so not on the sixth. They were made by `python held_out.py --draw cpu first
-20261124`, `... second 20261128`, `... third 20261129`, `... fourth 20261130`, `... fifth 20261201` and `... sixth
-20261202` with torch 2.13, transformers 5.17, timm 1.0.31, torchvision 0.28 and torch_geometric 2.8.1: a fixed number
-per library, types and training drawn, and no model of another list. What does not run on the CPU in fp32, is too large
-or takes too long is passed over for the next of the draw. diffusers is not on the machine that records.
+`LISTS` are seven draws of ten; each was committed before any of its programs was recorded. Rules may be corrected with
+a draw since the next one was committed, so not on the seventh. They were made by `python held_out.py --draw cpu first
+20261124`, `... second 20261128`, `... third 20261129`, `... fourth 20261130`, `... fifth 20261201`, `... sixth
+20261202` and `... seventh 20261203` with torch 2.13, transformers 5.17, timm 1.0.31, torchvision 0.28 and
+torch_geometric 2.8.1: a fixed number per library, types and training drawn, and no model of another list. What does not
+run on the CPU in fp32, is too large or takes too long is passed over for the next of the draw. diffusers is not on the
+machine that records. Of each module of timm its first model is a candidate; since these are used up, a drawn one of
+each module that no list before the seventh has. Of torch_geometric, layers with two numbers of channels were
+candidates, and since the seventh those of `ARGUMENTS`, too.
 
-The list ``development`` (`python held_out.py --draw cpu development 20261202`) judges nothing: it has 55 programs,
-none of the other lists, on which rules are mended.
+The lists ``development`` (`python held_out.py --draw cpu development 20261202`) and ``development_second`` (`...
+20261204`) judge nothing: they have 55 programs and 40 more, none of the other lists, on which rules are mended.
 """
 
 import json
@@ -30,11 +33,14 @@ LISTS = {
         ("fourth", "_fourth"),
         ("fifth", "_fifth"),
         ("sixth", "_sixth"),
+        ("seventh", "_seventh"),
     )
-} | {"development": Path(__file__).with_name("development.json")}
+} | {name: Path(__file__).with_name(f"{name}.json") for name in ("development", "development_second")}
 NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
-DEVELOPMENT = {"timm": 16, "transformers": 31, "torchvision": 5, "torch_geometric": 3}
-"""What earlier draws left of timm (21) and torch_geometric (6) was to last for one more."""
+DEVELOPMENT = {
+    "development": {"timm": 16, "transformers": 31, "torchvision": 5, "torch_geometric": 3},
+    "development_second": {"timm": 14, "transformers": 20, "torchvision": 5, "torch_geometric": 1},
+}
 RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
 """Reserves, drawn after those, in case the recording machine has a version of the library that lacks one."""
 KNOWN = ("mamba", "t5", "whisper", "qwen3_moe", "convnext_atto", "GCNConv", "GATConv")
@@ -54,6 +60,28 @@ SHRUNK = {
     4000: ("vocab_size",),
 }  # fmt: skip
 """Attributes of configurations that are reduced, and their values."""
+
+ARGUMENTS = {
+    "ChebConv": lambda layer: layer(64, 64, K=3),
+    "SSGConv": lambda layer: layer(64, 64, alpha=0.1),
+    "LGConv": lambda layer: layer(),
+    "GINConv": lambda layer: layer(perceptron(64)),
+    "EdgeConv": lambda layer: layer(perceptron(128)),
+    "AntiSymmetricConv": lambda layer: layer(64),
+    "DirGNNConv": lambda layer: layer(sage()),
+    "GPSConv": lambda layer: layer(64, sage()),
+}
+"""How layers of torch_geometric are made that take other arguments than two numbers of channels."""
+
+
+def perceptron(channels):
+    return nn.Sequential(nn.Linear(channels, 64), nn.ReLU(), nn.Linear(64, 64))
+
+
+def sage():
+    import torch_geometric
+
+    return torch_geometric.nn.conv.SAGEConv(64, 64)
 
 
 def of_timm(name):
@@ -91,7 +119,8 @@ def of_torch_geometric(name):
     import torch_geometric
 
     layer = getattr(torch_geometric.nn.conv, name)
-    first, second = layer(64, 64), layer(64, 64)
+    make = ARGUMENTS.get(name, lambda layer: layer(64, 64))
+    first, second = make(layer), make(layer)
 
     class Network(nn.Module):
         def __init__(self):
@@ -143,11 +172,16 @@ def program(entry):
     return make
 
 
-def candidates(library):
+def candidates(library, chance=None):
+    """Return names of models: of timm the first of each module, or with ``chance`` a drawn one of each new module."""
     if library == "timm":
         import timm
 
-        return [n for m in timm.list_modules() for n in timm.list_models(module=m)[:1]]
+        if chance is None:
+            return [n for m in timm.list_modules() for n in timm.list_models(module=m)[:1]]
+        known = {entry["model"] for entry in entries() if entry["library"] == "timm"} | set(KNOWN)
+        modules = [timm.list_models(module=m) for m in timm.list_modules()]
+        return [chance.choice(names) for names in modules if names and known.isdisjoint(names)]
     if library == "torchvision":
         import torchvision
 
@@ -165,11 +199,11 @@ def draw(list_name, seed):
     """Write a list."""
     chance, drawn = random.Random(seed), []
     others = [entry["model"] for entry in entries(*(n for n in LISTS if n != list_name))]
-    development = list_name == "development"
+    development = list_name in DEVELOPMENT
     limit_s = MOST_DEVELOPMENT_SECONDS if development else MOST_SECONDS
-    for library, number in (DEVELOPMENT if development else NUMBERS).items():
+    for library, number in (DEVELOPMENT.get(list_name) or NUMBERS).items():
         reserve = 0 if development else RESERVE[library]
-        names = sorted(candidates(library))
+        names = sorted(candidates(library, chance if list_name in ("seventh", "development_second") else None))
         chance.shuffle(names)
         draws = 0
         for name in names:

@@ -40,7 +40,9 @@ LISTS = {
     "fourth": "held_out_fourth.json",
     "fifth": "held_out_fifth.json",
     "sixth": "held_out_sixth.json",
+    "seventh": "held_out_seventh.json",
     "development": "development.json",
+    "development_second": "development_second.json",
 }
 SETS = {
     "clients": "programs of users",
@@ -50,6 +52,7 @@ SETS = {
     "held_out_fourth": "of a fourth draw",
     "held_out_fifth": "of a fifth draw",
     "held_out_sixth": "of a sixth draw, held out",
+    "held_out_seventh": "of a seventh draw, held out",
 }
 """Results files, and what the page calls their programs."""
 RECORDED_WITH = "2.11."

@@ -31,7 +31,7 @@ PAIRS = ["producer", "consumer", "pattern"]
 
 def programs():
     """Return names and scripts, the slowest first."""
-    lists = [*sorted(GOLDEN.glob("held_out*.json")), GOLDEN / "development.json"]
+    lists = [*sorted(GOLDEN.glob("held_out*.json")), *sorted(GOLDEN.glob("development*.json"))]
     entries = [e for path in lists for e in json.loads(path.read_text())]
     held_out = [e["name"] for e in sorted(entries, key=lambda e: e["reserve"])]
     clients = (
