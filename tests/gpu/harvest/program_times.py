@@ -43,7 +43,7 @@ GOLDEN = ROOT / "tests" / "golden"
 RECORDED = GOLDEN / "clients" / "launches.parquet"
 COMPILED = ("flex_attention", "static_decode", "triton_products")
 """Programs whose kernels are Triton's own: they are in no table."""
-LISTS = ("first", "second", "third", "fourth", "fifth", "sixth", "development")
+LISTS = ("first", "second", "third", "fourth", "fifth", "sixth", "development", "development_second")
 HARVEST = "harvest"
 WITHIN = 0.1
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "program_times.json"
@@ -57,6 +57,7 @@ DRAWS = {
     "fifth draw": GOLDEN / "held_out_fifth.json",
     "sixth draw": GOLDEN / "held_out_sixth.json",
     "development": GOLDEN / "development.json",
+    "development, second pool": GOLDEN / "development_second.json",
 }
 COLUMNS = ("op", "kernel", "tiles", "duration_ns", "features", "launch_ns", "weights")
 GROWN = {
