@@ -31,7 +31,7 @@ from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
 from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers, on_host, only_aliases
-from tileprof.record.model.observation import attention_choice, autocast, fake, host_data, unfused
+from tileprof.record.model.observation import attention_choice, autocast, fake, gradients_in_place, host_data, unfused
 from tileprof.record.model.observation.dispatch import Mode, each_thread
 from tileprof.record.model.observation.launch_selection import Window
 from tileprof.record.model.observation.modules import Modules, Names
@@ -104,6 +104,7 @@ class Session:
 
     def start(self) -> None:
         """Record this thread, and every thread started from now on."""
+        gradients_in_place.single_reference()  # inside a backward pass it would count otherwise
         self._stack.callback(self.modules.install())
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
