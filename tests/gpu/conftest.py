@@ -52,6 +52,15 @@ def no_verdicts(request, monkeypatch):
     monkeypatch.setattr(verdicts, "recall", lambda _: None)
 
 
+@pytest.fixture(autouse=True)
+def compiled_triton(monkeypatch):
+    """Let Triton compile for the GPU, in this process and in the programs that it starts; the suite interprets kernels.
+
+    An interpreted kernel leaves no launch to record, but copies of its arguments to the host and back.
+    """
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+
+
 @dataclass(frozen=True)
 class Recorded:
     """A recording: the program's exit code and output, the recorder's messages, and the trace."""

@@ -3,8 +3,9 @@ corrected, and with ``--held-out`` those of a list of `held_out.py`, which were 
 on which they are mended).
 
 What was recorded is in `tests/golden/clients`: launches with the medians of their durations (NaN where PyTorch's
-profiler saw another sequence of kernels), and pairs of launches that truly depend, with their patterns
-(`tests/gpu/measuring/recorder/measure_clients.py` made them). Launches are matched and pairs counted as
+profiler saw no such launch: the recorder changes what PyTorch launches in some training steps), and pairs of launches
+that truly depend, with their patterns (`tests/gpu/measuring/recorder/measure_clients.py` made them).
+Launches are matched and pairs counted as
 `bench_model_against_recorded.py` does. Durations: the median error of a modelled launch, and that of their sum.
 Pairs with a launch that the GPU's recorder knows nothing of (it stands for all memory) are not facts: ``share`` is
 without them, ``share_of_all`` with them.
@@ -99,13 +100,18 @@ def modelled(name, script, folder):
 
 
 def durations(mine, theirs):
-    """The median relative error of matched launches, and the relative error of the sum (modelled against recorded)."""
+    """The median relative error of matched launches, and the relative error of the sum (modelled against recorded).
+
+    Launches without a known duration are in neither sum.
+    """
     counterpart, _ = counterparts(mine.launches, theirs.launches)
     real = theirs.launches.duration_ns.to_numpy(float)
     errors = [
         abs(mine.launches.duration_ns[a] - real[b]) / real[b] for a, b in counterpart.items() if np.isfinite(real[b])
     ]
-    total = float(mine.launches.duration_ns.sum()) / np.nansum(real) - 1 if np.isfinite(real).any() else float("nan")
+    unknown = [a for a, b in counterpart.items() if not np.isfinite(real[b])]
+    modelled_ns = float(mine.launches.duration_ns.drop(unknown).sum())
+    total = modelled_ns / np.nansum(real) - 1 if np.isfinite(real).any() else float("nan")
     return float(np.median(errors)) if errors else float("nan"), total
 
 

@@ -43,7 +43,7 @@ GOLDEN = ROOT / "tests" / "golden"
 RECORDED = GOLDEN / "clients" / "launches.parquet"
 COMPILED = ("flex_attention", "static_decode", "triton_products")
 """Programs whose kernels are Triton's own: they are in no table."""
-LISTS = ("first", "second", "third", "fourth", "development")
+LISTS = ("first", "second", "third", "fourth", "fifth", "sixth", "development", "development_second")
 HARVEST = "harvest"
 WITHIN = 0.1
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "program_times.json"
@@ -54,7 +54,10 @@ DRAWS = {
     "second draw": GOLDEN / "held_out_second.json",
     "third draw": GOLDEN / "held_out_third.json",
     "fourth draw": GOLDEN / "held_out_fourth.json",
+    "fifth draw": GOLDEN / "held_out_fifth.json",
+    "sixth draw": GOLDEN / "held_out_sixth.json",
     "development": GOLDEN / "development.json",
+    "development, second pool": GOLDEN / "development_second.json",
 }
 COLUMNS = ("op", "kernel", "tiles", "duration_ns", "features", "launch_ns", "weights")
 GROWN = {
@@ -172,7 +175,8 @@ def write_calls(folder, slices_of):
 
 def launches_of(folder):
     """All modelled launches of programs with what was recorded (``real``; NaN without counterpart, or with another grid
-    in ``alike`` False), and recorded ones without counterpart as rows without kernel.
+    in ``alike`` False), and recorded ones without counterpart as rows without kernel. Modelled launches whose
+    counterpart has no known time are left out.
     """
     from bench_clients import counterparts
 
@@ -187,6 +191,7 @@ def launches_of(folder):
         mine["real"] = [real[counterpart[i]] if i in counterpart else np.nan for i in range(len(mine))]
         mine["alike"] = [i in counterpart and tiles[counterpart[i]] == mine.tiles[i] for i in range(len(mine))]
         rest = sorted(set(range(len(real))) - set(counterpart.values()))
+        mine = mine.drop([i for i, j in counterpart.items() if np.isnan(real[j])])
         missing = pd.DataFrame({"op": theirs.op[rest], "real": real[rest], "duration_ns": 0.0, "alike": False})
         frames.append(pd.concat([mine, missing], ignore_index=True).assign(program=name))
     return pd.concat(frames, ignore_index=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -69,6 +70,8 @@ def record(options: Options, settings: Settings | None = None) -> int:
     shared = gpu.shared(device_info)
     if shared:
         _say(shared)
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        _say("TRITON_INTERPRET=1 is set: Triton's kernels run on the CPU, and leave copies instead of launches")
     sanitizer = locate.sanitizer()
     recorder_files = recorder_build.build(device_info.architecture)
     layouts = (

@@ -5,6 +5,9 @@ Each is recorded by a process of its own, several at once. OUT gets, per program
 `tests/golden/clients`, which `tests/benchmarks/model_recorder/bench_clients.py` compares with the model recorder. With
 ``--times`` the programs run one after the other in one process under PyTorch's profiler, alone on the GPU:
 ``NAME.times.json`` has the kernels of each with their grids and the median of their durations over `REPEATS` runs.
+
+A profiled launch is that of the recording with the same kernel, grid and block (`durations`). The sequences differ
+where the recorder changes what PyTorch launches, and where kernels on several streams begin in another order.
 """
 
 import json
@@ -14,8 +17,15 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # helpers of the tests
+
+from tests.support.in_order import matched_in_order
 
 ROOT = Path(__file__).resolve().parents[4]
 GOLDEN = ROOT / "tests" / "golden"
@@ -27,6 +37,10 @@ With 32, neighbouring tiles of narrow types meet in pieces of which they share n
 """
 LAUNCHES = ["op", "kernel", "tiles", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "coverage"]
 PAIRS = ["producer", "consumer", "pattern"]
+MOST_LOST, LEAST_KNOWN = 0.01, 0.9
+"""A program has durations if at most this part of the profiled time belongs to launches that were not recorded, and at
+least this part of the recorded launches were profiled.
+"""
 
 
 def programs():
@@ -136,16 +150,26 @@ def profile_of(torch, run, out):
         kinds = {"kernel", "gpu_memcpy", "gpu_memset"}
         traces.append(sorted((e for e in events if e.get("cat") in kinds), key=lambda e: e["ts"]))
     usual = statistics.mode(len(t) for t in traces)
-    traces = [t for t in traces if len(t) == usual]
+    traces = [numbered(t) for t in traces if len(t) == usual]
     rows = []
-    for same in zip(*traces, strict=True):
-        about = same[0]["args"]
+    for key, event in traces[0].items():
+        about = event["args"]
         rows.append({
-            "kernel": same[0]["name"], "grid": about.get("grid"), "block": about.get("block"),
+            "kernel": event["name"], "grid": about.get("grid"), "block": about.get("block"),
             "registers": about.get("registers per thread"), "bytes": about.get("bytes"),
-            "us": statistics.median(e["dur"] for e in same),
+            "us": statistics.median(t[key]["dur"] for t in traces if key in t),
         })  # fmt: skip
     return rows
+
+
+def numbered(events):
+    """Return events by name, grid, and how many alike were before: on several streams the order changes."""
+    before, keys = defaultdict(int), {}
+    for event in events:
+        key = event["name"], str(event["args"].get("grid"))
+        keys[*key, before[key]] = event
+        before[key] += 1
+    return keys
 
 
 def join(out, folder, timed):
@@ -176,13 +200,44 @@ def alike(launches, others):
 
 
 def durations(launches, path):
-    """Return the nanoseconds of each launch; NaN for a program for which the profiler saw another sequence of
-    launches.
+    """Return the nanoseconds of each launch; NaN for one that was not profiled, and for all of a program whose
+    profile is that of other launches (`MOST_LOST`, `LEAST_KNOWN`).
     """
     rows = json.loads(path.read_text()) if path.exists() else []
-    grids = [[int(n) for n in launches.loc[i, ["grid_x", "grid_y", "grid_z"]]] for i in range(len(launches))]
-    same = len(rows) == len(launches) and all(r["grid"] in (None, g) for r, g in zip(rows, grids, strict=True))
-    return [r["us"] * 1000 for r in rows] if same else [float("nan")] * len(launches)
+    return of_profile(launches, rows)
+
+
+def of_profile(launches, rows):
+    """Return the same of profiled ``rows``: as many as can be matched in order, then what is left in any order."""
+    ns = np.full(len(launches), np.nan)
+    grids = launches[["grid_x", "grid_y", "grid_z"]].to_numpy(int).tolist()
+    blocks = launches[["block_x", "block_y", "block_z"]].to_numpy(int).tolist()
+    keys = [key(*of) for of in zip(launches.kernel, grids, blocks, strict=True)]
+    profiled = [key(r["kernel"], r["grid"], r["block"]) for r in rows]
+    numbers = {k: n for n, k in enumerate(dict.fromkeys(keys + profiled))}
+    mine, theirs = (np.array([numbers[k] for k in some], int) for some in (keys, profiled))
+    match = dict(matched_in_order((mine[:, None] == theirs).astype(np.int64)))
+    rest = defaultdict(list)
+    for j in sorted(set(range(len(rows))) - set(match.values()), reverse=True):
+        rest[profiled[j]].append(j)
+    match |= {i: rest[k].pop() for i, k in enumerate(keys) if i not in match and rest[k]}
+    for i, j in match.items():
+        ns[i] = rows[j]["us"] * 1000
+    total = sum(r["us"] for r in rows) * 1000
+    known = rows and np.nansum(ns) >= (1 - MOST_LOST) * total and len(match) >= LEAST_KNOWN * len(launches)
+    return ns.tolist() if known else [float("nan")] * len(launches)
+
+
+def key(kernel, grid, block):
+    """Return what a launch is known by; the driver's copies and fills have no grid in a profile."""
+    words = kernel.lower().replace(" to ", "to").split()
+    if words[0] == "memset":
+        return words[0]
+    if words[0] == "memcpy":  # "memcpy device to host", "Memcpy DtoH (Device -> Pinned)"
+        return words[0], {"devicetodevice": "dtod", "devicetohost": "dtoh", "hosttodevice": "htod"}.get(
+            words[1], words[1]
+        )
+    return kernel, tuple(grid), tuple(block)
 
 
 def main(*words):

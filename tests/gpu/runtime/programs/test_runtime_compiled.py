@@ -27,9 +27,7 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def compiled_triton(monkeypatch):
-    """Compile Inductor's Triton kernels in this process; the suite interprets others."""
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
+def one_compile_thread(monkeypatch):
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
 
 

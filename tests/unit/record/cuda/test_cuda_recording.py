@@ -162,6 +162,12 @@ def test_a_gpu_that_others_share_is_reported_before_the_program_runs_and_in_the_
     assert any("clients of an MPS server" in note for note in load(tmp_path / "t.tileprof").manifest["notes"])
 
 
+@pytest.mark.parametrize(("value", "said"), [("1", True), ("0", False), ("", False)])
+def test_kernels_that_triton_interprets_are_said_to_leave_no_launch(record, capfd, value, said):
+    record(Settings(passes=("accesses",)), TRITON_INTERPRET=value)
+    assert ("TRITON_INTERPRET=1 is set: Triton's kernels run on the CPU" in capfd.readouterr().err) == said
+
+
 def test_on_a_slice_the_trace_is_of_the_slice(record, tmp_path, monkeypatch):
     slice_ = gpu.Gpu("NVIDIA H200 MIG 1g.18gb", "sm_90", "13.0", sms=4, memory_bytes=1 << 34)
     monkeypatch.setattr(gpu, "gpus", lambda: [slice_])

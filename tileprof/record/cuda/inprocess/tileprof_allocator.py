@@ -10,6 +10,7 @@ then: ``["live", [[address, bytes], ...], 0, microseconds]``. An allocator that 
 from __future__ import annotations
 
 import atexit
+import inspect
 import json
 import os
 import time
@@ -63,9 +64,13 @@ class History:
             self.keeping = False
 
     def record(self, enabled: str | None) -> None:
-        self.cuda.memory._record_memory_history(
-            enabled=enabled, context=None, stacks="python", max_entries=_MOST_ALLOCATIONS
-        )
+        record = self.cuda.memory._record_memory_history
+        options = {"context": None, "stacks": "python", "max_entries": _MOST_ALLOCATIONS}
+        if "global_record_annotations" in inspect.signature(record).parameters:
+            # A region may end in another thread. Otherwise PyTorch 2.9 and newer would look for its callback in that
+            # thread alone, warn on stderr that there is none, and leave it in the first.
+            options["global_record_annotations"] = True
+        record(enabled=enabled, **options)
 
     def take(self) -> None:
         for trace in self.cuda.memory._snapshot()["device_traces"]:
@@ -80,7 +85,7 @@ class History:
         return blocks
 
     def write(self) -> None:
-        if self.keeping:  # and continues: PyTorch warns on stderr where another thread ends what one began
+        if self.keeping:
             self.tried(self.take)
         with open(os.path.join(self.folder, "allocator.json"), "w", encoding="utf-8") as file:
             json.dump(self.rows, file)

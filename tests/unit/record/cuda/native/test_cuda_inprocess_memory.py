@@ -1,6 +1,7 @@
 """What the code inside recorded programs tells of the allocator and of graphs, with stand-ins for PyTorch."""
 
 import json
+import threading
 import time
 from types import SimpleNamespace
 
@@ -23,13 +24,17 @@ class Memory:
     """An allocator with two blocks, one of them in use; its history has the events while it was recorded."""
 
     def __init__(self, refuses=""):
-        self.refuses, self.history, self.calls = refuses, None, []
+        self.refuses, self.history, self.calls, self.callbacks = refuses, None, [], []
 
-    def _record_memory_history(self, *, enabled, **_):
+    def _record_memory_history(
+        self, *, enabled, context=None, stacks=None, max_entries=None, global_record_annotations=False
+    ):
         if self.refuses:
             raise RuntimeError(self.refuses)
         self.history = [] if enabled else None
         self.calls.append(enabled)
+        owner = "all" if global_record_annotations else threading.get_ident()
+        self.callbacks.append(owner) if enabled else self.callbacks.remove(owner)
 
     def happen(self, action, address, size):
         if self.history is not None:
@@ -38,6 +43,13 @@ class Memory:
     def _snapshot(self):
         blocks = [{"size": 512, "state": "active_allocated"}, {"size": 1024, "state": "inactive"}]
         return {"segments": [{"address": 4096, "blocks": blocks}], "device_traces": [self.history or []]}
+
+
+class OlderMemory(Memory):
+    """An allocator of PyTorch 2.8 and older, whose callback belongs to the thread that began and always stays."""
+
+    def _record_memory_history(self, *, enabled, context=None, stacks=None, max_entries=None):
+        self.calls.append(enabled)
 
 
 def history(modules, tmp_path, memory):
@@ -62,8 +74,22 @@ def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(m
     assert message == []
 
 
+@pytest.mark.parametrize("kind", [Memory, OlderMemory])
+def test_a_region_that_ends_in_another_thread_leaves_no_callback_in_the_first(modules, tmp_path, kind):
+    """PyTorch looks for a callback of one thread in that thread, warns if there is none, and leaves it."""
+    memory = kind()
+    rows, message = history(modules, tmp_path, memory)
+    for _ in range(2):
+        rows.region(active=True)
+        thread = threading.Thread(target=rows.region, kwargs={"active": False})
+        thread.start()
+        thread.join()
+    assert memory.calls == ["all", None] * 2
+    assert memory.callbacks == []
+    assert message == []
+
+
 def test_a_history_that_is_kept_to_the_end_is_written_and_not_ended(modules, tmp_path):
-    """PyTorch warns if the main thread ends what another one began."""
     memory = Memory()
     rows, _ = history(modules, tmp_path, memory)
     rows.from_the_start()
