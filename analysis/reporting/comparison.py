@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
+from tileprof.trace.sources import ShapeSource
+
 if TYPE_CHECKING:
     from tileprof.analysis.dependencies.graph import TileGraph
     from tileprof.analysis.reporting.report import Report
@@ -34,12 +36,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Program A against B; ``facts`` as `facts`, ``patterns`` pairs per pattern, ``rows`` the largest change of time
-    first.
+    """Program A against B; ``facts`` as `facts`, ``patterns`` pairs per pattern, ``kernels`` modelled launches per
+    source of their kernels, ``rows`` the largest change of time first.
     """
 
     facts: dict[str, tuple[float | None, float | None]]
     patterns: dict[str, tuple[int, int]]
+    kernels: dict[str, tuple[int, int]]
     rows: tuple[Row, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -47,9 +50,18 @@ class Comparison:
         lists = {
             "facts": {name: list(pair) for name, pair in self.facts.items()},
             "patterns": {name: list(pair) for name, pair in self.patterns.items()},
+            "kernels": {name: list(pair) for name, pair in self.kernels.items()},
         }
         rows = [asdict(row) | {"launches": list(row.launches), "time_ns": list(row.time_ns)} for row in self.rows]
         return {"schema": SCHEMA, "version": VERSION, "units": UNITS, **lists, "rows": rows}
+
+    def heuristics_of_one(self) -> tuple[int, int] | None:
+        """Return the launches of both whose kernels a library's heuristics chose, where one modelled program alone has
+        such launches; else None.
+        """
+        own = self.kernels.get(ShapeSource.HEURISTIC, (0, 0))
+        modelled = [sum(side) for side in zip(*self.kernels.values(), strict=True)]
+        return own if bool(own[0]) != bool(own[1]) and all(modelled) else None
 
 
 def facts(report: Report) -> dict[str, float | None]:
@@ -78,6 +90,7 @@ def compare(first: tuple[TileGraph, Report], second: tuple[TileGraph, Report]) -
     """Return a against B; numbers in modules stand for each other, so that traces of other depths match."""
     sides = [facts(report) for _, report in (first, second)]
     counts = [_patterns(report) for _, report in (first, second)]
+    sources = [report.program.shape_sources for _, report in (first, second)]
     times = [_times(graph) for graph, _ in (first, second)]
     rows = [
         Row(
@@ -90,9 +103,14 @@ def compare(first: tuple[TileGraph, Report], second: tuple[TileGraph, Report]) -
     ]
     return Comparison(
         facts={name: (sides[0][name], sides[1][name]) for name in UNITS},
-        patterns={name: (counts[0].get(name, 0), counts[1].get(name, 0)) for name in sorted({*counts[0], *counts[1]})},
+        patterns=_both(*counts),
+        kernels=_both(*sources),
         rows=tuple(sorted(rows, key=lambda row: -abs(row.time_ns[1] - row.time_ns[0]))),
     )
+
+
+def _both(first: dict[str, int], second: dict[str, int]) -> dict[str, tuple[int, int]]:
+    return {name: (first.get(name, 0), second.get(name, 0)) for name in sorted({*first, *second})}
 
 
 def _patterns(report: Report) -> dict[str, int]:

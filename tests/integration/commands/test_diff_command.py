@@ -45,6 +45,24 @@ def test_a_condition_that_holds_is_named_and_ends_with_one(traces, capsys):
     assert "launches" in out
 
 
+@pytest.mark.parametrize(
+    ("sources", "noted"),
+    [(("heuristic", "learned"), "of 4 launches of A and of none of B"),
+     (("learned", "heuristic"), "of 4 launches of B and of none of A"),
+     (("heuristic", "heuristic"), None), (("learned", "table"), None), (("heuristic", ""), None)],
+)  # fmt: skip
+def test_kernels_that_only_one_trace_has_from_nvidias_heuristics_are_noted(tmp_path, capsys, sources, noted):
+    paths = [write_mlp(tmp_path / f"{n}.tileprof", shape_source=source) for n, source in enumerate(sources)]
+    code, out, _ = diff(capsys, *map(str, paths))
+    assert code == 0
+    text = " ".join(out.split())
+    assert ("NVIDIA's heuristics chose the kernels" in text) == (noted is not None)
+    assert noted is None or noted in text
+    document = json.loads(diff(capsys, *map(str, paths), "--json")[1])
+    expected = {source: [4 * (own == source) for own in sources] for source in sorted(set(sources)) if source}
+    assert document["kernels"] == expected
+
+
 def test_a_report_fails_where_a_condition_holds(traces, capsys):
     assert main(["report", traces[0], "--fail-if", "launches>3"]) == 1
     assert "launches>3 holds: launches is 4" in capsys.readouterr().err

@@ -94,10 +94,20 @@ def _print(comparison: Comparison, options: Namespace, console: Console) -> None
         else:
             difference = change(before, after)
         program.add_row(name, fact_text(name, before), fact_text(name, after), difference)
-    for name, (was, is_) in comparison.patterns.items():
-        if was != is_:
-            program.add_row(f"pairs: {name}", f"{was:,}", f"{is_:,}", change(was, is_))
+    for kind, counts in (("pairs", comparison.patterns), ("kernels", comparison.kernels)):
+        for name, (was, is_) in counts.items():
+            if was != is_:
+                program.add_row(f"{kind}: {name}", f"{was:,}", f"{is_:,}", change(was, is_))
     console.print(program)
+    if (own := comparison.heuristics_of_one()) is not None:
+        one, other = ("A", "B") if own[0] else ("B", "A")
+        console.print(
+            Text(
+                f"\nNVIDIA's heuristics chose the kernels of {sum(own):,} launches of {one} and of none of {other}. If "
+                f"{other} was recorded without the extra `heuristics`, part of the difference is the choice of "
+                "kernels, not the program: record both alike."
+            )
+        )
     rows = [row for row in comparison.rows if row.time_ns[0] != row.time_ns[1] or row.launches[0] != row.launches[1]]
     if not rows:
         console.print(Text("\nEvery module and operator takes the same number of launches and the same time."))

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _TO_COPY = "aten::_to_copy"
 _DEVICE = [a.name for a in torch.ops.aten._to_copy.default._schema.arguments].index("device")  # noqa: SLF001 - no public way
+_FILL = "aten::fill_.Tensor"
 _LIFT = "aten::lift_fresh"
 """The last operator of `torch.tensor(data)`."""
 
@@ -288,6 +289,8 @@ class Session:
         buffers.bury()
         if host_data.puts_a_number(operator.name, arguments) and buffers.is_number(arguments[2]):
             self._copy_in(arguments[2], path)
+        elif operator.name == _FILL and buffers.is_number(arguments[1]):  # PyTorch reads it on the host
+            arguments = [arguments[0], 0]
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
         lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is not memory of the GPU

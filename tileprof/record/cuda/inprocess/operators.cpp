@@ -48,12 +48,15 @@ struct Recorder {
 
 std::mutex& mutex = *new std::mutex;  // protects `handle` and the operators that were seen
 at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+std::atomic<bool> looking{false};  // whether operators are to be named now
 std::atomic<bool> described_on_cpu{false};  // tests have no GPU
 
 struct Thread {
     bool inside = false;  // an operator that has a name is running
     bool compiled = false;  // code of torch.compile is running, which names its launches itself
     std::string module;
+    int open_emitters = 0;  // `emit_nvtx` contexts
+    at::CallbackHandle last = at::INVALID_CALLBACK_HANDLE;  // of the callback that runs after theirs, while any is open
     ~Thread();
 };
 thread_local bool thread_ends = false;  // operators that are called after this point have no names
@@ -379,6 +382,19 @@ void end(const at::RecordFunction& call, at::ObserverContext* context) {
     here.inside = false;
 }
 
+// Under `emit_nvtx`, the range that begins what is recorded may be that of an operator: a callback of PyTorch opens it
+// when those of all threads have run already.
+std::unique_ptr<at::ObserverContext> begin_last(const at::RecordFunction& call) {
+    return looking ? begin(call) : nullptr;
+}
+
+at::RecordFunctionCallback callback(at::RecordFunctionCallback::StartCallback start) {
+    return at::RecordFunctionCallback(start, end)
+        .needsInputs(true)
+        .needsOutputs(true)
+        .scopes({at::RecordScope::FUNCTION});
+}
+
 }  // namespace
 
 #define TILEPROF_EXPORT extern "C" __attribute__((visibility("default")))
@@ -393,15 +409,13 @@ TILEPROF_EXPORT void tileprof_operators_start(void (*mark)(const char*, const ch
 TILEPROF_EXPORT void tileprof_operators_look(int on_cpu) {
     described_on_cpu = on_cpu != 0;
     std::lock_guard<std::mutex> lock(mutex);
-    if (handle != at::INVALID_CALLBACK_HANDLE) return;
-    handle = at::addGlobalCallback(at::RecordFunctionCallback(begin, end)
-                                       .needsInputs(true)
-                                       .needsOutputs(true)
-                                       .scopes({at::RecordScope::FUNCTION}));
+    looking = true;
+    if (handle == at::INVALID_CALLBACK_HANDLE) handle = at::addGlobalCallback(callback(begin));
 }
 
 TILEPROF_EXPORT void tileprof_operators_look_away() {
     std::lock_guard<std::mutex> lock(mutex);
+    looking = false;
     if (handle == at::INVALID_CALLBACK_HANDLE) return;
     at::removeCallback(handle);
     handle = at::INVALID_CALLBACK_HANDLE;
@@ -412,3 +426,12 @@ TILEPROF_EXPORT void tileprof_operators_module(const char* path) { here.module =
 
 // Whether this thread runs code of torch.compile.
 TILEPROF_EXPORT void tileprof_operators_compiled(int on) { here.compiled = on != 0; }
+
+// Whether this thread emits ranges of operators from now on; contexts may nest, where some are disabled.
+TILEPROF_EXPORT void tileprof_operators_emit(int on) {
+    if (on != 0) {
+        if (here.open_emitters++ == 0) here.last = at::addThreadLocalCallback(callback(begin_last));
+    } else if (here.open_emitters > 0 && --here.open_emitters == 0) {
+        at::removeCallback(here.last);
+    }
+}

@@ -86,6 +86,8 @@ class _Hooks:
             tileprof_regions.changed.append(self.region)
             if not tileprof_regions.by_ranges():
                 self.follow_profiler(tileprof_regions.tell)
+            elif self.operators is not None:
+                self.follow_emitters(self.operators.tileprof_operators_emit)
         self.follow_graphs(history)
         if self.names:
             self.follow_compiler()
@@ -195,6 +197,22 @@ class _Hooks:
         if runtime is not None:
             runtime.cudaProfilerStart = start_of(runtime.cudaProfilerStart)
             runtime.cudaProfilerStop = stop_of(runtime.cudaProfilerStop)
+
+    def follow_emitters(self, emits: Any) -> None:
+        """``emit_nvtx`` opens a range around every operator: one that matches begins what is recorded."""
+        emitter = self.torch.autograd.profiler.emit_nvtx
+        enter, leave = emitter.__enter__, emitter.__exit__
+
+        def enter_and_tell(context: Any) -> Any:
+            result = enter(context)
+            emits(1)  # afterwards: callbacks run in the order in which they are added
+            return result
+
+        def tell_and_leave(context: Any, *exception: Any) -> Any:
+            emits(0)
+            return leave(context, *exception)
+
+        emitter.__enter__, emitter.__exit__ = enter_and_tell, tell_and_leave
 
     def follow_graphs(self, history: tileprof_allocator.History) -> None:
         """Look while a CUDA graph is made, too: its nodes are named then, and tensors known, and it is replayed

@@ -33,8 +33,10 @@ _NO_KERNEL = frozenset(
 
 _COUNTS_STEPS = "aten::_foreach_add_.Tensor"
 
-_NOT_COMPOSITE = frozenset({"aten::silu_backward", "aten::mish_backward"})
-"""Operators that have kernels of their own on every device, and are made of other operators only for autograd."""
+_NOT_COMPOSITE = frozenset({"aten::silu_backward", "aten::mish_backward", "aten::_fused_rms_norm"})
+"""Operators that have kernels of their own on every device (the last one in a session, as on a GPU), and are made of
+other operators only for autograd.
+"""
 
 HOST_READS = frozenset({"aten::_local_scalar_dense"})
 """Operators for which the program waits for the GPU."""

@@ -67,6 +67,8 @@ def as_on_gpu(capability: tuple[int, int]) -> Iterator[None]:
         padded = choice is Backend.FLASH and query.shape[3] % _FLASH_WIDTHS != 0
         padded |= choice is Backend.EFFICIENT and attn_mask is not None and not _is_aligned(attn_mask)
         differs = padded or (choice is Backend.EFFICIENT and _heads_first(query))
+        if choice is Backend.CUDNN and _learns(query, key, value):  # its gradients lie like the inputs, a CPU's do not
+            differs |= any(_heads_first(t) for t in (query, key, value))
         if choice is Backend.MATH or (on_cpu != _CPU_MATH and _cpu_stands_for(choice, capability) and not differs):
             return written_out(operator, *inputs, scale=scale, enable_gqa=enable_gqa)
         return _fused_attention(choice, *inputs, scale=scale)
@@ -113,7 +115,8 @@ def backend(
         flash = mask is None and max(widths) <= _FLASH_WIDEST and widths[0] == widths[1] and square
         if flash and capability >= (8, 0) and backends.flash_sdp_enabled():
             return Backend.FLASH
-    if dense and (half or query.dtype is torch.float32) and backends.mem_efficient_sdp_enabled():
+    heads_alike = query.shape[1] == key.shape[1]  # this kernel knows no grouped queries
+    if dense and heads_alike and (half or query.dtype is torch.float32) and backends.mem_efficient_sdp_enabled():
         return Backend.EFFICIENT
     return Backend.MATH
 
@@ -163,7 +166,7 @@ def _fused_attention(
 ) -> Any:
     """Call the operator of a fused kernel."""
     operators: Any = torch.ops.aten
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    learns = _learns(query, key, value)
     if choice is Backend.FLASH:
         width = query.shape[3]
         scale = 1 / math.sqrt(width) if scale is None else scale
@@ -183,6 +186,11 @@ def _fused_attention(
     )[0]
 
 
+def _learns(*inputs: torch.Tensor) -> bool:
+    """Return whether there will be gradients."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+
+
 def _aligned(mask: torch.Tensor) -> torch.Tensor:
     """Return numbers whose rows begin at multiples of eight: a padded copy, unless they do (``preprocess_mask``)."""
     if _is_aligned(mask):
@@ -195,11 +203,11 @@ def _is_aligned(mask: torch.Tensor) -> bool:
     return mask.stride(-1) == 1 and not any(stride % _MASK_ROWS for stride in mask.stride()[:-1])
 
 
-def _heads_first(query: torch.Tensor) -> bool:
+def _heads_first(source: torch.Tensor) -> bool:
     """Return whether the rows of a head lie together: a CPU's result lies like the queries, that of the
     memory-efficient kernel has heads beside each other.
     """
-    return bool(query.shape[1] > 1 and query.shape[2] > 1 and query.stride(1) > query.stride(2))
+    return bool(source.shape[1] > 1 and source.shape[2] > 1 and source.stride(1) > source.stride(2))
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,10 +2,10 @@
 
 The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
 transformer encoders and multi-head attention (one operator per layer), and oneDNN's LSTM (one operator per sequence).
-And four things are switched on, as they are on a GPU: optimisers that leave the choice to PyTorch work on all
-parameters at once, dropout is one operator that keeps its mask, a recurrent cell is fused
-(`tileprof.record.model.observation.fused_cells`), and a softmax converts as it computes (`wide_softmax`). What
-``torch.compile`` fuses is in `tileprof.record.model.compiled`.
+And five things are switched on, as they are on a GPU: optimisers that leave the choice to PyTorch work on all
+parameters at once, dropout is one operator that keeps its mask, a recurrent cell and an RMS norm are fused
+(`tileprof.record.model.observation.fused_cells`, `fused_norms`), and a softmax converts as it computes
+(`wide_softmax`). What ``torch.compile`` fuses is in `tileprof.record.model.compiled`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tileprof.record.model.observation import fused_cells, wide_softmax
+from tileprof.record.model.observation import fused_cells, fused_norms, wide_softmax
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def everything() -> Iterator[None]:
     """Switch fused CPU operators off, and back as they were."""
     switches = (
         _no_encoder_fast_path(), _no_fused_lstm(), _foreach_optimisers(), _fused_dropout(), fused_cells.as_on_gpu(),
-        wide_softmax.as_on_gpu(),
+        fused_norms.as_on_gpu(), wide_softmax.as_on_gpu(),
     )  # fmt: skip
     with ExitStack() as stack:
         for switch in switches:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -437,6 +438,51 @@ fire(1); x.exp(); fire(-1)
     marks = [row["op"] for row in message if row.get("e") == "mark"]
     assert marks == ["aten::sigmoid", "", "aten::relu", "", "", "aten::exp", "", ""]
     assert not [row for row in message if "capture" in row]
+
+
+EMITTER = """
+#include <ATen/record_function.h>
+#include <string.h>
+static void (*fire)(int);
+static at::CallbackHandle handle;
+static void change(const at::RecordFunction& call, int by) { if (strcmp(call.name(), "aten::floor") == 0) fire(by); }
+extern "C" void emit(void (*f)(int)) {
+    fire = f;
+    handle = at::addThreadLocalCallback(at::RecordFunctionCallback(
+        [](const at::RecordFunction& call) { change(call, 1); return std::unique_ptr<at::ObserverContext>(); },
+        [](const at::RecordFunction& call, at::ObserverContext*) { change(call, -1); }));
+}
+extern "C" void stop() { at::removeCallback(handle); }
+"""
+
+
+def test_an_operator_whose_own_range_begins_what_is_recorded_has_its_name(inside, python_with_torch, tmp_path):
+    """A callback opens the range, as those of ``emit_nvtx`` do, which need CUDA."""
+    torch = pytest.importorskip("torch")
+    (tmp_path / "emitter.cpp").write_text(EMITTER)
+    package = Path(torch.__file__).parent
+    flags = ["-std=c++20", "-DNDEBUG", "-w", "-shared", "-fPIC", f"-I{package / 'include'}", f"-L{package / 'lib'}"]
+    files = [tmp_path / "emitter.cpp", "-o", tmp_path / "emitter.so", "-ltorch_cpu", "-lc10"]
+    subprocess.run([locate.host_compiler(), *flags, *files], check=True)
+    code = f"""
+import ctypes, os, torch
+from torch.autograd import profiler
+fire = ctypes.cast(ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"]).fire, ctypes.c_void_p)
+emitter = ctypes.CDLL({str(tmp_path / "emitter.so")!r})
+torch.cuda.synchronize = lambda: None
+profiler._enable_profiler = lambda *_: emitter.emit(fire)
+profiler._disable_profiler = emitter.stop
+x = torch.ones(2)
+for _ in range(2):
+    with profiler.emit_nvtx():
+        x.neg()
+        with profiler.emit_nvtx(enabled=False):
+            x.ceil()
+        x.floor()
+    x.floor()
+"""
+    message, _ = inside(code, python=python_with_torch, TILEPROF_HOOKS="1", TILEPROF_NVTX="x", TILEPROF_CAPTURE="1")
+    assert [row["op"] for row in message if row.get("e") == "mark"] == ["aten::floor", "", ""] * 2
 
 
 def test_regions_around_nvtx_ranges_say_where_operators_are_looked_at(inside, python_with_torch):

@@ -38,6 +38,15 @@ def test_the_choice_is_that_of_pytorch_on_a_gpu(options, mask, dropout, capabili
     assert actual is expected
 
 
+def test_grouped_queries_of_float32_are_written_out():
+    query, key, value = tensors(heads=(4, 1))
+    actual = [
+        backend(q, k, v, None, 0.0, False, enable_gqa=True, capability=HOPPER)
+        for q, k, v in ((query, key, value), (query.half(), key.half(), value.half()), (query, query, query))
+    ]
+    assert actual == [Backend.MATH, Backend.CUDNN, Backend.EFFICIENT]
+
+
 def test_a_program_may_forbid_kernels():
     query, key, value = tensors(dtype=torch.float16)
 
@@ -216,3 +225,20 @@ def test_results_of_the_memory_efficient_kernel_have_heads_beside_each_other(tra
     assert results[0].transpose(1, 2).is_contiguous()
     expected = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
     torch.testing.assert_close(results[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_gradients_of_cudnns_attention_lie_like_its_inputs(trace_of, heads_first):
+    """A CPU's gradients have heads beside each other; those of keys that were made contiguous are copied on a GPU."""
+    shape = (2, 4, 6, 8) if heads_first else (2, 6, 4, 8)
+    source = torch.randn(shape).half().requires_grad_()
+
+    def program():
+        key = source if heads_first else source.transpose(1, 2)
+        functional.scaled_dot_product_attention(key, key, key).float().square().sum().backward()
+
+    trace_of(program)
+    gradient = source.grad
+    assert gradient.is_contiguous()
+    ops = list(trace_of(program).launches.op)
+    assert any(op == "aten::_scaled_dot_product_cudnn_attention_backward" for op in ops) == heads_first

@@ -6,7 +6,7 @@ Launches::
    cuDNN: a memset comes first, and blocks of launch 2 take their work from what it cleared
 2  gradients     one tile per block of keys: walks queries, adds to the sum of grad_query with atomics,
                  writes its rows of grad_key and grad_value at its end
-3  convert       one tile per block of queries: the sum of grad_query, in fp32, becomes grad_query
+3  convert       one tile per block of queries (cuDNN: of 32): the sum of grad_query, in fp32, becomes grad_query
 4  group sums    where query heads share keys: their gradients are added, one launch each for keys and values
 """
 
@@ -38,9 +38,9 @@ from tileprof.record.model.tiles.attention.attention_tiles import (
     walked_rows,
     walked_scores,
 )
-from tileprof.record.model.tiles.elementwise.pointwise import elementwise
+from tileprof.record.model.tiles.elementwise.pointwise import contiguous, elementwise
 from tileprof.record.model.tiles.foundations import regions
-from tileprof.record.model.tiles.foundations.sketch import Part, Sketch, scratch
+from tileprof.record.model.tiles.foundations.sketch import Part, Sketch, binding, scratch
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
 from tileprof.record.model.tiles.reductions.reduce import reduction
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
@@ -53,7 +53,11 @@ SUM_ELEMENTS = 512
 REGISTERS = 255
 CUDNN_DOT_ROWS = 16
 """Rows of a block of cuDNN's first kernel (T5 on an H200: 32 blocks for 16 heads of 32 queries)."""
+CUDNN_CONVERT_ROWS = 32
+"""Rows of a block of its last kernel (128 queries of 2 x 4 heads: 4 x 2 x 4 blocks)."""
 CUDNN_REGISTERS = 168
+_DENSE_GRADIENT = 4
+"""The workspace of a copy of the gradient."""
 _LOCK_BYTES, _SUM_COLUMNS = 16, 64
 """Sizes in xFormers' workspace for a block of queries: bytes of its lock and counter, and columns of its sums."""
 _COUNTER = 4
@@ -93,14 +97,14 @@ def attention_backward(call: Call, device: Device) -> list[Kernel]:
     if is_efficient(call.op, problem) and problem.q.dtype == "float32" and problem.group == 1:
         return _efficient(problem, replace(blocks, threads=THREADS), call, gradient, gradients, device)
     if not is_cudnn(call.op, problem, device):
-        return _launches(problem, blocks, call, gradient, gradients, blocks.queries)
+        return _launches(problem, blocks, call, gradient, gradients, (blocks.queries, blocks.queries))
     launched = _launches(
         problem,
         replace(blocks, threads=3 * THREADS, registers=CUDNN_REGISTERS),
         call,
         gradient,
         gradients,
-        CUDNN_DOT_ROWS,
+        (CUDNN_DOT_ROWS, CUDNN_CONVERT_ROWS),
     )
     counter, clear = scratch(_COUNTER, 1), Sketch(1)
     clear.whole(counter, WRITE)
@@ -109,13 +113,13 @@ def attention_backward(call: Call, device: Device) -> list[Kernel]:
 
 
 def _launches(
-    problem: Attention, blocks: Blocks, call: Call, gradient: Operand, gradients: Gradients, dot_rows: int
+    problem: Attention, blocks: Blocks, call: Call, gradient: Operand, gradients: Gradients, rows: tuple[int, int]
 ) -> list[Kernel]:
+    """Return launches 1 to 4; ``rows``: queries of a block of the first and of the third."""
     batch, heads, queries = problem.q.shape[:3]
     dots = scratch_rows(0, batch, heads, queries)
     sums = scratch_rows(1, batch, heads, queries, problem.width)
-    over_queries = Grid(-(-queries // blocks.queries), batch, heads)
-    of_dots = Grid(-(-queries // dot_rows), batch, heads)
+    of_dots, of_sums = (Grid(-(-queries // size), batch, heads) for size in rows)
     # Where heads share keys, each head's gradients go to a workspace first.
     shared = problem.group > 1
     expanded_key = scratch_rows(2, batch, heads, problem.keys, problem.width)
@@ -125,13 +129,13 @@ def _launches(
         if output is not None:
             results.append(expanded if shared else (output, output))
     launched = [
-        _dots_kernel(gradient, call["out"], dots, sums, of_dots, dot_rows),
+        _dots_kernel(gradient, call["out"], dots, sums, of_dots, rows[0]),
         _gradients_kernel(problem, blocks, gradient, call["logsumexp"], dots, sums, results, gradients.mask),
     ]
     if call.arguments.get("dropout_p"):
         read_by_all(launched[1], [call[name] for name in ("philox_seed", "philox_offset")])
     if gradients.query is not None:
-        launched.append(_convert_kernel(sums, gradients.query, over_queries, blocks))
+        launched.append(_convert_kernel(sums, gradients.query, of_sums, rows[1]))
     if shared:
         targets = [o for o in (gradients.key, gradients.value) if o is not None]
         launched += [
@@ -143,16 +147,19 @@ def _launches(
 def _efficient(
     problem: Attention, blocks: Blocks, call: Call, gradient: Operand, gradients: Gradients, device: Device
 ) -> list[Kernel]:
-    """XFormers' kernels in float32: the products' sums by ATen, then blocks of keys that add to the gradient of the
-    queries in a workspace of zeros, behind a lock and a counter for each block of queries.
+    """XFormers' kernels in float32: a copy of a gradient that is not dense, the products' sums by ATen, then blocks of
+    keys that add to the gradient of the queries in a workspace of zeros, behind a lock and a counter for each block of
+    queries.
 
     Source: ``_efficient_attention_backward``, ``AttentionBackwardKernel::GradQTempStorage``.
     """
     batch, heads, queries, width = problem.q.shape
-    both = [regions.permute(o, (0, 2, 1, 3)) for o in (gradient, call["out"])]
+    copies, dense = contiguous(regions.permute(gradient, (0, 2, 1, 3)), _DENSE_GRADIENT)
+    both = [dense, regions.permute(call["out"], (0, 2, 1, 3))]
+    gradient = regions.permute(dense, (0, 2, 1, 3))
     products, dots = scratch(0, *both[0].shape), scratch(2, batch, queries, heads)
     delta = scratch(3, batch, heads, queries)
-    launched = elementwise("mul", both, [products])
+    launched = copies + elementwise("mul", both, [products])
     launched += reduction("sum", products, [dots], [3], device)
     launched += elementwise("contiguous", [regions.permute(dots, (0, 2, 1))], [delta], flops_each=0)
     key_blocks, query_blocks = -(-problem.keys // blocks.keys), -(-queries // blocks.queries)
@@ -240,7 +247,7 @@ def _gradients_kernel(
         ),
         walked_rows(sums[0], 6, grid, loop, mode=ATOMIC),
     ]
-    slots: list[Operand | Scratch] = [problem.k, problem.v, problem.q, gradient, statistics, dots[1], sums[1]]
+    slots: list[Operand | Scratch] = [problem.k, problem.v, problem.q, binding(gradient), statistics, dots[1], sums[1]]
     block = grid.block
     for operand, bound in results:
         parts.append(own_rows(operand, len(slots), WRITE, grid, blocks.keys, first=share[block[:, 0]], last=1.0))
@@ -283,10 +290,10 @@ def _query_blocks(problem: Attention, blocks: Blocks) -> tuple[np.ndarray, np.nd
     return begin, np.full(len(begin), total)
 
 
-def _convert_kernel(sums: tuple[Operand, Scratch], target: Operand, grid: Grid, blocks: Blocks) -> Kernel:
+def _convert_kernel(sums: tuple[Operand, Scratch], target: Operand, grid: Grid, rows: int) -> Kernel:
     parts = [
-        own_rows(sums[0], 0, READ, grid, blocks.queries, first=0, last=1),
-        own_rows(target, 1, WRITE, grid, blocks.queries, first=0, last=1),
+        own_rows(sums[0], 0, READ, grid, rows, first=0, last=1),
+        own_rows(target, 1, WRITE, grid, rows, first=0, last=1),
     ]
     footprint = Footprint(grid.block, Boxes.concat(parts))
     return Kernel(

@@ -36,6 +36,7 @@ from tileprof.record.model.tiles.foundations.sketch import (
 CAT_BATCH = 128
 """Inputs of one concatenation kernel; more take more launches."""
 _ROLL_THREADS = 512
+_TRIANGLE_BYTES = 8
 CAT_DIMENSIONS = 4
 """``CAT_ARRAY_MAX_INPUT_DIMS``"""
 _WIDEST_LOAD = 16
@@ -331,13 +332,19 @@ def rearranged(
 
 @models("aten::tril", "aten::triu", "aten::tril_", "aten::triu_")
 def triangle(call: Call, _device: Device) -> list[Kernel]:
-    """Writes every element, reads those that are kept; blocks of 128 threads walk the matrix row by row."""
+    """Writes every element, reads those that are kept; blocks of 128 threads walk the matrix row by row, each thread
+    eight bytes of a row (``triu_tril_kernel``).
+    """
     source, out = call["self"], call.outputs[0]
     if out.numel == 0:
         return []
     rows, columns = out.shape[-2:]
-    sketch = Sketch(blocks(out.numel, THREADS * 4))
-    tile, lo, hi = ranges(out.numel, THREADS * 4)
+    each = max(_TRIANGLE_BYTES // out.itemsize, 1)
+    padded = blocks(columns, each) * each
+    walked = out.numel // columns * padded
+    sketch = Sketch(blocks(walked, THREADS * each))
+    tile, lo, hi = ranges(walked, THREADS * each)
+    lo, hi = (n // padded * columns + np.minimum(n % padded, columns) for n in (lo, hi))
     rank = len(out.shape)
     which, start, stop = cut(lo, hi, columns)
     limit = start // columns % rows + call["diagonal"]

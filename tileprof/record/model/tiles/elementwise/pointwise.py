@@ -5,7 +5,7 @@ Source: PyTorch's aten/src/ATen/native/cuda/CUDALoops.cuh and thread_constants.h
 | operands | kernel | elements per thread |
 |---|---|---|
 | dense, all alike, no cast | vectorized_elementwise | 8 (16 where one byte per element is touched in all) |
-| the same, but not aligned for two elements | unrolled_elementwise | as above |
+| the same, but not aligned for two elements | unrolled_elementwise | 4 |
 | dense, all alike, types differ | unrolled_elementwise | 4 |
 | a dense copy from float32 to 16 bits, or from either to 8 | vectorized_elementwise | 8: its own kernel (Copy.cu) |
 | a range: arange, linspace and the like | elementwise_with_index | 1, in blocks of 64 threads |
@@ -80,6 +80,9 @@ _OTHER_POINTWISE = (
     "special_multigammaln", "special_digamma", "alias_copy", "detach_copy",
 )  # fmt: skip
 """Element-wise operators without `torch.Tag.pointwise`."""
+
+_NUMBER_BYTES = 8
+"""Of a number of Python's as a tensor."""
 
 _OUTPUT_NAMES = frozenset({"out", "out0", "out1", "grad_input"})
 
@@ -175,8 +178,8 @@ def _kernel_kind(
         casts = not _narrows(reads[0].dtype, writes[0].dtype)
     if dense and (not casts or name in _COMPUTE_ANOTHER_TYPE):
         aligned = all(o.alignment >= min(2 * o.itemsize, 16) for o in walked)
-        name = "vectorized_elementwise" if aligned else "unrolled_elementwise"
-        return name, 16 if sum(o.itemsize for o in walked) == 1 else 8
+        if aligned:
+            return "vectorized_elementwise", 16 if sum(o.itemsize for o in walked) == 1 else 8
     if dense:
         return "unrolled_elementwise", 4
     return "elementwise", 2 if writes[0].itemsize >= 4 and not casts else 4
@@ -230,8 +233,18 @@ def copy(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::pow")
 def power(call: Call, device: Device) -> list[Kernel]:
-    """Return the kernel of a power: a copy for the first power, a fill for the zeroth."""
+    """Return the kernels of a power: a copy for the first power, a fill for the zeroth. A number as base becomes a
+    tensor on the GPU first; powers of one are a fill.
+    """
     exponent = call["exponent"]
+    if call.op in ("aten::pow.Scalar", "aten::pow.Scalar_out"):
+        base, out = call["self"], call.outputs[0]
+        if base == 1 or not out.numel:
+            return elementwise("fill_", [], [out], flops_each=0)
+        number = replace(scratch(0, itemsize=_NUMBER_BYTES), dtype="float64" if isinstance(base, float) else "int64")
+        return [
+            *elementwise("fill_", [], [number], flops_each=0), *elementwise("pow", [number, exponent], call.outputs[:1])
+        ]  # fmt: skip
     if call.op != "aten::pow.Tensor_Scalar" or exponent not in (0, 1):
         return pointwise(call, device)
     reads = [call["self"]] if exponent else []

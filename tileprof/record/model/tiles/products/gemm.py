@@ -38,7 +38,7 @@ def mm(call: Call, device: Device) -> list[Kernel]:
     """``self @ mat2``, of matrices or of batches."""
     product = Product(_batch(call["self"]), _batch(call["mat2"]), _batch(call.outputs[0]))
     op = problems.PLAIN if len(call.outputs[0].shape) == 2 else problems.BATCHES
-    return _with_copies(product, device, op, tf32=call.tf32)
+    return with_copies(product, device, op, tf32=call.tf32)
 
 
 @models("aten::addmm", "aten::addmm_", "aten::_addmm_activation")
@@ -47,7 +47,7 @@ def addmm(call: Call, device: Device) -> list[Kernel]:
     d = call.outputs[0]
     op = problems.BIAS if _as_bias(call) else problems.MATRIX
     product = Product(as_batch(call["mat1"]), as_batch(call["mat2"]), as_batch(d), _addend(call, d))
-    return _with_copies(product, device, op, tf32=call.tf32, in_place=call.op == "aten::addmm_")
+    return with_copies(product, device, op, tf32=call.tf32, in_place=call.op == "aten::addmm_")
 
 
 @models("aten::baddbmm", "aten::baddbmm_")
@@ -55,7 +55,7 @@ def baddbmm(call: Call, device: Device) -> list[Kernel]:
     """``beta * self + alpha * batch1 @ batch2``, self broadcast."""
     d = call.outputs[0]
     product = Product(call["batch1"], call["batch2"], d, _addend(call, d))
-    return _with_copies(
+    return with_copies(
         product, device, problems.BATCHES_AND_MATRIX, tf32=call.tf32, in_place=call.op == "aten::baddbmm_"
     )
 
@@ -145,7 +145,7 @@ def _dot_kernel(
     return Kernel(name, footprint, operands, (blocks, 1, 1), (DOT_THREADS, 1, 1), flops=work)
 
 
-def _with_copies(product: Product, device: Device, op: int, *, tf32: bool, in_place: bool = False) -> list[Kernel]:
+def with_copies(product: Product, device: Device, op: int, *, tf32: bool, in_place: bool = False) -> list[Kernel]:
     """Model a product behind the copies that it needs."""
     launched: list[Kernel] = []
     if product.c is not None and op != problems.BIAS:

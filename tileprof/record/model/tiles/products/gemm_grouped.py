@@ -1,8 +1,10 @@
-"""Grouped matrix products: many products of unequal size in one launch, as mixtures of experts use them.
+"""Grouped matrix products: many products of unequal size, as mixtures of experts use them.
 
-The sizes are values (``offs``: where each group ends), so calls are modelled one by one, from the real routing. The
-kernel is persistent; a tile is one work item, and items come group by group. On sm_90 a block before it writes down
-what each group is, and two tiles decide among themselves by the mean size of a group (PyTorch's ``GroupMM.cu``).
+The sizes are values (``offs``: where each group ends), so calls are modelled one by one, from the real routing. In
+bfloat16 on sm_90 they are one launch. The kernel is persistent; a tile is one work item, and items come group by group.
+A block before it writes down what each group is, and two tiles decide among themselves by the mean size of a group
+(PyTorch's ``GroupMM.cu``). In other types, and on older GPUs, the ends of groups are copied to the host, and each
+group is a product of its own (``_grouped_mm_fallback``).
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from tileprof.arrays import I64
 from tileprof.record.model import tables
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.elementwise.pointwise import copied_out, elementwise
 from tileprof.record.model.tiles.foundations import overrides, regions
 from tileprof.record.model.tiles.foundations.index_values import recorded_values
 from tileprof.record.model.tiles.foundations.sketch import Sketch, binding, scratch
-from tileprof.record.model.tiles.products import gemm_kernel_choice, gemm_tile_rule
+from tileprof.record.model.tiles.products import gemm, gemm_kernel_choice, gemm_tile_rule
 from tileprof.record.model.tiles.products import problem as problems
-from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
+from tileprof.record.model.tiles.products.gemm_kernels import Product, as_batch, kernels
 from tileprof.record.model.tiles.products.main_loop import chunks_for, flops, raster
 from tileprof.record.model.tiles.products.problem import Problem
 from tileprof.record.model.tiles.products.split_k import row_of_blocks
@@ -70,6 +73,8 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ranges = {"m": (0 * m, m), "n": (0 * n, n), "k": (0 * k, k)}
     grouped = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}[len(a.shape), len(b.shape)]
     ranges[grouped] = edges[:-1], edges[1:]
+    if bias is None and not _is_one_launch(a, device):
+        return [copied_out(call["offs"]), *_one_by_one(call, ranges, grouped, device)]
     rate = gemm_tile_rule.rate_of(a.dtype, device)
     mean = tuple(max(1, int(np.mean(high - low))) for low, high in ranges.values())
     tile = _tile(call, (mean[0], mean[1], mean[2]), len(sizes), rate, device)
@@ -109,6 +114,47 @@ def _with_times(launched: list[Kernel], a: Operand, b: Operand, groups: int, dev
     preparing = choice.rest_ns or min(_PREPARING_NS, total / 2)
     times = preparing, total - preparing
     return [replace(k, launch_ns=ns, time_source=choice.time_source) for k, ns in zip(launched, times, strict=True)]
+
+
+def _one_by_one(call: Call, ranges: dict[str, tuple[I64, I64]], grouped: str, device: Device) -> list[Kernel]:
+    """Return the products of all groups that are not empty. A group of no depth is a product of empty matrices, whose
+    results are zeros.
+    """
+    launched: list[Kernel] = []
+    whole = {"self": call["self"], "mat2": call["mat2"], "out": call.outputs[0]}
+    axes = {"self": ("m", "k"), "mat2": ("k", "n"), "out": ("m", "n")}
+    for group in range(len(ranges["m"][0])):
+        low, high = ({axis: int(ends[side][group]) for axis, ends in ranges.items()} for side in (0, 1))
+        matrices, shifts = [], {}
+        for name, operand in whole.items():
+            begin = [low[axis] if axis == grouped else 0 for axis in axes[name]]
+            at = [*([group] if len(operand.shape) == 3 else []), *begin]
+            shift = int(np.dot(at, operand.strides)) * operand.itemsize
+            shifts[operand.ref] = shift
+            shape = tuple(high[axis] - low[axis] for axis in axes[name])
+            aligned = min(operand.alignment, shift & -shift) if shift else operand.alignment
+            matrices.append(replace(operand, shape=shape, strides=operand.strides[-2:], alignment=aligned))
+        a, b, d = (as_batch(matrix) for matrix in matrices)
+        if d.numel == 0:
+            continue
+        if a.numel == 0:
+            kernels_of_group = elementwise("zero_", [], [matrices[2]], flops_each=0)
+        else:
+            kernels_of_group = gemm.with_copies(Product(a, b, d), device, problems.PLAIN, tf32=call.tf32)
+        launched += [_shifted(kernel, shifts) for kernel in kernels_of_group]
+    return launched
+
+
+def _shifted(kernel: Kernel, shifts: dict[int, int]) -> Kernel:
+    """Return the kernel with the boxes of each operand so many bytes further, by the operand's ``ref``."""
+    by_slot = [shifts.get(o.ref, 0) if isinstance(o, Operand) else 0 for o in kernel.operands]
+    boxes = kernel.footprint.boxes
+    boxes = replace(boxes, offset=boxes.offset + np.asarray(by_slot)[boxes.operand])
+    return replace(kernel, footprint=replace(kernel.footprint, boxes=boxes))
+
+
+def _is_one_launch(a: Operand, device: Device) -> bool:
+    return a.dtype == "bfloat16" and device.architecture.startswith(("sm_90", "sm_100"))
 
 
 def _prepares(a: Operand, device: Device) -> bool:

@@ -13,6 +13,7 @@ from tests.unit.record.model.tiles.oracle import (
     bytes_of,
     call_of,
     element_bytes,
+    is_same,
     run_model,
     slot_of,
 )
@@ -330,7 +331,7 @@ def test_efficient_attention_loads_eight_elements_of_a_mask_where_rows_lie_apart
 
 @pytest.mark.parametrize(("keys", "causal"), [(128, True), (128, False), (64, False)])
 def test_gradients_of_efficient_attention_in_float32_come_from_sums_by_aten(keys, causal):
-    q, k = torch.zeros(2, 3, 128, 8), torch.zeros(2, 3, keys, 8)
+    q, k = (torch.zeros(2, rows, 3, 8).transpose(1, 2) for rows in (128, keys))
     out, statistics = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, 0.0, causal)
     call = call_of(FLASH_CPU + "_backward", torch.zeros_like(out), q, k, k, out, statistics, 0.0, causal)
     *sums, main = run_model(call, H200)
@@ -349,3 +350,22 @@ def test_gradients_of_efficient_attention_in_float32_come_from_sums_by_aten(keys
     delta = Operand((2, 3, 128), (384, 128, 1), "float32", 4)
     assert_each_byte_written_once(sums[2], 1, delta, WRITE)
     assert sums[2].operands[1] in main.operands
+
+
+def test_a_gradient_whose_heads_do_not_lie_beside_each_other_is_copied_for_efficient_attention():
+    q = torch.zeros(2, 3, 128, 8)
+    out, statistics = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
+    call = call_of(FLASH_CPU + "_backward", torch.zeros(2, 3, 128, 8), q, q, q, out, statistics, 0.0, False)
+    copy, *_, main = run_model(call, H200)
+    assert is_same(copy.operands[0], call["grad_out"])
+    assert copy.operands[1] in main.operands
+    assert not any(is_same(o, call["grad_out"]) for o in main.operands)
+
+
+def test_cudnn_converts_sums_of_the_gradient_of_queries_in_blocks_of_32():
+    q = torch.zeros(2, 4, 128, 64, dtype=torch.bfloat16)
+    out, statistics = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
+    call = call_of(FLASH_CPU + "_backward", torch.zeros_like(out), q, q, q, out, statistics, 0.0, False)
+    *_, convert = run_model(call, H200)
+    assert (convert.name, convert.grid) == ("attention_backward_convert", (4, 2, 4))
+    assert_each_byte_written_once(convert, 1, call.outputs[0], WRITE)

@@ -92,6 +92,12 @@ def test_triangles_read_only_what_they_keep(op, diagonal):
     assert_reads(kernel, call.outputs[0], call["self"], selection)
 
 
+@pytest.mark.parametrize(("dtype", "shape", "tiles"), [("bool", (64, 64), 4), ("float32", (300, 299), 352)])
+def test_a_thread_takes_eight_bytes_of_a_triangles_row_as_recorded(dtype, shape, tiles):
+    [kernel] = run_model(call_of("aten::triu", torch.zeros(shape, dtype=getattr(torch, dtype)), 0), H200)
+    assert kernel.grid == (tiles, 1, 1)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_concatenation_of_any_layouts(data):

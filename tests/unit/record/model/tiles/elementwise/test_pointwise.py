@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.counted_lines import counted_lines
-from tests.unit.record.model.tiles.oracle import call_of, operand_of, run_model, slot_of
+from tests.unit.record.model.tiles.oracle import bytes_of, call_of, operand_of, run_model, slot_of
 from tests.unit.record.model.tiles.reach import (
     H200,
     assert_reads,
@@ -21,7 +21,7 @@ from tests.unit.record.model.tiles.reach import (
 )
 from tileprof.record.model.tile_model import Operand
 from tileprof.record.model.tiles.elementwise import pointwise
-from tileprof.trace.footprint import READ
+from tileprof.trace.footprint import READ, WRITE
 
 
 @st.composite
@@ -182,7 +182,18 @@ def test_elements_that_no_vector_fits_are_unrolled():
     x = torch.zeros(129, dtype=torch.int64)
     aligned, not_aligned = (run_model(call_of("aten::sub.Tensor", x[a : a + 128], x[:128]), H200)[0] for a in (0, 1))
     assert (aligned.name, not_aligned.name) == ("vectorized_elementwise<sub>", "unrolled_elementwise<sub>")
-    assert aligned.grid == not_aligned.grid
+    assert (aligned.footprint.tiles, not_aligned.footprint.tiles) == (1, 1)
+    assert run_model(call_of("aten::sub.Tensor", x.repeat(9)[1:1025], x.repeat(8)[:1024]), H200)[0].grid == (2, 1, 1)
+
+
+def test_a_number_that_is_a_base_becomes_a_tensor_first():
+    call = call_of("aten::pow.Scalar", 10000, torch.zeros(600))
+    fill, power = run_model(call, H200)
+    assert bytes_of(fill.footprint, 0, 0, WRITE) == bytes_of(power.footprint, 0, 0) == set(range(8))
+    assert fill.operands[0] == power.operands[0]
+    assert_writes(power, call.outputs[0])
+    (ones,) = run_model(call_of("aten::pow.Scalar", 1, torch.zeros(600)), H200)
+    assert not (ones.footprint.boxes.mode == READ).any()
 
 
 def test_a_masked_fill_copies_and_then_changes_the_copy():

@@ -1,6 +1,6 @@
 """Grouped matrix products: each group is a product of its own, whatever its size."""
 
-import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,18 +9,64 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import (
+    all_bytes,
     assert_each_byte_written_once,
     bytes_of,
     call_of,
     element_bytes,
+    is_same,
+    operand_of,
     run_model,
 )
 from tileprof.devices import get
+from tileprof.record.model.tile_model import Call, Operand
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.footprint import READ, WRITE
 from tileprof.trace.sources import TimeSource
 
 H200 = get("H200")
+
+
+def grouped_call(a_shape, b_shape, d_shape, sizes, dtype):
+    """Return a call of `_grouped_mm` whose groups have these sizes."""
+    tensors = [torch.zeros(s, dtype=dtype) for s in (a_shape, b_shape, d_shape)]
+    offs = torch.tensor(np.cumsum(sizes), dtype=torch.int32)
+    a, b, d, ends = (operand_of(t, ref) for ref, t in enumerate((*tensors, offs)))
+    return Call(
+        "aten::_grouped_mm", {"self": a, "mat2": b, "offs": ends, "bias": None}, (d,), (a, b, ends, d), lambda _: offs
+    )
+
+
+@pytest.mark.parametrize("sizes", [[3, 0, 5], [0, 9], [4]])
+@pytest.mark.parametrize("grouped", ["m", "n", "k"])
+def test_other_types_are_a_product_per_group_behind_a_copy_to_the_host(sizes, grouped):
+    groups, total = len(sizes), sum(sizes)
+    full = {"m": 16, "n": 8, "k": 24} | {grouped: total}
+    a_shape = (full["m"], full["k"]) if grouped != "n" else (groups, full["m"], full["k"])
+    b_shape = (full["k"], full["n"]) if grouped != "m" else (groups, full["k"], full["n"])
+    d_shape = (groups, full["m"], full["n"]) if grouped == "k" else (full["m"], full["n"])
+    call = grouped_call(a_shape, b_shape, d_shape, sizes, torch.float32)
+    a, b, (d,) = call["self"], call["mat2"], call.outputs
+    copy, *products = run_model(call, H200)
+    assert copy.name == "memcpy<device to host>"
+    assert is_same(copy.operands[0], call["offs"])
+    reads, writes = ({side: [] for side in (a.ref, b.ref, d.ref)} for _ in range(2))
+    for kernel in products:
+        for slot, operand in enumerate(kernel.operands):
+            if isinstance(operand, Operand):
+                for ways, mode in ((reads, READ), (writes, WRITE)):
+                    touched = [bytes_of(kernel.footprint, t, slot, mode) for t in range(kernel.footprint.tiles)]
+                    ways[operand.ref].append(set().union(*touched))
+    edges = [0, *np.cumsum(sizes)]
+    own = [range(low, high) for low, high in pairwise(edges)]
+    filled = [g for g, rows in enumerate(own) if rows]
+    of_rows = {"m": lambda g: [(i,) for i in own[g]], "n": lambda g: [(g,)], "k": lambda _: [()]}[grouped]
+    of_a = [{(*lead, *rest) for lead in of_rows(g) for rest in np.ndindex(*a_shape[len(lead) :])
+             if grouped != "k" or rest[-1] in own[g]} for g in filled]  # fmt: skip
+    assert [r for r in reads[a.ref] if r] == [element_bytes(a, cells) for cells in of_a]
+    every = [set(w) for w in writes[d.ref] if w]
+    assert set().union(*every) == all_bytes(d), "results of empty groups are zeros"
+    assert sum(map(len, every)) == len(all_bytes(d)), "no two groups share results"
 
 
 @settings(max_examples=60, deadline=None)
@@ -38,17 +84,11 @@ def test_every_group_reads_its_own_operands(sizes, grouped, tile_m, tile_n, tile
     full = {"m": 16, "n": 8, "k": 16} | {grouped: total}
     a_shape = (full["m"], full["k"]) if grouped != "n" else (groups, full["m"], full["k"])
     b_shape = (full["k"], full["n"]) if grouped != "m" else (groups, full["k"], full["n"])
-    call = call_of("aten::stack", [torch.zeros(a_shape), torch.zeros(a_shape)])
-    a, b = (call_of("aten::relu", torch.zeros(s)).tensors[0] for s in (a_shape, b_shape))
     d_shape = (groups, full["m"], full["n"]) if grouped == "k" else (full["m"], full["n"])
-    d = call_of("aten::relu", torch.zeros(d_shape)).tensors[0]
-    offs = call_of("aten::relu", torch.tensor(np.cumsum(sizes))).tensors[0]
-    call = dataclasses.replace(
-        call, op="aten::_grouped_mm", arguments={"self": a, "mat2": b, "offs": offs, "bias": None}, outputs=(d,),
-        value=lambda _: torch.tensor(np.cumsum(sizes)),
-    )  # fmt: skip
+    call = grouped_call(a_shape, b_shape, d_shape, sizes, torch.bfloat16)
+    a, b, (d,) = call["self"], call["mat2"], call.outputs
     with overrides.override(f"gemm={tile_m}x{tile_n}x{tile_k}"):
-        (kernel,) = run_model(call, H200)
+        _, kernel = run_model(call, H200)
     cells = list(np.ndindex(*d_shape))
     ends = np.cumsum(sizes)
     for t in range(kernel.footprint.tiles):
@@ -99,8 +139,6 @@ def test_times_are_those_of_products_with_as_many_groups_that_are_not_empty():
         total[name] = sum(k.launch_ns for k in launched)
     assert 20_000 < total["even"] < 30_000  # 26.2 us in Qwen3-MoE on an H200
     assert total["half"] < total["even"], "experts without tokens are not read"
-    (kernel,) = run_model(call_of("aten::_grouped_mm", a.half(), b.half(), even.to(torch.int32)), H200)
-    assert kernel.launch_ns == 0.0, "only bf16 was measured"
 
 
 @pytest.mark.parametrize("device", ["meta"])
