@@ -33,6 +33,7 @@ CHECKPOINT_ROWS: Final = 1 << 20
 CHECKPOINT_SECONDS: Final = 10.0
 """A slow recording loses at most this much when it is killed."""
 
+_OP, _CALL = ([c.name for c in schema.LAUNCHES.columns].index(name) for name in ("op", "call"))
 _DESCRIPTION: Final = ("name", "kind", "dtype", "shape", "strides")
 
 
@@ -217,6 +218,17 @@ class TraceWriter:
             self._new.launches.append((operands, rows, rows.row(number, module, begin_ns, call)))
             self._grow(1 + len(operands))
             return number
+
+    def rename_last(self, launch: int, op: str) -> None:
+        """Let another operator have issued a launch, whose arguments are then unknown. A launch that is not the last
+        one, or is on the disk already, keeps its operator.
+        """
+        with self._lock:
+            self._check_open()
+            if launch == self.launches - 1 and self._new.launches:
+                operands, rows, row = self._new.launches[-1]
+                changed = tuple(utf8(op) if i == _OP else "" if i == _CALL else value for i, value in enumerate(row))
+                self._new.launches[-1] = operands, rows, changed
 
     def add_times(self, launch: int, tile: ArrayLike, sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> None:
         """Measured times of tiles of a launch, from the launch's begin: arrays of equal length."""

@@ -58,6 +58,8 @@ SETS = {
 """Results files, and what the page calls their programs."""
 RECORDED_WITH = "2.11."
 """PyTorch's version on the GPU; programs that it compiles are modelled with the same one."""
+ACTIVATIONS = {"aten::silu_", "aten::hardswish_"}
+"""Those whose copies some older recordings name `aten::clone`."""
 LIMIT_S = 900
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = GOLDEN.parents[1] / "docs" / "model-recorder.md"
@@ -69,7 +71,16 @@ def recording(name):
     tables = [pd.read_parquet(RECORDED / f"{kind}.parquet", filters=[("program", "==", name)]) for kind in
               ("launches", "pairs")]  # fmt: skip
     launches, pairs = (t.reset_index(drop=True) for t in tables)
+    launches["op"] = with_copies(launches.op.tolist())
     return Side(launches, {(r.producer, r.consumer): r.pattern for r in pairs.itertuples()})
+
+
+def with_copies(ops):
+    """Return operators as they are named since 2026-11-28: the copy of what an activation overwrites is part of it."""
+    return [
+        after if op == "aten::clone" and after in ACTIVATIONS else op
+        for op, after in zip(ops, [*ops[1:], ""], strict=True)
+    ]
 
 
 def modelled(name, script, folder):

@@ -195,9 +195,7 @@ class Session:
             self.window.end_capture()
 
     def _begin_range(self) -> None:
-        """Begin an NVTX range. Captured regions do not count beside NVTX ranges, and nothing was recorded before the
-        first one.
-        """
+        """Begin an NVTX range: captured regions do not count beside it, and nothing was recorded before the first."""
         with self._lock:
             self.window.begin_range()
 
@@ -258,6 +256,11 @@ class Session:
             if self.active:
                 self._guard(self._record, operator, args, kwargs, result, path, values)
             return self.operator_count != calls_before
+
+    def part_of(self, op: str, launch: int) -> None:
+        """Let a launch belong to ``op``, unless another one was recorded after it."""
+        if self.active:
+            self._guard(self.writer.rename_last, launch, op)
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
         """Run the recorder's work. If it fails, the recording ends and the program continues."""
@@ -532,9 +535,7 @@ class Session:
             self.buffers.release(buffer)
 
     def _move(self, path: str) -> None:
-        """Copies that resized storages cost; whatever the module: memory that the trace knows continues in another
-        buffer.
-        """
+        """Record copies that resized storages cost, whatever the module: known memory is elsewhere now."""
         for move in self.buffers.moves():
             if not self.window.closed and self.window.keeps():
                 kernel = move.kernel()

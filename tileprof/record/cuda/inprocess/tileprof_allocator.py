@@ -67,8 +67,8 @@ class History:
         record = self.cuda.memory._record_memory_history
         options = {"context": None, "stacks": "python", "max_entries": _MOST_ALLOCATIONS}
         if "global_record_annotations" in inspect.signature(record).parameters:
-            # A region may end in another thread. Otherwise PyTorch 2.9 and newer would look for its callback in that
-            # thread alone, warn on stderr that there is none, and leave it in the first.
+            # A region may end in another thread. Without this PyTorch looks for its callback in that thread alone,
+            # warns on stderr that there is none, and leaves it in the first.
             options["global_record_annotations"] = True
         record(enabled=enabled, **options)
 

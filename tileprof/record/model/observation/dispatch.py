@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,6 +13,7 @@ from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tileprof.record.model.observation import fake, gradients_in_place, norm_statistics, wide_softmax
+from tileprof.record.model.observation.overwritten import Overwritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +38,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
         """True if fake tensors are the program's own."""
         self._computing = 0
         """Operators of this thread so far that computed something."""
+        self._overwritten = Overwritten()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -85,6 +88,10 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
         if operator.view and args and session.buffers.knows(args[0]):
             return func(*args, **kwargs)
         path = self._path()
+        caller = sys._getframe(2)  # noqa: SLF001 - what called `__torch_dispatch__`
+        copy = self._overwritten.copy_for(operator, args, caller)
+        if copy is not None:
+            session.part_of(operator.name, copy)
         apart = (operator.composite or operator.explicit) and _dense((*args, *kwargs.values()))
         if operator.composite and apart:
             with self:
@@ -103,7 +110,11 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
             result = _ON_GPU.get(func, func)(*args, **kwargs)
             if stand_in is not None and gradients_in_place.fits(result, args[0]) and session.shares(result, args[0]):
                 operator = session.operator(stand_in)
-        self._computing += session.after(operator, args, kwargs, result, path, values)
+        launch = session.writer.launches
+        if session.after(operator, args, kwargs, result, path, values):
+            self._computing += 1
+            if session.writer.launches == launch + 1:
+                self._overwritten.ran(operator, args, kwargs, caller, launch)
         return result
 
 

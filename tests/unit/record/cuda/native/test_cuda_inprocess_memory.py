@@ -46,7 +46,7 @@ class Memory:
 
 
 class OlderMemory(Memory):
-    """An allocator of PyTorch 2.8 and older, whose callback belongs to the thread that began and always stays."""
+    """An allocator of an older PyTorch, which knows no callbacks of all threads and never removes one."""
 
     def _record_memory_history(self, *, enabled, context=None, stacks=None, max_entries=None):
         self.calls.append(enabled)
