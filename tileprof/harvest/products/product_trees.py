@@ -116,19 +116,19 @@ def stored(tree: Any) -> StoredTree:
     )
 
 
-def grow(lesson: Lesson, menu: Menu, *, most: int, least: int) -> Grown:
-    """Grow both trees from ``most`` problems at most; leaves have at least ``least`` problems."""
+def grow(lesson: Lesson, menu: Menu, *, most: int, bits: float) -> Grown:
+    """Grow both trees from ``most`` problems at most; each split tells ``bits`` or more of its problems' answers."""
     rows = lesson.training_rows
     if len(rows) > most:
         rows = np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
     kernel = menu.kernel[lesson.candidate[rows]]
     tiles = _tiles(menu, np.bincount(kernel, minlength=int(menu.kernel.max()) + 1))
-    first = _grown(kernel_features(lesson.keys[rows], tiles), kernel, least)
-    return grow_slices(lesson, menu, rows, first, tiles, least)
+    first = _grown(kernel_features(lesson.keys[rows], tiles), kernel, bits)
+    return grow_slices(lesson, menu, rows, first, tiles, bits)
 
 
 def grow_slices(
-    lesson: Lesson, menu: Menu, rows: NDArray[np.int64], first: StoredTree, tiles: NDArray[np.int64], least: int
+    lesson: Lesson, menu: Menu, rows: NDArray[np.int64], first: StoredTree, tiles: NDArray[np.int64], bits: float
 ) -> Grown:
     """Grow the second tree, from those of the problems ``rows`` whose kernel is launched with several slices."""
     menu, candidate = _with_requested(lesson, menu)
@@ -136,19 +136,24 @@ def grow_slices(
     several = (np.bincount(menu.kernel) > 1)[kernel]
     rows, kernel = rows[several], kernel[several]
     shapes = menu.recipes[np.unique(menu.kernel, return_index=True)[1][kernel]].astype(np.int64)
-    second = _grown(slice_features(lesson.keys[rows], shapes, kernel), candidate[rows], least)
+    second = _grown(slice_features(lesson.keys[rows], shapes, kernel), candidate[rows], bits)
     return Grown(menu, tiles, (first, second))
 
 
-def _grown(features: NDArray[np.int64], answers: NDArray[np.int64], least: int) -> StoredTree:
+def _grown(features: NDArray[np.int64], answers: NDArray[np.int64], bits: float) -> StoredTree:
+    """Return the tree of splits that tell ``bits`` or more: with those that tell less, it would be twice as large and
+    right less often.
+    """
     try:
         from sklearn.tree import DecisionTreeClassifier  # type: ignore[import-untyped]  # noqa: PLC0415 - for this command
     except ImportError as error:
         raise UserError(f"trees are grown by scikit-learn ({error}): pip install scikit-learn") from error
 
     return stored(
-        DecisionTreeClassifier(random_state=0, min_samples_leaf=least).fit(features.astype(np.float32), answers)
-    )
+        DecisionTreeClassifier(
+            criterion="entropy", min_impurity_decrease=bits / len(answers), random_state=0
+        ).fit(features.astype(np.float32), answers)
+    )  # fmt: skip
 
 
 def _with_requested(lesson: Lesson, menu: Menu) -> tuple[Menu, NDArray[np.int64]]:
@@ -204,7 +209,7 @@ def main(words: list[str] | None = None) -> int:
     """Grow trees, write them, and judge them by layers that were left out."""
     arguments = parser("product_trees", "learn which kernel of float32 is chosen")
     arguments.add_argument("--most", type=int, default=10_000_000, help="problems to grow from, of each type")
-    arguments.add_argument("--least", type=int, default=1, help="problems of a leaf")
+    arguments.add_argument("--bits", type=float, default=3.0, help="that a split has to tell of the answers")
     options = arguments.parse_args(words)
     return concluded("product_trees", lambda: _grow_all(options))
 
@@ -215,7 +220,7 @@ def _grow_all(options: Namespace) -> None:
     every = of_whole_blocks(every)
     lessons = {group: prepared(every, group) for group in _FLOAT32}
     groups = {
-        group: grow(lesson, menu, most=options.most, least=options.least) for group, (menu, lesson) in lessons.items()
+        group: grow(lesson, menu, most=options.most, bits=options.bits) for group, (menu, lesson) in lessons.items()
     }
     say({"bytes": write_trees(options.output, about, groups)})
     table = read(options.output)

@@ -79,7 +79,7 @@ def test_trees_that_are_grown_tell_their_problems(tmp_path):
     sizes = [(m, 64, k) for m in (16, 96, 160, 512) for k in (64, 4096)]
     candidate = [0 if m < 128 else 1 + (k > 1000) for m, _, k in sizes]
     lesson = lesson_of(menu, sizes, candidate)
-    grown = product_trees.grow(lesson, menu, most=100, least=1)
+    grown = product_trees.grow(lesson, menu, most=100, bits=0.5)
     product_trees.write_trees(tmp_path / "trees.npz", ABOUT, {0: grown})
     table = read(tmp_path / "trees.npz")
     assert product_trees.right(table, 0, lesson, menu, lesson.test_rows).all()
