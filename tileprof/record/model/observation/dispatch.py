@@ -12,7 +12,7 @@ import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tileprof.record.model.observation import fake, norm_statistics, wide_softmax
+from tileprof.record.model.observation import fake, gradients_in_place, norm_statistics, wide_softmax
 from tileprof.record.model.observation.overwritten import Overwritten
 
 if TYPE_CHECKING:
@@ -106,7 +106,10 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
             if self._computing != computing:  # its parts were seen; one that shows none computes by itself
                 return result
         else:
+            stand_in = gradients_in_place.in_place(func, args)
             result = _ON_GPU.get(func, func)(*args, **kwargs)
+            if stand_in is not None and gradients_in_place.fits(result, args[0]) and session.shares(result, args[0]):
+                operator = session.operator(stand_in)
         launch = session.writer.launches
         if session.after(operator, args, kwargs, result, path, values):
             self._computing += 1
