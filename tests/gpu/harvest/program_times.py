@@ -86,6 +86,8 @@ GROWN = {
     "feature_fraction": 0.6, "num_threads": 1, "deterministic": True, "seed": 1, "verbose": -1,
 }  # fmt: skip
 ROUNDS = 120
+MOST_OF_COPY = 4
+"""A layout copy that took so many times as long as in the harvest ran beside kernels of other streams."""
 PARTS = 8
 """Parts into which `judge` deals the families of programs."""
 
@@ -294,7 +296,8 @@ def library(frame):
 def own_entries(frame):
     """Rows ``(kernel, *features, ns)`` of PyTorch's own kernels in programs, and of libraries' that are `ALIKE`."""
     looked_up = ~(frame.launch_ns > 0) | frame.kernel.str.contains(operator_times.ALIKE, na=False)
-    own = frame[looked_up & (frame.real > 0) & frame.kernel.notna() & frame.alike]
+    beside_others = frame.kernel.str.contains("hwcTo|chwTo", na=False) & (frame.real > MOST_OF_COPY * frame.launch_ns)
+    own = frame[looked_up & (frame.real > 0) & frame.kernel.notna() & frame.alike & ~beside_others]
     return [(k, *f, ns) for k, f, ns in zip(own.kernel, own.features, own.real, strict=True)]
 
 
