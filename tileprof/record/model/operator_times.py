@@ -39,7 +39,7 @@ STEPS: Final = 16
 _WEIGHTS: Final = np.array([1.0, 0.5, 1.0, 0.5, 0.5, 0.25, 1.0, 1.0])
 TIME_SCALE: Final = 1000.0
 """Units per logarithm of nanoseconds, as entries hold them."""
-_NEAREST, _NEAR, _FAR, _OTHER_NAME, _HARVESTED = 4, 0.1, 12.0, 1.0, 1.0
+_NEAREST, _NEAR, _FAR, _OTHER_NAME, _HARVESTED = 4, 0.1, 12.0, 1.0, 0.5
 """How many entries give a time; what keeps weights finite; beyond which distance no entry says anything; how far away a
 kernel of another name is, and an entry of the harvest.
 """
@@ -47,7 +47,7 @@ ALIKE: Final = re.compile(r"nchwToNhwcKernel|nhwcToNchwKernel|depthwise2d_grad_w
 """Kernels of libraries whose time their `FEATURES` tell better than the nearest harvested convolution."""
 _ALIKE_FAR: Final = 3.0
 """Beyond this distance they keep the time of the harvest."""
-_START_NS, _BYTES_PER_NS, _FLOPS_PER_NS, _TILE_BYTES_PER_NS = 2000.0, 3500.0, 300e3, 32.0
+_START_NS, _BYTES_PER_NS, _FLOPS_PER_NS, _TILE_BYTES_PER_NS = 1000.0, 3500.0, 300e3, 64.0
 """The unit in which times are compared: a start, and distinct bytes, FLOPs, or the bytes of one tile, at rates that
 kernels reach on an H200. Few tiles with much to do each are as slow as one of them.
 """
