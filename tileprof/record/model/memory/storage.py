@@ -453,10 +453,9 @@ class Buffers:
         """Return workspace that lives until `release`, or the library's own if that is large enough."""
         if library and size <= LIBRARY_BYTES:
             if library not in self._workspaces:
-                size = PINNED_BYTES if library == PINNED else LIBRARY_BYTES
-                self._workspaces[library] = self._workspace(
-                    size, library if library == PINNED else f"workspace of {library}"
-                )
+                is_pinned = library.startswith(PINNED)
+                size = PINNED_BYTES if is_pinned else LIBRARY_BYTES
+                self._workspaces[library] = self._workspace(size, library if is_pinned else f"workspace of {library}")
             return self._workspaces[library]
         return self._workspace(size)
 
