@@ -1,4 +1,4 @@
-"""Entries whose kernels a call cannot get are left out: of PyTorch's or cuDNN's depthwise kernels, and of Winograd's."""
+"""Entries whose kernels a convolution cannot get are left out: depthwise ones of PyTorch or cuDNN, and Winograd's."""
 
 import numpy as np
 import pytest
