@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.record.model.tile_model import Kernel, Operand
-from tileprof.record.model.tiles.convolutions import (
-    adding_engines,
-    by_group,
-    conv_kernels,
-    conv_weight_kernels,
-    winograd,
-)
+from tileprof.record.model.tiles.convolutions import conv_kernels, conv_weight_kernels
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
 from tileprof.record.model.tiles.convolutions.conv_weight_kernels import WeightGradient
 from tileprof.record.model.tiles.convolutions.launch_grids import shared_tile, shared_tiles
@@ -40,6 +34,7 @@ from tileprof.record.model.tiles.convolutions.library_kernels import (
     adds_bias_itself,
     parse_name,
 )
+from tileprof.record.model.tiles.convolutions.parts import adding_engines, by_group, winograd
 from tileprof.record.model.tiles.convolutions.problem import (
     MeasuredLaunch,
     Placement,
