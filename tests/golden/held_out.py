@@ -12,7 +12,7 @@ candidates, and since the seventh those of `ARGUMENTS`, too.
 
 The lists ``development`` (`python held_out.py --draw cpu development 20261202`) and ``development_second`` (`...
 20261204`) judge nothing: they have 55 programs and 31 more, none of the other lists, on which rules are mended. The
-second is without densenet161, which was drawn, too: a sibling of it is in the seventh list.
+second and the third are without densenet161, which was drawn, too: a sibling of it is in the seventh list.
 """
 
 import json
@@ -36,11 +36,13 @@ LISTS = {
         ("sixth", "_sixth"),
         ("seventh", "_seventh"),
     )
-} | {name: Path(__file__).with_name(f"{name}.json") for name in ("development", "development_second")}
+}
+LISTS |= {n: Path(__file__).with_name(f"{n}.json") for n in ("development", "development_second", "development_timed")}
 NUMBERS = {"timm": 3, "transformers": 4, "torchvision": 1, "torch_geometric": 2}
 DEVELOPMENT = {
     "development": {"timm": 16, "transformers": 31, "torchvision": 5, "torch_geometric": 3},
     "development_second": {"timm": 14, "transformers": 20, "torchvision": 5, "torch_geometric": 1},
+    "development_timed": {"timm": 36, "torchvision": 5, "transformers": 16, "torch_geometric": 3},
 }
 RESERVE = {"timm": 2, "transformers": 2, "torchvision": 1, "torch_geometric": 1}
 """Reserves, drawn after those, in case the recording machine has a version of the library that lacks one."""
@@ -173,13 +175,19 @@ def program(entry):
     return make
 
 
-def candidates(library, chance=None):
-    """Return names of models: of timm the first of each module, or with ``chance`` a drawn one of each new module."""
+def candidates(library, chance=None, *, timed=False):
+    """Return names of models: of timm the first of each module, or with ``chance`` a drawn one of each new module, or
+    to be ``timed`` one of each module that the seventh list does not have.
+    """
     if library == "timm":
         import timm
 
         if chance is None:
             return [n for m in timm.list_modules() for n in timm.list_models(module=m)[:1]]
+        if timed:
+            judged = {entry["model"] for entry in entries("seventh")}
+            modules = [timm.list_models(module=m) for m in timm.list_modules()]
+            return [chance.choice(names) for names in modules if names and judged.isdisjoint(names)]
         known = {entry["model"] for entry in entries() if entry["library"] == "timm"} | set(KNOWN)
         modules = [timm.list_models(module=m) for m in timm.list_modules()]
         return [chance.choice(names) for names in modules if names and known.isdisjoint(names)]
@@ -202,14 +210,16 @@ def draw(list_name, seed):
     others = [entry["model"] for entry in entries(*(n for n in LISTS if n != list_name))]
     development = list_name in DEVELOPMENT
     limit_s = MOST_DEVELOPMENT_SECONDS if development else MOST_SECONDS
+    timed = list_name == "development_timed"
     for library, number in (DEVELOPMENT.get(list_name) or NUMBERS).items():
         reserve = 0 if development else RESERVE[library]
-        names = sorted(candidates(library, chance if list_name in ("seventh", "development_second") else None))
+        drawing = chance if timed or list_name in ("seventh", "development_second") else None
+        names = sorted(candidates(library, drawing, timed=timed))
         chance.shuffle(names)
         draws = 0
         for name in names:
             dtype = "float32" if library == "torch_geometric" else chance.choice(TYPES)
-            training = chance.random() < 0.25
+            training = chance.random() < (0.65 if timed else 0.25)
             label = f"{library}_{name}".lower().replace("-", "_").replace(".", "_") + ("_step" if training else "")
             entry = {"name": label, "library": library, "model": name, "dtype": dtype, "training": training}
             if name not in (*KNOWN, *others) and runs(entry, limit_s):

@@ -3,6 +3,7 @@
 ``python program_times.py kernels DIR [NAME ...]`` models the programs whose durations were recorded
 (`tests/golden/clients`) in this process, without a trace, and writes what their kernels do
 and how long the tables without them say that these take: one file per program.
+``python program_times.py profiles DIR`` writes the table of programs that were only timed, from their profiles.
 ``python program_times.py calls DIR RESIDENT ...`` does the same for the slices of `tileprof.harvest.resident`.
 ``python program_times.py judge DIR`` leaves each eighth of the programs out: the errors of their launches and of their
 sums, as they were modelled, and as tables tell that have only the others. ``-o`` writes them as JSON.
@@ -12,7 +13,9 @@ sums, as they were modelled, and as tables tell that have only the others. ``-o`
 import argparse
 import gc
 import json
+import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from tileprof.record.model import among_others, duration, operator_times
 from tileprof.record.model.tables import read
 from tileprof.record.model.tables.places import FOLDER
 from tileprof.record.model.tiles import load_all
+from tileprof.trace.sources import TimeSource
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden"))
@@ -36,16 +40,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "mod
 
 from operator_table import Collector, build, earlier_rows, harvested, paired
 
+from tests.support.in_order import matched_in_order
+
 ROOT = Path(__file__).resolve().parents[3]
 H200 = FOLDER / "h200"
 OPERATORS, TREES = H200 / "operators-torch-2.11.npz", H200 / "among-others-torch-2.11.npz"
 GOLDEN = ROOT / "tests" / "golden"
 RECORDED = GOLDEN / "clients" / "launches.parquet"
+TIMED = GOLDEN / "clients" / "timed.parquet"
+PREFIX = 160
+"""Letters that are kept of a profiled kernel's name."""
 COMPILED = ("flex_attention", "static_decode", "triton_products")
 """Programs whose kernels are Triton's own: they are in no table."""
-LISTS = ("first", "second", "third", "fourth", "fifth", "sixth", "development", "development_second")
+LISTS = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "development",
+    "development_second",
+    "development_timed",
+)
 HARVEST = "harvest"
 WITHIN = 0.1
+UNMEASURED = replace(devices.get("H200"), name="without tables")
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "program_times.json"
 PAGE = ROOT / "docs" / "harvest.md"
 BEGIN, END = "<!-- programs left out -->\n", "<!-- end of programs left out -->\n"
@@ -58,15 +78,18 @@ DRAWS = {
     "sixth draw": GOLDEN / "held_out_sixth.json",
     "development": GOLDEN / "development.json",
     "development, second pool": GOLDEN / "development_second.json",
+    "only timed": GOLDEN / "development_timed.json",
 }
-COLUMNS = ("op", "kernel", "tiles", "duration_ns", "features", "launch_ns", "weights")
+COLUMNS = ("op", "kernel", "tiles", "duration_ns", "features", "launch_ns", "weights", "chain_ns")
 GROWN = {
     "objective": "regression_l1", "num_leaves": 48, "max_depth": 10, "min_data_in_leaf": 6, "learning_rate": 0.13,
     "feature_fraction": 0.6, "num_threads": 1, "deterministic": True, "seed": 1, "verbose": -1,
 }  # fmt: skip
 ROUNDS = 120
+MOST_OF_COPY = 4
+"""A layout copy that took so many times as long as in the harvest ran beside kernels of other streams."""
 PARTS = 8
-"""Parts into which `judge` deals the programs."""
+"""Parts into which `judge` deals the families of programs."""
 
 
 class Programs(Collector):
@@ -88,17 +111,38 @@ def session(folder, name, fake):
 
 
 def row(op, plan, weights=0.0):
-    """What is kept of a launch; see `COLUMNS`. ``weights`` in sizes of L2."""
+    """What is kept of a launch; see `COLUMNS`. ``weights`` in sizes of L2; ``chain_ns`` is the time without tables of a
+    kernel whose accesses follow one another, or 0.
+    """
     kernel = plan.kernel
     tile_bytes, distinct = duration.traffic(kernel)
     of = operator_times.features(kernel, float(tile_bytes.sum()), distinct)
-    return op, kernel.name, plan.tiles, plan.duration.launch_ns, of, kernel.launch_ns, weights
+    chain_ns = duration.model(kernel, UNMEASURED).launch_ns if kernel.chain_ns else 0
+    return op, kernel.name, plan.tiles, plan.duration.launch_ns, of, kernel.launch_ns, weights, chain_ns
 
 
 def recorded():
     """Launches with durations, by program."""
     by_name = {name: some.reset_index(drop=True) for name, some in pd.read_parquet(RECORDED).groupby("program")}
     return {n: t for n, t in by_name.items() if t.duration_ns.notna().any() and n not in COMPILED}
+
+
+def timed():
+    """The profiles of programs that were only timed, by program."""
+    profiles = pd.read_parquet(TIMED) if TIMED.exists() else pd.DataFrame({"program": []})
+    return {name: some.reset_index(drop=True) for name, some in profiles.groupby("program")}
+
+
+def write_profiles(folder):
+    """Write the profiles of timed programs (`measure_clients.py --times`) as one table, and print their sums."""
+    rows = []
+    for path in sorted(folder.glob("*.times.json")):
+        for r in json.loads(path.read_text()):
+            tiles = int(np.prod(r["grid"])) if r["grid"] else 1
+            rows.append((path.name.removesuffix(".times.json"), "", r["kernel"][:PREFIX], tiles, r["us"] * 1000))
+    table = pd.DataFrame(rows, columns=["program", "op", "kernel", "tiles", "duration_ns"])
+    table.to_parquet(TIMED, compression="zstd", index=False)
+    print(f"{table.program.nunique()} programs, {len(table):,} launches; {TIMED.stat().st_size:,} bytes")
 
 
 def write_kernels(folder, names):
@@ -109,7 +153,7 @@ def write_kernels(folder, names):
 
     load_all()
     makers = {f.__name__: f for f in clients.NAMES} | {e["name"]: held_out.program(e) for e in held_out.entries(*LISTS)}
-    for name in names or recorded():
+    for name in names or recorded() | timed():
         path = folder / f"{name}.parquet"
         if path.exists():
             continue
@@ -180,21 +224,52 @@ def launches_of(folder):
     """
     from bench_clients import counterparts
 
-    frames = []
+    frames, pairs = [], set()
     for name, theirs in recorded().items():
         path = folder / f"{name}.parquet"
-        if not path.exists():
-            continue
-        mine = pd.read_parquet(path)
-        counterpart, _ = counterparts(mine, theirs)
-        real, tiles = theirs.duration_ns.to_numpy(float), theirs.tiles.to_numpy()
-        mine["real"] = [real[counterpart[i]] if i in counterpart else np.nan for i in range(len(mine))]
-        mine["alike"] = [i in counterpart and tiles[counterpart[i]] == mine.tiles[i] for i in range(len(mine))]
-        rest = sorted(set(range(len(real))) - set(counterpart.values()))
-        mine = mine.drop([i for i, j in counterpart.items() if np.isnan(real[j])])
-        missing = pd.DataFrame({"op": theirs.op[rest], "real": real[rest], "duration_ns": 0.0, "alike": False})
-        frames.append(pd.concat([mine, missing], ignore_index=True).assign(program=name))
+        if path.exists():
+            mine = pd.read_parquet(path)
+            counterpart, _ = counterparts(mine, theirs)
+            pairs |= {(outline(mine.kernel[i]), outline(theirs.kernel[j])) for i, j in counterpart.items()}
+            frames.append(joined(mine, theirs, counterpart).assign(program=name))
+    for name, theirs in timed().items():
+        path = folder / f"{name}.parquet"
+        if path.exists():
+            mine = pd.read_parquet(path)
+            frames.append(joined(mine, theirs, alike(mine, theirs, pairs)).assign(program=name))
     return pd.concat(frames, ignore_index=True)
+
+
+def joined(mine, theirs, counterpart):
+    """The launches of one program; see `launches_of`."""
+    real, tiles = theirs.duration_ns.to_numpy(float), theirs.tiles.to_numpy()
+    mine["real"] = [real[counterpart[i]] if i in counterpart else np.nan for i in range(len(mine))]
+    mine["alike"] = [i in counterpart and tiles[counterpart[i]] == mine.tiles[i] for i in range(len(mine))]
+    rest = sorted(set(range(len(real))) - set(counterpart.values()))
+    mine = mine.drop([i for i, j in counterpart.items() if np.isnan(real[j])])
+    missing = pd.DataFrame({"op": theirs.op[rest], "real": real[rest], "duration_ns": 0.0, "alike": False})
+    return pd.concat([mine, missing], ignore_index=True)
+
+
+def alike(mine, theirs, pairs):
+    """Launches of a profile, which has no operators, by launches of the model: as many as can be matched in order, of
+    kernels that recorded programs had for each other.
+    """
+    names = [[outline(k) for k in some.kernel] for some in (mine, theirs)]
+    known = {other: {a for a, b in pairs if b == other} for other in set(names[1])}
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(names[0]))}
+    of_each = np.array([numbers[name] for name in names[0]], int)
+    columns = {other: np.isin(of_each, [numbers[a] for a in some if a in numbers]) for other, some in known.items()}
+    worth = np.column_stack([columns[other] for other in names[1]]).astype(np.int64)
+    return dict(matched_in_order(worth * (1 + 2 * (mine.tiles.to_numpy()[:, None] == theirs.tiles.to_numpy()))))
+
+
+def outline(kernel):
+    """What the names of kernels of one kind have in common: no parameters, folders and numbers."""
+    words = kernel.partition("<")[0].partition("(Device")[0].split()
+    return re.sub(
+        r"\d+", "#", words[-1].rpartition("::")[2] if words[0] == "void" else kernel.partition("<")[0]
+    ).lower()
 
 
 def seen_of(frame):
@@ -219,8 +294,10 @@ def library(frame):
 
 
 def own_entries(frame):
-    """Rows ``(kernel, *features, ns)`` of PyTorch's own kernels in programs."""
-    own = frame[~(frame.launch_ns > 0) & (frame.real > 0) & frame.kernel.notna() & frame.alike]
+    """Rows ``(kernel, *features, ns)`` of PyTorch's own kernels in programs, and of libraries' that are `ALIKE`."""
+    looked_up = ~(frame.launch_ns > 0) | frame.kernel.str.contains(operator_times.ALIKE, na=False)
+    beside_others = frame.kernel.str.contains("hwcTo|chwTo", na=False) & (frame.real > MOST_OF_COPY * frame.launch_ns)
+    own = frame[looked_up & (frame.real > 0) & frame.kernel.notna() & frame.alike & ~beside_others]
     return [(k, *f, ns) for k, f, ns in zip(own.kernel, own.features, own.real, strict=True)]
 
 
@@ -235,16 +312,23 @@ def predicted(frame, trees, operators):
     """Modelled ns of each launch by these tables; what they do not know keeps its time."""
     ns = frame.duration_ns.to_numpy(float).copy()
     of_library = np.flatnonzero(frame.kernel.notna() & (frame.launch_ns > 0))
-    logarithms = trees.predict(seen_of(frame.iloc[of_library]))
-    ns[of_library] = frame.launch_ns.to_numpy()[of_library] * np.exp(np.clip(logarithms, -np.log(2), np.log(2)))
+    if len(of_library):
+        logarithms = trees.predict(seen_of(frame.iloc[of_library]))
+        ns[of_library] = frame.launch_ns.to_numpy()[of_library] * np.exp(np.clip(logarithms, -np.log(2), np.log(2)))
     times = {}
-    for i in np.flatnonzero(frame.kernel.notna() & ~(frame.launch_ns > 0)):
-        key = frame.kernel[i], tuple(frame.features[i])
+    for i in np.flatnonzero(frame.kernel.notna()):
+        key = frame.kernel[i], tuple(frame.features[i]), frame.launch_ns[i] > 0
         if key not in times:
-            times[key] = operator_times.looked_up(operators, *key)
+            times[key] = operator_times.looked_up(operators, *key[:2], of_library=key[2])
         if times[key] is not None:
-            ns[i] = times[key][0]
+            unsure = times[key][1] is TimeSource.INTERPOLATED and frame.chain_ns[i] > 0
+            ns[i] = frame.chain_ns[i] if unsure else times[key][0]
     return ns
+
+
+def family(name):
+    """What sizes of one model have in common: they are left out together."""
+    return re.sub(r"^(timm|torchvision|transformers|torch_geometric)_(tf_|legacy_)?([a-z]+).*", r"\3", name)
 
 
 def errors(frame, ns):
@@ -257,13 +341,13 @@ def judge(folder, output):
     """Leave each part of the programs out; print and write the errors."""
     frame, harvest = launches_of(folder), harvest_of(folder)
     base, about = earlier_rows(OPERATORS), read(OPERATORS).about
-    names = sorted(frame.program.unique())
+    families = sorted(frame.program.map(family).unique())
     results = []
     for part in range(PARTS):
-        away = frame.program.isin(names[part::PARTS])
+        away = frame.program.map(family).isin(families[part::PARTS])
         trees = grown(library(pd.concat([frame[~away], harvest], ignore_index=True)))
         operators = table_of(base, own_entries(frame[~away]), about, folder)
-        for name in names[part::PARTS]:
+        for name in sorted(frame.program[away].unique()):
             own = frame[frame.program == name].reset_index(drop=True)
             modelled = predicted(own, trees, operators)
             before, after = errors(own, own.duration_ns.to_numpy(float)), errors(own, modelled)
@@ -325,7 +409,7 @@ def build_tables(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("kernels", "calls", "judge", "build", "page"))
+    parser.add_argument("what", choices=("kernels", "profiles", "calls", "judge", "build", "page"))
     parser.add_argument("folder", type=Path, metavar="DIR", nargs="?", help="for all but `page`")
     parser.add_argument("more", nargs="*", metavar="NAME | RESIDENT", help="programs, or folders of slices")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write what `judge` found as JSON")
@@ -338,6 +422,7 @@ def main():
     options.folder.mkdir(parents=True, exist_ok=True)
     act = {
         "kernels": partial(write_kernels, options.folder, options.more),
+        "profiles": partial(write_profiles, options.folder),
         "calls": partial(write_calls, options.folder, list(map(Path, options.more))),
         "judge": partial(judge, options.folder, options.output),
         "build": partial(build_tables, options.folder),

@@ -88,11 +88,10 @@ def model(kernel: Kernel, device: Device, *, weight_bytes: int = 0) -> Duration:
     resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
     tile_bytes, distinct_bytes = traffic(kernel)
     of = operator_times.features(kernel, float(tile_bytes.sum()), distinct_bytes)
-    if kernel.launch_ns > 0:
+    measured = operator_times.time_ns(device, kernel.name, of, of_library=kernel.launch_ns > 0)
+    if measured is None and kernel.launch_ns > 0:
         ratio = among_others.ratio(device, kernel.name, of, kernel.launch_ns, weight_bytes)
-        measured: tuple[float, TimeSource] | None = (kernel.launch_ns * ratio, kernel.time_source)
-    else:
-        measured = operator_times.time_ns(device, kernel.name, of)
+        measured = (kernel.launch_ns * ratio, kernel.time_source)
     if kernel.chain_ns and measured is not None and measured[1] is TimeSource.INTERPOLATED:
         measured = None  # entries do not know how many accesses follow one another
     if kernel.name.startswith(COPY_ENGINES):  # the driver's own kernel or engine takes the whole GPU

@@ -4,12 +4,17 @@
 models with those that the GPU launched. An entry says what a modelled kernel does, in `FEATURES`, and how long the GPU
 took. A launch gets the time of the four entries that are most like it, of a kernel of the same name, or else of the
 same kind (`vectorized_elementwise<exp>` and `vectorized_elementwise<mul>`): in units of a roofline, weighed by
-1 / distance squared. What has no entry of its kind keeps the time of the roofline, and so has what lies far from all
-entries. `tests/benchmarks/model_recorder/bench_operator_times.py` tests this with each entry left out.
+1 / distance squared. Entries of recorded programs count as nearer than harvested ones: other kernels had run in
+between, and indices and masks were those of a program. What has no entry of its kind keeps the time of the roofline,
+and so has what lies far from all entries. `tests/benchmarks/model_recorder/bench_operator_times.py` tests this with
+each entry left out.
+
+Kernels of libraries that move data, or whose threads add up one number each (`ALIKE`), have entries of programs, too.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -34,12 +39,18 @@ STEPS: Final = 16
 _WEIGHTS: Final = np.array([1.0, 0.5, 1.0, 0.5, 0.5, 0.25, 1.0, 1.0])
 TIME_SCALE: Final = 1000.0
 """Units per logarithm of nanoseconds, as entries hold them."""
-_NEAREST, _NEAR, _FAR, _OTHER_NAME = 4, 0.1, 12.0, 1.0
+_NEAREST, _NEAR, _FAR, _OTHER_NAME, _HARVESTED = 4, 0.1, 12.0, 1.0, 0.5
 """How many entries give a time; what keeps weights finite; beyond which distance no entry says anything; how far away a
-kernel of another name is.
+kernel of another name is, and an entry of the harvest.
 """
-_START_NS, _BYTES_PER_NS, _FLOPS_PER_NS = 1000.0, 3500.0, 300e3
-"""The unit in which times are compared: a start, and distinct bytes or FLOPs at rates that kernels reach on an H200."""
+ALIKE: Final = re.compile(r"nchwToNhwcKernel|nhwcToNchwKernel|depthwise2d_grad_weight|wgrad2d|reduce_wgrad_nchw")
+"""Kernels of libraries whose time their `FEATURES` tell better than the nearest harvested convolution."""
+_ALIKE_FAR: Final = 3.0
+"""Beyond this distance they keep the time of the harvest."""
+_START_NS, _BYTES_PER_NS, _FLOPS_PER_NS, _TILE_BYTES_PER_NS = 1000.0, 3500.0, 300e3, 64.0
+"""The unit in which times are compared: a start, and distinct bytes, FLOPs, or the bytes of one tile, at rates that
+kernels reach on an H200. Few tiles with much to do each are as slow as one of them.
+"""
 
 
 def features(kernel: Kernel, touched: float, distinct: float) -> tuple[int, ...]:
@@ -62,17 +73,21 @@ def kind(name: str) -> str:
 
 
 def time_ns(
-    device: Device, name: str, of: tuple[int, ...], *, without: int | None = None
+    device: Device, name: str, of: tuple[int, ...], *, of_library: bool = False, without: int | None = None
 ) -> tuple[float, TimeSource] | None:
-    """Return the time of a kernel with these `FEATURES`; None where nothing like it was measured on the GPU."""
+    """Return the time of a kernel with these `FEATURES`; None where nothing like it was measured on the GPU, and for a
+    kernel ``of_library`` that is not `ALIKE`.
+    """
     table = tables.table(FAMILY, device)
-    return None if table is None else looked_up(table, name, of, without=without)
+    return None if table is None else looked_up(table, name, of, of_library=of_library, without=without)
 
 
 def looked_up(
-    table: Table, name: str, of: tuple[int, ...], *, without: int | None = None
+    table: Table, name: str, of: tuple[int, ...], *, of_library: bool = False, without: int | None = None
 ) -> tuple[float, TimeSource] | None:
     """Return the same of a table; the entry ``without`` is left out."""
+    if of_library and ALIKE.search(name) is None:
+        return None
     rows, own = _likes(table, name)
     if without is not None:
         own, rows = own[rows != without], rows[rows != without]
@@ -80,14 +95,13 @@ def looked_up(
         return None
     keys = table.keys[rows, 1:]
     apart = (np.abs(keys - of) * _WEIGHTS).sum(axis=1) / STEPS + np.where(own, 0.0, _OTHER_NAME)
-    chosen = np.argpartition(apart, min(_NEAREST, len(rows)) - 1)[:_NEAREST]
-    nearest = float(apart[chosen].min())
-    if nearest > _FAR:
-        return None
-    if nearest == 0.0:  # several cases may look alike
-        chosen = np.flatnonzero(apart == 0.0)
-        logarithm = float(np.median(table.columns["time"][rows[chosen]])) / TIME_SCALE
+    if not apart.all():  # several cases may look alike
+        logarithm = float(np.median(table.columns["time"][rows[apart == 0.0]])) / TIME_SCALE
         return float(np.exp(logarithm)), TimeSource.CALIBRATED
+    apart += np.where(table.columns["in_program"][rows], 0.0, _HARVESTED)
+    chosen = np.argpartition(apart, min(_NEAREST, len(rows)) - 1)[:_NEAREST]
+    if apart[chosen].min() > (_ALIKE_FAR if of_library else _FAR):
+        return None
     weight = (apart[chosen] + _NEAR) ** -2.0
     ratio = table.columns["time"][rows[chosen]] / TIME_SCALE - np.log(_unit_ns(keys[chosen]))
     own_unit = _unit_ns(np.array([of]))[0]
@@ -95,8 +109,11 @@ def looked_up(
 
 
 def _unit_ns(keys: NDArray[np.int64]) -> NDArray[np.float64]:
-    distinct, flops = (2.0 ** (keys[:, FEATURES.index(name)] / STEPS) for name in ("distinct", "flops"))
-    return np.asarray(_START_NS + np.maximum(distinct / _BYTES_PER_NS, flops / _FLOPS_PER_NS))
+    tiles, distinct, touched, flops = (
+        2.0 ** (keys[:, FEATURES.index(name)] / STEPS) for name in ("tiles", "distinct", "touched", "flops")
+    )
+    work = distinct / _BYTES_PER_NS, flops / _FLOPS_PER_NS, touched / tiles / _TILE_BYTES_PER_NS
+    return np.asarray(_START_NS + np.maximum.reduce(work))
 
 
 def _likes(table: Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

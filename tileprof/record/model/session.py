@@ -30,6 +30,7 @@ from tileprof.record.model.calls.overload_facts import Operator
 from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
 from tileprof.record.model.compiled.target import capability
+from tileprof.record.model.memory import host_copies
 from tileprof.record.model.memory.storage import ABSENT, Buffer, Buffers, on_host, only_aliases
 from tileprof.record.model.observation import attention_choice, autocast, fake, gradients_in_place, host_data, unfused
 from tileprof.record.model.observation.dispatch import Mode, each_thread
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
 
 _TO_COPY = "aten::_to_copy"
 _DEVICE = [a.name for a in torch.ops.aten._to_copy.default._schema.arguments].index("device")  # noqa: SLF001 - no public way
-_FILL = "aten::fill_.Tensor"
-_LIFT = "aten::lift_fresh"
-"""The last operator of `torch.tensor(data)`."""
 
 
 class Session:
@@ -290,11 +288,17 @@ class Session:
         buffers.bury()
         if host_data.puts_a_number(operator.name, arguments) and buffers.is_number(arguments[2]):
             self._copy_in(arguments[2], path)
-        elif operator.name == _FILL and buffers.is_number(arguments[1]):  # PyTorch reads it on the host
-            arguments = [arguments[0], 0]
+        for indices in host_data.indices_of(operator.name, arguments):
+            if buffers.is_number(indices):
+                self._copy_in(indices, path)
+        number = host_data.filled_with(operator.name, arguments)
+        if number is not None and buffers.is_number(arguments[number]):
+            arguments[number] = 0
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
-        lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is not memory of the GPU
+        lifted = (
+            operator.name == overload_facts.LIFT
+        )  # the tensor comes from outside; what it was made of is not memory of the GPU
         numbers: list[float] | None = [] if operator.entry is not None and operator.entry.any_number else None
         strided = flatten([] if lifted else arguments, tensors, key, numbers)
         inputs = len(tensors)
@@ -320,6 +324,12 @@ class Session:
             # lies.
             operator = operator.distrusted()
             key.append("distrusted")
+        if buffers.any_host_copy:
+            copies = host_copies.moved(tensors, places, inputs)
+            if copies is None:
+                return
+            for tensor in copies:
+                self._copy_in(tensor, path)
         self.operator_count += 1
         if autocast.tf32_allowed():
             key.append("tf32")
@@ -408,17 +418,27 @@ class Session:
 
     # ---- data of the host
 
-    def from_host(self, tensor: torch.Tensor, *, stays: bool) -> None:
-        """Python's data became ``tensor``: a copy to the GPU, unless it ``stays`` on the host for now."""
+    def from_host(self, tensor: torch.Tensor, *, stays: bool, in_use: bool = False) -> None:
+        """Python's data became ``tensor``: a copy to the GPU, unless it ``stays`` on the host for now, where it may be
+        ``in_use``.
+        """
         with self._lock:
             if self.active:
-                self._guard(self._arrive, tensor, stays)
+                self._guard(self._arrive, tensor, stays, in_use)
 
-    def _arrive(self, tensor: torch.Tensor, stays: bool) -> None:
+    def moves(self, tensor: torch.Tensor) -> None:
+        """Record that the program moved ``tensor`` to the GPU, if it is on the host."""
+        with self._lock:
+            if self.active and on_host(self.buffers.places([tensor], 1)):
+                self._guard(self._arrive, tensor, False, False)
+
+    def _arrive(self, tensor: torch.Tensor, stays: bool, in_use: bool) -> None:
         self.buffers.bury()
         buffer = self.buffers.of(tensor, is_result=True)
         if buffer is not None and stays:
             buffer.on_host = True
+            if in_use and self.modules.any_called:
+                self._keep_on_host(tensor)
         elif buffer is not None and (self.modules.any_called or not self.modules.constructing()):
             self._copy_in(tensor, self.modules.here())
 
@@ -426,8 +446,23 @@ class Session:
         """Record the copy of a tensor from the host."""
         places = self.buffers.places([tensor], 0)
         if places[0] is not None:
-            places[0].made_of_a_number = False
+            places[0].made_of_a_number = places[0].on_host = places[0].host_copy = False
         self._own(_TO_COPY, copied_in(as_operands(tensor, [])), [tensor], path, inputs=0)
+
+    def left(self, tensor: torch.Tensor, copy: torch.Tensor) -> bool:
+        """Record a copy of ``tensor`` to the host, where it is ``copy`` from now on, unless it is there already."""
+        with self._lock:
+            self.buffers.bury()
+            if on_host(self.buffers.places([tensor], 1)):
+                return False
+            self.to_host(tensor)
+            if self.active:
+                self._guard(self._keep_on_host, copy)
+        return True
+
+    def _keep_on_host(self, tensor: torch.Tensor) -> None:
+        self.buffers.any_host_copy = True
+        host_copies.keep(self.buffers.of(tensor, is_result=True))
 
     def to_host(self, tensor: torch.Tensor) -> None:
         """Record that the program read all values of ``tensor``: one copy from the GPU, unless they are the host's."""

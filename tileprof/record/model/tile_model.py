@@ -55,7 +55,14 @@ class Scratch:
 
 
 PINNED = "pinned host memory"
-"""The workspace to which a count is copied for the host: PyTorch keeps it and gives it to the next copy."""
+"""The workspace to which a number is copied for the host: PyTorch keeps it and gives it to the next copy of a number of
+that size (`pinned`).
+"""
+
+
+def pinned(size: int) -> str:
+    """Return the name of the workspace for numbers of so many bytes."""
+    return f"{PINNED} for {size} bytes"
 
 
 @dataclass(slots=True)

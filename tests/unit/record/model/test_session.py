@@ -484,15 +484,3 @@ def test_durations_and_begins_follow_each_other(trace_of, fake):
     launches = trace_of(program, fake=fake).launches
     assert (launches.duration_ns > 0).all()
     assert (launches.begin_ns[1:].to_numpy() >= (launches.begin_ns + launches.duration_ns)[:-1].to_numpy()).all()
-
-
-def test_a_number_that_fills_a_slice_is_read_on_the_host(trace_of):
-    x = torch.zeros(4, 300)
-
-    def program():
-        x[1:3, 10:200] = 2.0
-
-    (launch,) = trace_of(program).launches.itertuples()
-    assert launch.op == "aten::fill_.Tensor"
-    trace = trace_of(program)
-    assert len(trace.operands_of(0)[0]) == 1, "only what is filled"

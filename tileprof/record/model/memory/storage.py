@@ -70,6 +70,12 @@ class Buffer:
     """Storages that stand for this memory: more than one for `from_numpy` of one array, twice."""
     on_host: bool = False
     """True for Python's data that, as far as is known, would not be on the GPU yet."""
+    host_copy: bool = False
+    """True for a copy of the GPU's data to the host, and for what was computed from such copies: operators on it have
+    no launch.
+    """
+    is_constant: bool = False
+    """True if an operator without inputs made it, after the first copy to the host."""
     made_of_a_number: bool = False
     """PyTorch made it of a number of Python's, and nothing has copied it to the GPU."""
 
@@ -134,6 +140,8 @@ class Buffers:
         """Workspaces of libraries."""
         self._moves: list[Move] = []
         self._merges = 0
+        self.any_host_copy = False
+        """True if anything was copied to the host that the program may compute with there."""
         self._shifted = False
         """True if some storage may begin elsewhere than its buffer does."""
         self.parameter_bytes = 0
@@ -445,10 +453,9 @@ class Buffers:
         """Return workspace that lives until `release`, or the library's own if that is large enough."""
         if library and size <= LIBRARY_BYTES:
             if library not in self._workspaces:
-                size = PINNED_BYTES if library == PINNED else LIBRARY_BYTES
-                self._workspaces[library] = self._workspace(
-                    size, library if library == PINNED else f"workspace of {library}"
-                )
+                is_pinned = library.startswith(PINNED)
+                size = PINNED_BYTES if is_pinned else LIBRARY_BYTES
+                self._workspaces[library] = self._workspace(size, library if is_pinned else f"workspace of {library}")
             return self._workspaces[library]
         return self._workspace(size)
 

@@ -1,16 +1,19 @@
-"""Tensors made of Python's numbers, lists and arrays: on a GPU such data are copied there from the host.
+"""Data on the host: on a GPU they are copied there and back.
 
 PyTorch's dispatcher does not tell `torch.tensor(data, device=x.device)`, which copies, from `torch.tensor(data)`, whose
-tensor stays on the host until something moves it. Inside a session the functions that take data are wrapped, and so is
-`Tensor.tolist`, which copies all values to the host at once.
+tensor stays on the host until something moves it. Inside a session the functions that take data are wrapped, and so are
+those that move tensors: `Tensor.to` and `Tensor.cpu`, which do nothing on a CPU, and `Tensor.tolist`, which copies all
+values to the host at once. What `Tensor.cpu` returns is the host's (`Buffer.host_copy`), and so is what is computed
+from it alone.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-import sysconfig
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,9 +27,10 @@ if TYPE_CHECKING:
 
     from tileprof.record.model.session import Session
 
-_FUNCTIONS = ("tensor", "as_tensor")
+_FUNCTIONS = ("tensor", "as_tensor", "from_numpy")
+_FILLS = {"aten::fill_.Tensor": 1, "aten::masked_fill_.Tensor": 2, "aten::masked_fill.Tensor": 2}
 _PUTS = ("aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
-_LIBRARIES = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
+_INDEXED = ("aten::index.Tensor", *_PUTS)
 
 
 @contextmanager
@@ -38,12 +42,14 @@ def watch(session: Session) -> Iterator[Callable[[], None]]:
     builtins: dict[int, str] = torch.jit._builtins._get_builtin_table()  # noqa: SLF001 - TorchScript knows them by id
     wrapped = {name: _wrapped(original, session) for name, original in originals.items()}
     for name, function in wrapped.items():
-        builtins[id(function)] = f"aten::{name}"
+        if id(originals[name]) in builtins:
+            builtins[id(function)] = f"aten::{name}"
         setattr(torch, name, function)
-    end_of_lists = _watch_lists(session)
+    ends = _watch_lists(session), _watch_moves(session)
 
     def end() -> None:
-        end_of_lists()
+        for end_of_methods in ends:
+            end_of_methods()
         for name, function in wrapped.items():
             if getattr(torch, name) is function:
                 setattr(torch, name, originals[name])
@@ -62,7 +68,9 @@ def _wrapped(original: Callable[..., torch.Tensor], session: Session) -> Callabl
         foreign = isinstance(data, torch.Tensor) or (isinstance(tensor, FakeTensor) and not session.fake)
         if session.active and not foreign and tensor.device.type == "cpu" and _is_on():
             device = kwargs.get("device")
-            session.from_host(tensor, stays=device is None or (isinstance(device, str) and _called_by_a_library()))
+            library = _called_by_a_library()
+            stays = device is None or (isinstance(device, str) and library) or original is torch.from_numpy
+            session.from_host(tensor, stays=stays, in_use=library)
         return tensor
 
     return make
@@ -107,6 +115,55 @@ def _listing(original: Callable[[torch.Tensor], Any], session: Session) -> Calla
     return tolist
 
 
+def _watch_moves(session: Session) -> Callable[[], None]:
+    """Let `cpu` and `to` be copies; returns what ends that."""
+    to, cpu = torch.Tensor.to, torch.Tensor.cpu
+
+    @functools.wraps(cpu)
+    def to_host(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        moved = cpu(tensor, *args, **kwargs)
+        return _left(tensor, moved, session) if session.modules.any_called and not session.modules.converting else moved
+
+    @functools.wraps(to)
+    def moved_to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device", args[0] if args else None)
+        moved = to(tensor, *args, **kwargs)
+        if not isinstance(device, str | torch.device | torch.Tensor) or not session.active:
+            return moved
+        if isinstance(device, str) and device == "cpu" and _called_by_a_library():
+            return _left(tensor, moved, session) if not session.modules.converting else moved
+        if moved is tensor and _is_plain(tensor, session):
+            session.moves(tensor)
+        return moved
+
+    wrapped = {"to": moved_to, "cpu": to_host}
+    for name, function in wrapped.items():
+        setattr(torch.Tensor, name, function)
+
+    def end() -> None:
+        for name, function in wrapped.items():
+            if vars(torch.Tensor).get(name) is function:
+                delattr(torch.Tensor, name)  # it was inherited
+
+    return end
+
+
+def _left(tensor: torch.Tensor, moved: torch.Tensor, session: Session) -> torch.Tensor:
+    """Return the host's copy of a tensor: memory of its own, as on a GPU."""
+    if not session.active or not _is_plain(tensor, session):
+        return moved
+    with _disable_current_modes():
+        copy = tensor.clone() if moved is tensor else moved
+    return copy if session.left(tensor, copy) else moved
+
+
+def _is_plain(tensor: torch.Tensor, session: Session) -> bool:
+    """Return whether a tensor stands for one on the GPU, and operators on it are recorded."""
+    kinds = (FakeTensor,) if session.fake else (torch.Tensor, torch.nn.Parameter)
+    dense = tensor.layout is torch.strided and not tensor.is_nested
+    return type(tensor) in kinds and dense and tensor.numel() > 0 and tensor.device.type == "cpu" and _is_on()
+
+
 def puts_a_number(op: str, arguments: Sequence[Any]) -> bool:
     """Return whether the call is ``x[indices] = number`` or the like: PyTorch makes a tensor on the host of a number,
     which the operator copies to the GPU. For a mask it fills instead.
@@ -114,13 +171,43 @@ def puts_a_number(op: str, arguments: Sequence[Any]) -> bool:
     if op not in _PUTS:
         return False
     _, indices, value, *_ = arguments
-    masks = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
-    return isinstance(value, torch.Tensor) and value.dim() == 0 and not masks
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and not any(map(_is_mask, indices))
+
+
+def indices_of(op: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the indices of the call that are arrays; those of a list, or on the host, are copied to the GPU first."""
+    if op not in _INDEXED:
+        return []
+    return [index for index in arguments[1] if index is not None and index.dim()]
+
+
+def filled_with(op: str, arguments: Sequence[Any]) -> int | None:
+    """Return the place of the argument that is a tensor of one number for a fill: where PyTorch made it of a number of
+    Python's, it is read on the host. None for other calls.
+    """
+    if op in _FILLS:
+        return _FILLS[op]
+    if op in _PUTS and len(arguments[1]) == 1 and _is_mask(arguments[1][0]) and not arguments[3]:
+        return 2
+    return None
+
+
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 def _called_by_a_library() -> bool:
     """Return whether an installed library calls: its "cpu" is the host, a program's stands for the GPU."""
-    return sys._getframe(2).f_code.co_filename.startswith(_LIBRARIES)  # noqa: SLF001 - the caller of the wrapper
+    frame = sys._getframe(2)  # noqa: SLF001 - the caller of the wrapper
+    return _is_installed(frame.f_code.co_filename, str(frame.f_globals.get("__name__", "")))
+
+
+@cache
+def _is_installed(file: str, module: str) -> bool:
+    """Return whether a module lies where packages are installed: beside what pip knows about them."""
+    path = Path(file)
+    packages = module.count(".") + (path.name == "__init__.py")
+    return packages < len(path.parents) and any(path.parents[packages].glob("*.dist-info"))
 
 
 def _is_on() -> bool:

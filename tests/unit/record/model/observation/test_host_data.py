@@ -136,3 +136,119 @@ def test_scripted_functions_and_a_session_that_ended_find_the_functions_of_pytor
 
     assert launches(trace_of(program))
     assert torch.tensor is before
+
+
+COPY_OUT = ("aten::_to_copy", "memcpy<device to host>")
+
+
+def behind_a_module(work):
+    """Return a program that calls a module and then works with what it returned."""
+    module, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
+
+    def program():
+        with torch.no_grad():
+            work(module(x))
+
+    return program
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_what_is_computed_from_a_copy_to_the_host_alone_makes_no_launch(trace_of, fake):
+    def work(y):
+        ends = (y.cpu() * 2).cumsum(0)
+        ends.add_(1)
+        first = torch.zeros(1, 8)  # its device is that of the copy
+        return torch.cat([first, ends]).tolist() if not fake else torch.cat([first, ends])
+
+    def program():
+        with torch.no_grad():
+            work(torch.nn.Linear(8, 8)(torch.randn(4, 8)))
+
+    ops = launches(trace_of(program, fake=fake))[-2:]
+    assert ops == [COPY_OUT, ("aten::zeros", "vectorized_elementwise<zeros>")]
+
+
+def test_a_copy_on_the_host_is_memory_of_its_own(trace_of):
+    seen = []
+
+    def work(y):
+        copy = y.cpu()
+        copy.zero_()
+        seen.append((y.clone(), copy))
+
+    trace_of(behind_a_module(work))
+    [(y, copy)] = seen
+    assert y.any()
+    assert not copy.any()
+
+
+def test_what_comes_back_from_the_host_is_copied_once(trace_of):
+    def work(y):
+        order = y.cpu().argsort(1)
+        y.gather(1, order)
+        y.gather(1, order)
+
+    copies = [kernel for _, kernel in launches(trace_of(behind_a_module(work))) if kernel.startswith("memcpy")]
+    assert copies == ["memcpy<device to host>", "memcpy<host to device>"]
+
+
+def test_inputs_of_a_program_that_asks_for_the_cpu_stay_on_the_gpu(trace_of):
+    assert COPY_OUT not in launches(trace_of(lambda: torch.randn(8).cpu().neg()))
+
+
+@pytest.mark.parametrize("make", [lambda: torch.tensor([1, 2]), lambda: torch.from_numpy(np.array([1, 2]))])
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_moving_data_to_a_device_copies_them_once(trace_of, make, device):
+    def program():
+        data = make().to(device)
+        data.to(device)
+
+    assert launches(trace_of(program)) == [IN]
+
+
+def test_the_cpu_of_an_installed_library_is_the_host(trace_of, tmp_path, monkeypatch):
+    (tmp_path / "some_library-1.0.dist-info").mkdir()
+    (tmp_path / "some_library.py").write_text(
+        "import torch\n\n\ndef work(y):\n    data = torch.tensor([1, 2], device='cpu').neg()\n    y.to('cpu').neg()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import some_library
+
+    found = launches(trace_of(behind_a_module(some_library.work)))
+    assert found[-1] == COPY_OUT
+    assert not any(op == "aten::neg" for op, _ in found)
+
+
+def test_methods_are_put_back(trace_of):
+    trace_of(lambda: None)
+    assert not {"to", "cpu"} & vars(torch.Tensor).keys()
+
+
+@pytest.mark.parametrize("put", [
+    lambda x, mask: x.__setitem__(mask, 2.0),
+    lambda x, mask: x.masked_fill_(mask, torch.tensor(2.0)),
+    lambda x, _: x.__setitem__(slice(4, 8), 2.0),
+])  # fmt: skip
+def test_a_number_that_fills_is_read_on_the_host(trace_of, put):
+    x = torch.zeros(600)
+    mask = x == 0
+    trace = trace_of(lambda: put(x, mask))
+    assert [kernel.partition("<")[0] for _, kernel in launches(trace)] == ["vectorized_elementwise"]
+    assert all(trace.buffers.bytes[buffer] >= 600 for buffer in trace.operands_of(0)[0]), "no number is read"
+
+
+@pytest.mark.parametrize("indices", [lambda: [-1, 0], lambda: torch.tensor([1, 2])])
+def test_a_list_of_indices_is_copied_from_the_host(trace_of, indices):
+    x = torch.zeros(3, 600)
+
+    def program():
+        chosen = indices()
+        return x[chosen], x[:, chosen]
+
+    copies = [kernel for _, kernel in launches(trace_of(program)) if kernel.startswith("memcpy<host")]
+    assert len(copies) == (2 if isinstance(indices(), list) else 1)
+
+
+def test_indices_that_the_gpu_computed_are_not_copied(trace_of):
+    x, chosen = torch.zeros(3, 600), torch.arange(2)
+    assert not any(kernel.startswith("memcpy") for _, kernel in launches(trace_of(lambda: x[chosen])))

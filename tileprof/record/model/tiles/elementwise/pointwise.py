@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from tileprof.devices import Device
-from tileprof.record.model.tile_model import Call, Kernel, Operand, models
+from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch, models, pinned
 from tileprof.record.model.tiles.foundations.aten_overloads import overloads
 from tileprof.record.model.tiles.foundations.regions import coalesce, expand, permute
 from tileprof.record.model.tiles.foundations.sketch import (
@@ -81,6 +81,8 @@ _OTHER_POINTWISE = (
 )  # fmt: skip
 """Element-wise operators without `torch.Tag.pointwise`."""
 
+_PINNED = 26
+"""Scratch slot of a number on the host."""
 _NUMBER_BYTES = 8
 """Of a number of Python's as a tensor."""
 
@@ -149,6 +151,19 @@ def copied_out(source: Operand) -> Kernel:
     sketch = Sketch(1)
     sketch.whole(source, READ)
     return sketch.kernel("memcpy<device to host>", threads=1)
+
+
+def number_out(source: Operand) -> Kernel:
+    """Return the copy of a number for the host, to pinned memory that the next such copy gets again."""
+    sketch = Sketch(1)
+    sketch.whole(source, READ)
+    sketch.whole(scratch(_PINNED, 1, itemsize=source.itemsize), WRITE)
+    kernel = sketch.kernel("memcpy<device to host>", threads=1)
+    library = pinned(source.itemsize)
+    kernel.operands = tuple(
+        replace(o, library=library) if isinstance(o, Scratch) and o.slot == _PINNED else o for o in kernel.operands
+    )
+    return kernel
 
 
 def memset(operand: Operand) -> Kernel:
@@ -341,7 +356,7 @@ def _of_halves(name: str, whole: tuple[Operand, int], halved: Sequence[tuple[Ope
 @models("aten::_local_scalar_dense", "aten::item")
 def read_scalar(call: Call, _device: Device) -> list[Kernel]:
     """A scalar goes to the host: a copy of a few bytes that the host waits for."""
-    return [copied_out(call["self"])]
+    return [number_out(call["self"])]
 
 
 @models(

@@ -14,7 +14,10 @@ from tileprof.record.model.tile_model import Call, Operand
 def recorded_values(call: Call, operand: Operand) -> NDArray[Any] | None:
     """Return the operand's values as an array of its shape; None where the program runs on fake tensors."""
     tensor = call.value(operand)
-    return None if tensor is None else np.asarray(tensor.detach().cpu().numpy())
+    if tensor is None:
+        return None
+    narrow = tensor.is_floating_point() and tensor.element_size() == 2  # NumPy has no bfloat16
+    return np.asarray((tensor.float() if narrow else tensor).detach().cpu().numpy())
 
 
 def without_values(what: str) -> dict[str, Any]:

@@ -9,15 +9,14 @@ launch turns places into coordinates. What was found is taken from the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tileprof.arrays import I64
 from tileprof.devices import Device
-from tileprof.record.model.tile_model import PINNED, Call, Kernel, Operand, Scratch, models
-from tileprof.record.model.tiles.elementwise.pointwise import elementwise
+from tileprof.record.model.tile_model import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise, number_out
 from tileprof.record.model.tiles.foundations.index_values import positions, recorded_values, without_values
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
@@ -39,9 +38,9 @@ COUNTED = 512
 """Elements and threads of a block that counts into bins."""
 SELECT_CHUNK, COUNT_CHUNK = 4224, 4096
 """Elements of a block of 384 threads that selects, and of one of 256 that counts."""
-_COUNT, _STAGING, _STATES, _HOST = 21, 22, 25, 26
-"""Scratch slots of the count, of its reduction, of what blocks tell later ones, and of the count on the host; masks
-take those from 30 on for their positions.
+_COUNT, _STAGING, _STATES = 21, 22, 25
+"""Scratch slots of the count, of its reduction, and of what blocks tell later ones; masks take those from 30 on for
+their positions.
 """
 
 
@@ -89,7 +88,7 @@ def positions_of(mask: Operand, values: Any, columns: Sequence[Operand]) -> list
     """
     rank = len(mask.shape)
     count = scratch(_COUNT, 1)
-    kernels = [*_count_kernels(mask, count), _to_host(count)]
+    kernels = [*_count_kernels(mask, count), number_out(count)]
     sketch = Sketch(blocks(mask.numel, SELECT_CHUNK))
     states = scratch(_STATES, sketch.tiles + 32, itemsize=8)
     init = Sketch(max(blocks(sketch.tiles, 128), 1))
@@ -142,18 +141,6 @@ def _count_kernels(mask: Operand, count: Operand) -> list[Kernel]:
         last.whole(count, WRITE)
         kernels.append(last.kernel("reduce<count_nonzero>", threads=256, flops=parts))
     return kernels
-
-
-def _to_host(count: Operand) -> Kernel:
-    """Copy the count to memory of the host that the next such copy gets again."""
-    sketch = Sketch(1)
-    sketch.whole(count, READ)
-    sketch.whole(scratch(_HOST, 1), WRITE)
-    kernel = sketch.kernel("memcpy<device to host>", threads=1)
-    kernel.operands = tuple(
-        replace(o, library=PINNED) if isinstance(o, Scratch) and o.slot == _HOST else o for o in kernel.operands
-    )
-    return kernel
 
 
 def _coordinates(columns: Sequence[Operand]) -> Kernel:

@@ -54,7 +54,7 @@ def embedding_backward(call: Call, device: Device) -> list[Kernel]:
     flat = part(gradient, (*indices.shape, width), gradient.strides)
     if count <= 3072:
         return [*copies, *zeros, _by_columns(flat, indices, out, rows, call["padding_idx"])]
-    sort = sort_indices(indices, device)
+    sort = sort_indices(indices, device, values=rows)
     return [*copies, *sort, *zeros, *_by_segments(flat, indices, out, rows, call["padding_idx"], device)]
 
 

@@ -60,11 +60,13 @@ def index_put(call: Call, device: Device) -> list[Kernel]:
     out, values = call.outputs[0], call["values"]
     kernels = [] if short(call.op).endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
     masks = [i for i in call["indices"] if is_mask(i)]
-    if len(masks) == 1 and len(call["indices"]) == 1 and values.numel == 1 and not call["accumulate"]:
+    number = not isinstance(values, Operand)
+    if len(masks) == 1 and len(call["indices"]) == 1 and (number or values.numel == 1) and not call["accumulate"]:
         mask = masks[0]
         more = len(out.shape) - len(mask.shape)
         mask = part(mask, mask.shape + (1,) * more, mask.strides + (0,) * more)
-        return [*kernels, *elementwise("masked_fill_", [out, mask, values], [out], flops_each=0)]
+        read = [out, mask] if number else [out, mask, values]
+        return [*kernels, *elementwise("masked_fill_", read, [out], flops_each=0)]
     launches, places = masks_to_positions(call)
     kernels += launches
     target, shape, tensors = target_of(call, out, places)

@@ -3,17 +3,22 @@
 Source: A. Adinets, D. Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", arXiv:2206.01784; the
 launches, their grids and sizes were harvested on an H200 (PyTorch 2.11, `tileprof.harvest.operators`): two fills,
 histograms of all digits, their prefix sums (a block per digit), then per digit a fill of the look-back states and a
-sweep. Up to `SINGLE_TILE` pairs one block sorts everything. Where a sweep puts a pair depends on all keys: with more
-than one block every block may write everywhere.
+sweep. Up to `SINGLE_TILE` pairs one block sorts everything. Where a sweep puts a pair depends on all keys: where they
+are unknown, or many, every block may write everywhere.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Kernel, Operand
 from tileprof.record.model.tiles.elementwise.pointwise import memset, range_kernel
+from tileprof.record.model.tiles.foundations.index_values import positions
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
     READ,
@@ -27,6 +32,8 @@ from tileprof.record.model.tiles.foundations.sketch import (
     scratch,
 )
 
+Keys = NDArray[np.uint64]
+"""Keys as the sort compares them, in the order in which it reads them."""
 SINGLE_TILE: Final = 2304
 """Pairs that one block of 256 threads sorts: between 1024, which it did, and 3073, which it did not."""
 _DIGITS: Final = 256
@@ -34,6 +41,8 @@ _HISTOGRAM_BLOCKS: Final = {4: 16, 8: 7}
 """Blocks per SM, by bytes of a key."""
 _SWEPT: Final = {4: 5376, 8: 4608}
 """Pairs of a block of 384 threads, by bytes of a key; numbers have 8 bytes."""
+_MOST_KNOWN: Final = 1 << 19
+"""Pairs whose places are followed; beyond, they take more memory than they are worth."""
 SLOT: Final = 40
 """The first scratch slot that sorting takes; it takes ten."""
 
@@ -48,19 +57,46 @@ def sorted_places(count: int) -> Part:
     return scratch(SLOT + 1, count, itemsize=8)
 
 
-def sort_indices(keys: Operand, device: Device, *, bits: int = 64) -> list[Kernel]:
-    """Sort indices, with their places: numbers counted up, then the sort of both (`sorted_keys`, `sorted_places`)."""
-    count = keys.numel
+def keys_of(values: NDArray[Any], *, descending: bool = False) -> Keys | None:
+    """Return integers or floating-point numbers as CUB compares them: unsigned, with their bits twiddled; None for
+    other types.
+    """
+    flat = np.ascontiguousarray(values).ravel()
+    if flat.dtype.kind not in "iufb" or flat.dtype.itemsize > 8:
+        return None
+    bits = 8 * flat.dtype.itemsize
+    keys = flat.view(f"u{flat.dtype.itemsize}").astype(np.uint64)
+    sign = np.uint64(1) << np.uint64(bits - 1)
+    if flat.dtype.kind == "i":
+        keys ^= sign
+    if flat.dtype.kind == "f":
+        keys = np.where(keys & sign, ~keys, keys | sign)
+    if descending:
+        keys = ~keys
+    return keys & np.uint64((1 << bits) - 1)
+
+
+def sort_indices(
+    indices: Operand, device: Device, *, bits: int = 64, values: NDArray[Any] | None = None
+) -> list[Kernel]:
+    """Sort indices, with their places: numbers counted up, then the sort of both (`sorted_keys`, `sorted_places`).
+    ``values``: the indices, where they are known.
+    """
+    count = indices.numel
     places = scratch(SLOT + 2, count, itemsize=8)
-    flat = part(keys, keys.shape, keys.strides)
-    sort = sort_pairs(flat, places, sorted_keys(count), sorted_places(count), device, bits=bits)
+    flat = part(indices, indices.shape, indices.strides)
+    keys = None if values is None else keys_of(values)
+    sort = sort_pairs(flat, places, sorted_keys(count), sorted_places(count), device, bits=bits, known=keys)
     return [range_kernel("arange", places), *sort]
 
 
 def sort_pairs(
-    keys: Operand, places: Operand, sorted_: Operand, order: Operand, device: Device, *, bits: int = 64
-) -> list[Kernel]:
-    """Launches that sort ``keys`` into ``sorted_`` and ``places`` beside them into ``order``, by ``bits`` of a key."""
+    keys: Operand, places: Operand, sorted_: Operand, order: Operand, device: Device, *, bits: int = 64,
+    known: Keys | None = None,
+) -> list[Kernel]:  # fmt: skip
+    """Launches that sort ``keys`` into ``sorted_`` and ``places`` beside them into ``order``, by ``bits`` of a key.
+    ``known``: the keys, see `keys_of`.
+    """
     count = keys.numel
     if count <= SINGLE_TILE:
         one = Sketch(1)
@@ -75,7 +111,12 @@ def sort_pairs(
     tile, lo, hi = ranges(count, 16 * 128, histogram.tiles)
     every = Span(tuple(range(len(keys.shape))), lo, hi)
     histogram.span(keys, READ, tile, every)
-    histogram.whole(bins, ATOMIC)
+    known = known if count <= _MOST_KNOWN else None
+    if known is not None:  # digits that a block does not meet are left alone
+        digits = [_digit(known, turn) + turn * _DIGITS for turn in range(passes)]
+        histogram.elements(bins, ATOMIC, np.tile(np.repeat(tile, hi - lo), passes), np.concatenate(digits))
+    else:
+        histogram.whole(bins, ATOMIC, np.unique(tile))  # blocks without keys add nothing
     sums = Sketch(passes)
     tile, lo, hi = ranges(passes, 1)
     for mode in (READ, WRITE):
@@ -86,17 +127,28 @@ def sort_pairs(
     ]  # fmt: skip
     spare = (scratch(SLOT + 6, count, itemsize=keys.itemsize), scratch(SLOT + 7, count, itemsize=8))
     source = (keys, places)
+    tile, lo, hi = ranges(count, _SWEPT[size])
+    block_of = np.repeat(tile, hi - lo)
     for turn in range(passes):
         target = (sorted_, order) if (passes - turn) % 2 else spare
         sweep = Sketch(tiles)
-        tile, lo, hi = ranges(count, _SWEPT[size])
         for operand in source:
             sweep.span(operand, READ, tile, Span(tuple(range(len(operand.shape))), lo, hi))
         sweep.span(counters, ATOMIC, tile, Span((0,), 0 * lo + turn, 0 * lo + turn + 1))
         sweep.span(bins, READ, tile, Span((0,), 0 * lo + turn, 0 * lo + turn + 1))
         sweep.whole(states, ATOMIC)
-        for operand in target:
-            sweep.whole(operand, WRITE)
+        if known is not None:
+            by_digit = np.argsort(_digit(known, turn), kind="stable")
+            known = known[by_digit]
+            for operand in target:
+                sweep.elements(operand, WRITE, block_of[by_digit], positions(operand))
+        else:
+            for operand in target:
+                sweep.whole(operand, WRITE)
         kernels += [memset(states), sweep.kernel("radix_sort_onesweep", threads=384, flops=count)]
         source = target
     return kernels
+
+
+def _digit(keys: Keys, turn: int) -> I64:
+    return (keys >> np.uint64(8 * turn) & np.uint64(_DIGITS - 1)).astype(np.int64)

@@ -24,7 +24,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.elementwise.pointwise import elementwise, memset, short
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise, memset, number_out, short
 from tileprof.record.model.tiles.foundations.regions import coalesce, permute
 from tileprof.record.model.tiles.foundations.sketch import (
     ATOMIC,
@@ -230,12 +230,13 @@ def logsumexp(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::equal")
 def equal(call: Call, device: Device) -> list[Kernel]:
-    """Model one answer for the host: an element-wise comparison, then a reduction of it."""
+    """Model one answer for the host: an element-wise comparison, a reduction of it, and its copy."""
     source, other = call["self"], call["other"]
     if source.shape != other.shape or source.numel == 0:
         return []
     same = scratch(0, *source.shape, itemsize=1)
-    return elementwise("eq", [source, other], [same]) + reduce_all("all", same, scratch(1), device)
+    answer = scratch(1, itemsize=1)
+    return [*elementwise("eq", [source, other], [same]), *reduce_all("all", same, answer, device), number_out(answer)]
 
 
 def reduce_all(name: str, source: Operand, result: Operand, device: Device) -> list[Kernel]:

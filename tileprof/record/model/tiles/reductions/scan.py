@@ -14,6 +14,7 @@ from typing import Any
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import contiguous, elementwise, range_kernel, short
+from tileprof.record.model.tiles.foundations.index_values import recorded_values
 from tileprof.record.model.tiles.foundations.lines import inner_size, row_blocks, strips
 from tileprof.record.model.tiles.foundations.regions import permute
 from tileprof.record.model.tiles.foundations.sketch import (
@@ -29,7 +30,7 @@ from tileprof.record.model.tiles.foundations.sketch import (
     rate_of,
     scratch,
 )
-from tileprof.record.model.tiles.indexing.radix_sort import sort_pairs
+from tileprof.record.model.tiles.indexing.radix_sort import Keys, keys_of, sort_pairs
 from tileprof.record.model.tiles.reductions.look_back import LOOK_BACK, look_back
 
 _LOOK_BACK_CHUNK = 2048
@@ -107,7 +108,7 @@ def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel
     ]  # fmt: skip
 
 
-@models("aten::sort", "aten::argsort", "aten::msort")
+@models("aten::sort", "aten::argsort", "aten::msort", data_dependent=True)
 def sort(call: Call, device: Device) -> list[Kernel]:
     """The input copied, numbers along the lines, the input copied again, then a block per line that sorts in place.
 
@@ -130,7 +131,9 @@ def sort(call: Call, device: Device) -> list[Kernel]:
     size = source.shape[dim]
     kernels = elementwise("copy_", [source], [values], flops_each=0)
     if size > _LONGEST_SORTED:
-        return [*kernels, *_sorted_at_once(source, values, places, dim, device)]
+        known = None if source.dtype == "bfloat16" or source.numel > size else recorded_values(call, source)
+        keys = None if known is None else keys_of(known, descending=bool(call.arguments.get("descending")))
+        return [*kernels, *_sorted_at_once(source, values, places, dim, device, keys)]
     along = replace(scratch(2, size, itemsize=8), dtype="int64")
     kernels.append(range_kernel("arange", along))
     steps = tuple(1 if d == dim else 0 for d in range(rank))
@@ -156,7 +159,10 @@ _LONGEST_SORTED, _BITONIC, _BITONIC_BLOCKS = 4096, 32, 1024
 """Elements of a line that a block sorts, and sorts by comparisons; blocks before each takes several lines."""
 
 
-def _sorted_at_once(source: Operand, values: Operand, places: Operand, dim: int, device: Device) -> list[Kernel]:
+def _sorted_at_once(
+    source: Operand, values: Operand, places: Operand, dim: int, device: Device, known: Keys | None
+) -> list[Kernel]:
+    """Return the sorts of all lines; ``known``: the keys of a single one."""
     order = (*(d for d in range(len(source.shape)) if d != dim), dim)
     lines = source.numel // source.shape[dim]
     keys, target, out = (permute(o, order) for o in (source, values, places))
@@ -165,7 +171,7 @@ def _sorted_at_once(source: Operand, values: Operand, places: Operand, dim: int,
     tile, lo, hi = ranges(source.numel, 1024)
     fill.span(numbers, WRITE, tile, Span((0,), lo, hi))
     kernels = [fill.kernel("sort_numbers", threads=1024)]
-    kernels += sort_pairs(keys, numbers, target, out, device, bits=8 * source.itemsize)
+    kernels += sort_pairs(keys, numbers, target, out, device, bits=8 * source.itemsize, known=known)
     if lines > 1:
         again = scratch(3, source.numel, itemsize=4)
         kernels += sort_pairs(again, out, again, out, device, bits=(lines - 1).bit_length())

@@ -60,3 +60,11 @@ def test_without_values_a_place_takes_its_whole_image(monkeypatch):
     [kernel] = run_model(call, H200)
     assert kernel.coverage == "conservative"
     assert [len(tile) for tile in by_tile(kernel, call["input"])] == [60, 120, 60]
+
+
+def test_coordinates_of_16_bits_say_where_a_place_reads():
+    image, grid = torch.rand(2, 2, 5, 6).bfloat16(), grids(5).bfloat16()
+    [kernel] = run_model(call_of("aten::grid_sampler_2d", image, grid, 0, 0, False), H200)
+    [wide] = run_model(call_of("aten::grid_sampler_2d", image.float(), grid.float(), 0, 0, False), H200)
+    assert kernel.coverage == "exact"
+    assert kernel.footprint.boxes.length.sum() * 2 == wide.footprint.boxes.length.sum()

@@ -16,7 +16,7 @@ from tests.unit.record.model.tiles.reach import (
     tensors,
     tile_count,
 )
-from tileprof.record.model.tile_model import PINNED, Scratch
+from tileprof.record.model.tile_model import Scratch, pinned
 from tileprof.record.model.tiles.foundations.sketch import scratch
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
@@ -80,7 +80,7 @@ def test_nothing_is_searched_in_an_empty_mask_but_its_count_goes_to_the_host():
 
 def test_counts_of_calls_go_to_the_same_memory_of_the_host():
     copies = [run_model(call_of("aten::nonzero", torch.rand(5) > 0.5), H200)[1] for _ in range(2)]
-    assert [copy.operands[1].library for copy in copies] == [PINNED, PINNED]
+    assert [copy.operands[1].library for copy in copies] == [pinned(4)] * 2
 
 
 def test_a_mask_is_turned_into_positions_that_the_index_kernel_reads():
