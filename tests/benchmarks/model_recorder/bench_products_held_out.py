@@ -2,6 +2,8 @@
 
 The held-out products (`tests/gpu/harvest/held_out_products.csv`) were drawn before anything was harvested, from models
 that are in no other list, and run once on the GPU (`tests/gpu/harvest/held_out_products_h200.csv`); no table has them.
+Its column ``twin`` says whether the same product with a matrix to add, or without, which gets the same kernels, was
+ever captured, and whether nets have learnt from that capture.
 
     python tests/benchmarks/model_recorder/bench_products_held_out.py [OPTION]
 
@@ -91,7 +93,8 @@ def judge(cases, device, *, rules, with_times):
             error = abs(ns / total - 1)
         layout = LAYOUTS[2 * problem.column_a + problem.column_b]
         right = shape_of(choice.tile) == shape
-        rows.append((TYPES[problem.dtype], str(choice.source), right, error, row["kind"], OPS[problem.op], layout))
+        facts = TYPES[problem.dtype], str(choice.source), right, error, row["kind"], OPS[problem.op], layout
+        rows.append((*facts, row.get("twin", "")))
     return rows
 
 
@@ -102,6 +105,10 @@ def table_rows(rows):
             groups[row[column]].append(row)
         for key, some in sorted(groups.items()):
             yield (name, key, len(some), *figures(some))
+    for key, twins in (("a learnt twin", ("none", "captured")), ("a captured twin", ("none",))):
+        some = [row for row in rows if row[7] in twins]
+        if some:
+            yield ("without", key, len(some), *figures(some))
     yield ("all", "", len(rows), *figures(rows))
 
 

@@ -209,7 +209,7 @@ def main(words: list[str] | None = None) -> int:
     """Grow trees, write them, and judge them by layers that were left out."""
     arguments = parser("product_trees", "learn which kernel of float32 is chosen")
     arguments.add_argument("--most", type=int, default=10_000_000, help="problems to grow from, of each type")
-    arguments.add_argument("--bits", type=float, default=3.0, help="that a split has to tell of the answers")
+    arguments.add_argument("--bits", type=float, default=2.5, help="that a split has to tell of the answers")
     options = arguments.parse_args(words)
     return concluded("product_trees", lambda: _grow_all(options))
 

@@ -1,7 +1,7 @@
 """Which kernel cuBLAS chooses for a product of float32 (plain or TF32) that no table has: two decision trees.
 
 A first tree tells the kernel, a second one the slices of k of a kernel that is launched with several. They were grown
-from captures (`tileprof.harvest.products.product_trees`) until each leaf held one answer: the choice among these
+from captures (`tileprof.harvest.products.product_trees`) as long as a split told something: the choice among these
 kernels has sharp bounds in m, n, k and the number of tiles, which nets smooth (docs/harvest.md). A table of trees has
 a row per candidate, ``(group, number)``::
 
