@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tileprof.record.model.memory.allocator import CachingAllocator
 from tileprof.record.model.tile_model import PINNED, Kernel, Operand
@@ -432,7 +433,7 @@ class Buffers:
     def describe(self, tensor: torch.Tensor, kind: str, name: Callable[[], str]) -> None:
         """Say what a tensor is; the first name of a storage stays (tied weights)."""
         tensor = without_transforms(tensor)
-        if not _has_storage(tensor):
+        if is_lazy(tensor) or not _has_storage(tensor):
             return
         self.bury()
         buffer = self.of(tensor, is_result=False)
