@@ -162,12 +162,13 @@ def write_kernels(folder, names):
             with torch.set_grad_enabled(name.endswith("_step")):
                 torch.manual_seed(0)
                 run = makers[name]()
+                one.active = True
                 if name.endswith("_step"):
                     run()  # the first step makes the optimiser's state
-                one.active = True
+                    one.kernels = []
                 run()
             one.active = False
-            weights = one.buffers.parameter_bytes / one.device.l2_bytes
+            weights = one.buffers.weight_bytes / one.device.l2_bytes
             rows = [row(op, plan, weights) for op, plan in one.kernels]
             sentence = one.failure or f"{len(rows)} launches"
             if one.failure is None:
