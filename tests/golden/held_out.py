@@ -12,7 +12,7 @@ candidates, and since the seventh those of `ARGUMENTS`, too.
 
 The lists ``development`` (`python held_out.py --draw cpu development 20261202`) and ``development_second`` (`...
 20261204`) judge nothing: they have 55 programs and 31 more, none of the other lists, on which rules are mended. The
-second is without densenet161, which was drawn, too: a sibling of it is in the seventh list.
+second and the third are without densenet161, which was drawn, too: a sibling of it is in the seventh list.
 """
 
 import json

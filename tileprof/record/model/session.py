@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 _TO_COPY = "aten::_to_copy"
 _DEVICE = [a.name for a in torch.ops.aten._to_copy.default._schema.arguments].index("device")  # noqa: SLF001 - no public way
-_LIFT = "aten::lift_fresh"
-"""The last operator of `torch.tensor(data)`."""
 
 
 class Session:
@@ -290,12 +288,17 @@ class Session:
         buffers.bury()
         if host_data.puts_a_number(operator.name, arguments) and buffers.is_number(arguments[2]):
             self._copy_in(arguments[2], path)
+        for indices in host_data.indices_of(operator.name, arguments):
+            if buffers.is_number(indices):
+                self._copy_in(indices, path)
         number = host_data.filled_with(operator.name, arguments)
         if number is not None and buffers.is_number(arguments[number]):
             arguments[number] = 0
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
-        lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is not memory of the GPU
+        lifted = (
+            operator.name == overload_facts.LIFT
+        )  # the tensor comes from outside; what it was made of is not memory of the GPU
         numbers: list[float] | None = [] if operator.entry is not None and operator.entry.any_number else None
         strided = flatten([] if lifted else arguments, tensors, key, numbers)
         inputs = len(tensors)

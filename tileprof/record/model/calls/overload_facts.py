@@ -38,6 +38,9 @@ _NOT_COMPOSITE = frozenset({"aten::silu_backward", "aten::mish_backward", "aten:
 other operators only for autograd.
 """
 
+LIFT = "aten::lift_fresh"
+"""The last operator of `torch.tensor(data)`: its argument is no memory of the GPU."""
+
 HOST_READS = frozenset({"aten::_local_scalar_dense"})
 """Operators for which the program waits for the GPU."""
 
@@ -160,7 +163,7 @@ def describe(overload: OpOverload) -> Operator:
         composite=composite,
         explicit=entry is None and not composite and _has(schema, "CompositeExplicitAutograd"),
         returns_given=mutates and any(r.alias_info is not None for r in schema.returns),
-        view=view and not composite and overload.is_view and schema.name.startswith("aten::"),
+        view=view and not composite and overload.is_view and schema.name.startswith("aten::") and name != LIFT,
     )
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _FUNCTIONS = ("tensor", "as_tensor", "from_numpy")
 _FILLS = {"aten::fill_.Tensor": 1, "aten::masked_fill_.Tensor": 2, "aten::masked_fill.Tensor": 2}
 _PUTS = ("aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
+_INDEXED = ("aten::index.Tensor", *_PUTS)
 
 
 @contextmanager
@@ -171,6 +172,13 @@ def puts_a_number(op: str, arguments: Sequence[Any]) -> bool:
         return False
     _, indices, value, *_ = arguments
     return isinstance(value, torch.Tensor) and value.dim() == 0 and not any(map(_is_mask, indices))
+
+
+def indices_of(op: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the indices of the call that are arrays; those of a list, or on the host, are copied to the GPU first."""
+    if op not in _INDEXED:
+        return []
+    return [index for index in arguments[1] if index is not None and index.dim()]
 
 
 def filled_with(op: str, arguments: Sequence[Any]) -> int | None:

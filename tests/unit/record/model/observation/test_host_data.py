@@ -235,3 +235,20 @@ def test_a_number_that_fills_is_read_on_the_host(trace_of, put):
     trace = trace_of(lambda: put(x, mask))
     assert [kernel.partition("<")[0] for _, kernel in launches(trace)] == ["vectorized_elementwise"]
     assert all(trace.buffers.bytes[buffer] >= 600 for buffer in trace.operands_of(0)[0]), "no number is read"
+
+
+@pytest.mark.parametrize("indices", [lambda: [-1, 0], lambda: torch.tensor([1, 2])])
+def test_a_list_of_indices_is_copied_from_the_host(trace_of, indices):
+    x = torch.zeros(3, 600)
+
+    def program():
+        chosen = indices()
+        return x[chosen], x[:, chosen]
+
+    copies = [kernel for _, kernel in launches(trace_of(program)) if kernel.startswith("memcpy<host")]
+    assert len(copies) == (2 if isinstance(indices(), list) else 1)
+
+
+def test_indices_that_the_gpu_computed_are_not_copied(trace_of):
+    x, chosen = torch.zeros(3, 600), torch.arange(2)
+    assert not any(kernel.startswith("memcpy") for _, kernel in launches(trace_of(lambda: x[chosen])))

@@ -28,7 +28,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.record.model import tables
-from tileprof.record.model.tiles.convolutions import convolution_trees, cudnn_engines, launch_grids, measured_times
+from tileprof.record.model.tiles.convolutions import (
+    convolution_trees,
+    cudnn_engines,
+    fitting_entries,
+    launch_grids,
+    measured_times,
+)
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
 from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import TRAITS, scaled_ns, traits
@@ -106,6 +112,9 @@ def entry_of(
             return Entry(launches_of(table, row), ShapeSource.TABLE, timed=True)
         near, apart = nearest(key, table, convolution_trees.COMPARED)
         return _like(table, near, convolution_trees.alike(table, near, row), key, ShapeSource.TABLE, None)
+    fitting = fitting_entries.fitting(table, key)
+    if fitting.any():
+        without = ~fitting if without is None else ~fitting | without
     if trees is None:
         near, apart = nearest(key, table, convolution_trees.COMPARED, without=without)
         if not len(near) or apart[0] > _FARTHEST:

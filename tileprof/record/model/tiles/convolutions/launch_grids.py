@@ -39,6 +39,12 @@ _MOST_GROUPS: Final = 16
 """Groups that one tile computes at most."""
 _CONSTANT: Final = re.compile("nhwcAddPadding|tensorTransformGeneric|convertTensor|init_device_workspace")
 """Kernels of as many blocks for every size."""
+WINOGRAD_SQUARE, WINOGRAD_POINTS = 4, 36
+"""Results along each side of a square that Winograd's algorithm transforms, and points of the transformed square."""
+WINOGRAD_BLOCK: Final = (8, 16)
+"""Rows and columns of results of a block that transforms squares."""
+WINOGRAD_CHANNELS, WINOGRAD_FILTERS = 32, 8
+"""Channels of a block that transforms, and filters of one that transforms back."""
 _SQUARE_RUN, _NARROW, _LANES, _WHOLE_IMAGE = 256, 8, 32, 20
 
 
@@ -79,9 +85,14 @@ def carried(launches: Sequence[MeasuredLaunch], measured: Key, key: Key) -> list
     copied: set[int] = set()
     mains = [number for number, launch in enumerate(launches) if parse_name(launch.name).role in MAINS]
     after = mains[-1] if mains else len(launches)
-    return [
+    grids = [
         _grid_of_launch(launch, measured, key, copied, behind=number > after) for number, launch in enumerate(launches)
     ]
+    if any("winogradWgradData4x4" in launch.name for launch in launches):
+        for number in mains:
+            if parse_name(launches[number].name).role == Role.PRODUCT:
+                grids[number] = _winograd_product(launches[number], key)
+    return grids
 
 
 def _grid_of_launch(launch: MeasuredLaunch, measured: Key, key: Key, copied: set[int], *, behind: bool) -> Grid:
@@ -349,6 +360,49 @@ def _strips(_: tuple[int, ...], key: Key) -> Grid:
     return -(-shape[0] * shape[1] * runs // _SQUARE_RUN), 1, 1
 
 
+def winograd_blocks(key: Key) -> tuple[int, int]:
+    """Return how many blocks that transform squares lie down and across the results of an image."""
+    results = operand_sizes(key)[0]
+    down, across = (-(-size // block) for size, block in zip(results[3:], WINOGRAD_BLOCK, strict=True))
+    return down, across
+
+
+def _sides_of_weight(key: Key) -> tuple[int, int]:
+    """Return filters and channels of a group's weight."""
+    weight = operand_sizes(key)[2]
+    return weight[0] // key[5], weight[1]
+
+
+def _transforms(side: int) -> Callable[[tuple[int, ...], Key], Grid]:
+    """Return what counts blocks that transform a group's results or inputs: filters (0) or channels (1)."""
+
+    def count(_: tuple[int, ...], key: Key) -> Grid:
+        down, across = winograd_blocks(key)
+        return down * across * -(-_sides_of_weight(key)[side] // WINOGRAD_CHANNELS), key[6], 1
+
+    return count
+
+
+def _transforms_back(_: tuple[int, ...], key: Key) -> Grid:
+    filters, channels = _sides_of_weight(key)
+    return -(-channels // WINOGRAD_CHANNELS), -(-filters // WINOGRAD_FILTERS), 1
+
+
+def winograd_tile(launch: MeasuredLaunch) -> tuple[int, int]:
+    """Return filters and channels of a tile of the products of Winograd's algorithm."""
+    first, second, _ = parse_name(launch.name).tile
+    return (second, first) if "Kernel2" in launch.name else (first, second)
+
+
+def _winograd_product(launch: MeasuredLaunch, key: Key) -> Grid:
+    """Return the grid of the products of all points."""
+    high, wide = winograd_tile(launch)
+    rows, columns = (-(-side // size) for side, size in zip(_sides_of_weight(key), (high, wide), strict=True))
+    most = 8 if "Kernel2" in launch.name else 1
+    aside = next((size for size, least in _SWIZZLES if columns >= least and size <= most), 1)
+    return rows * aside, -(-columns // aside), WINOGRAD_POINTS
+
+
 def shared_tile(key: Key) -> tuple[int, int]:
     """Return rows and columns of results of a block whose inputs are in shared memory, for eight channels: 10 x 10 with
     a stride; without, whole images up to 20 x 20, and 10 x 40 of larger ones.
@@ -380,6 +434,9 @@ _COUNTS: Final = (
     (r"^wgrad2d_shmem_tiling", (_filters_by_groups,)),
     (r"wgrad2d_grouped_direct", (_eight_weights,)),
     (r"dgrad_engine", (_columns_by(64, "pixels"),)),
+    (r"winogradWgradData4x4", (_transforms(1),)),
+    (r"winogradWgradDelta4x4", (_transforms(0),)),
+    (r"winogradWgradOutput4x4", (_transforms_back,)),
     (r"wgrad_alg0_engine", (_columns_by(32, "runs"),)),
     (r"wgrad_alg1_engine", (_columns_by(32, "filters"),)),
 )  # fmt: skip

@@ -9,7 +9,7 @@
 
 A kernel whose name tells a tile has the tiles of `conv_kernels` and `conv_weight_kernels`; of persistent ones a cluster
 that computes several of them is one tile. One of which only the grid is known is conservative: each of its tiles may
-touch everything. So are calls with several kernels (loops over groups, Winograd, FFT).
+touch everything. So are calls with several kernels (FFT), but for `winograd`, and groups that take turns (`by_group`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tileprof.record.model.tiles.convolutions.library_kernels import (
     adds_bias_itself,
     parse_name,
 )
+from tileprof.record.model.tiles.convolutions.parts import adding_engines, by_group, winograd
 from tileprof.record.model.tiles.convolutions.problem import (
     MeasuredLaunch,
     Placement,
@@ -91,10 +92,9 @@ the others it is what the grids say, which begin again with each image.
 
 @dataclass(slots=True)
 class _Call:
-    """One convolution on its way: where its operands lie now, and what it has launched."""
+    """A convolution, or a group of one, on its way: where its operands lie now, and what it has launched."""
 
     problem: Problem
-    entry: Entry
     device: Device
     inputs: list[Operand]
     copied: list[bool] = field(default_factory=lambda: [False, False])
@@ -105,32 +105,45 @@ class _Call:
 
 def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
     """Return the launches of a call as its entry has them."""
-    launches = entry.launches
+    return _with_sources(entry, _kernels(problem, entry.launches, device))
+
+
+def _kernels(problem: Problem, launches: Sequence[MeasuredLaunch], device: Device) -> list[Kernel]:
+    """Return the launches of a call, or of one group of it, without what `_with_sources` adds."""
     roles = [parse_name(launch.name).role for launch in launches]
     mains = [number for number, role in enumerate(roles) if role in MAINS]
-    call = _Call(problem, entry, device, list(problem.inputs))
+    if by_group.has_turns(problem, launches, len(mains)):
+        turn = len(launches) // problem.key[5]
+        groups = by_group.problems(problem)
+        each = [_kernels(one, launches[n * turn : (n + 1) * turn], device) for n, one in enumerate(groups)]
+        return [by_group.apart(kernel, number) for number, some in enumerate(each) for kernel in some]
+    call = _Call(problem, device, list(problem.inputs))
     after = roles[mains[-1] + 1 :] if mains else []
     copies = [sum(role in _COPIES for role in some) for some in (roles[: mains[0]] if mains else roles, after)]
-    strange = len(mains) != 1 or copies[0] > len(call.inputs) or copies[1] > 1 or after.count(Role.REDUCE) > 1
+    computing = launches[mains[0] : mains[-1] + 1] if mains else ()
+    transformed = winograd.is_winograd(problem, launches, computing)
+    strange = len(mains) != 1 and not transformed
+    strange |= copies[0] > len(call.inputs) or copies[1] > 1 or after.count(Role.REDUCE) > 1
     if strange or any(role in (Role.FILL, Role.PREPARE) for role in after):
-        return _with_sources(call, [_unknown(call, launch, number) for number, launch in enumerate(launches)])
-    main = mains[0]
+        return [_unknown(call, launch, number) for number, launch in enumerate(launches)]
     out = problem.out
     target = _scratch_like(out, _RESULT) if copies[1] else out
-    for number, launch in enumerate(launches[:main]):
+    for number, launch in enumerate(launches[: mains[0]]):
         _before(call, launch, roles[number], roles[number + 1], target)
-    call.launched += _main(call, launches[main], target, launches[main + 1 :])
+    if transformed:
+        call.launched += winograd.kernels(problem.key, computing, call.inputs, target)
+    else:
+        call.launched += _main(call, computing[0], target, launches[mains[0] + 1 :])
     if copies[1]:
-        launch = next(one for one in launches[main + 1 :] if parse_name(one.name).role in _COPIES)
+        launch = next(one for one in launches[mains[-1] + 1 :] if parse_name(one.name).role in _COPIES)
         call.launched.append(_copy(call, launch, target, out, len(problem.inputs)))
-    return _with_sources(call, call.launched)
+    return call.launched
 
 
-def _with_sources(call: _Call, kernels: list[Kernel]) -> list[Kernel]:
+def _with_sources(entry: Entry, kernels: list[Kernel]) -> list[Kernel]:
     """Return launches with what is known of each: registers, shared memory, time, and how it is known."""
     sourced = []
-    for kernel, launch in zip(kernels, call.entry.launches, strict=True):
-        exact = call.entry.timed
+    for kernel, launch in zip(kernels, entry.launches, strict=True):
         sourced.append(
             replace(
                 kernel,
@@ -139,8 +152,8 @@ def _with_sources(call: _Call, kernels: list[Kernel]) -> list[Kernel]:
                 registers=max(launch.registers, 1),
                 shared_bytes=launch.shared_bytes,
                 note=kernel.note or (_INFERRED if kernel.coverage == "inferred" else ""),
-                shape_source=call.entry.source,
-                time_source=TimeSource.CALIBRATED if exact else TimeSource.INTERPOLATED,
+                shape_source=entry.source,
+                time_source=TimeSource.CALIBRATED if entry.timed else TimeSource.INTERPOLATED,
                 launch_ns=launch.ns,
             )
         )
@@ -154,6 +167,10 @@ def _before(call: _Call, launch: MeasuredLaunch, role: Role, following: Role, ta
         copy = _scratch_like(source, 1 + number)
         call.launched.append(_copy(call, launch, source, copy, number))
         call.inputs[number], call.copied[number] = copy, True
+        return
+    cleared = adding_engines.clearing(launch, target)
+    if cleared is not None:
+        call.launched.append(cleared)
         return
     sketch = Sketch(1)
     slot = _COUNTERS + len(call.awaited_counters)
@@ -218,11 +235,14 @@ def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, n
 
 def _main(call: _Call, launch: MeasuredLaunch, target: Operand, after: Sequence[MeasuredLaunch]) -> list[Kernel]:
     kernel = parse_name(launch.name)
+    adding = adding_engines.kernel(call.problem, launch, call.inputs, target)
     reductions = [one for one in after if parse_name(one.name).role == Role.REDUCE]
     if kernel.role == Role.PRODUCT:
         kernels = _product(call, launch, kernel, target, reductions)
     elif _runs_of_results(launch, kernel, call.problem):
         kernels = [_direct(call, launch, kernel, target)]
+    elif adding is not None:
+        kernels = [adding]
     elif kernel.role == Role.WEIGHTS and isinstance(call.problem.shape, WeightGradient):
         kernels = _weight_elements(call, launch, target)
     elif _WEIGHT_RUNS.search(launch.name) and isinstance(call.problem.shape, WeightGradient) and is_contiguous(target):

@@ -16,7 +16,7 @@ from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.elementwise.pointwise import short
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise, short
 from tileprof.record.model.tiles.foundations import regions
 from tileprof.record.model.tiles.foundations.sketch import (
     READ,
@@ -24,6 +24,8 @@ from tileprof.record.model.tiles.foundations.sketch import (
     Sketch,
     Span,
     blocks,
+    grid_blocks,
+    is_contiguous,
     memory_order,
     part,
     ranges,
@@ -85,11 +87,19 @@ def average_pool(call: Call, _device: Device) -> list[Kernel]:
     "aten::avg_pool3d_backward",
 )  # fmt: skip
 def pool_backward(call: Call, _device: Device) -> list[Kernel]:
-    """One thread per input element: it goes through the windows that hold it, and their recorded places."""
+    """One thread per input element: it goes through the windows that hold it, and their recorded places. The gradient
+    of a maximum is cleared first, by a launch of its own (recorded).
+    """
     gradient, out = call["grad_output"], call.outputs[0]
     axes = _axes(call, out, gradient)
     reads = [o for o in (gradient, call.arguments.get("indices")) if o is not None]
-    return _element_per_thread(short(call.op), reads, out, axes)
+    name = short(call.op)
+    if name == "max_pool2d_with_indices_backward" and out.numel:
+        planes = [_planes_by_threads(name, reads, out, axes)] if is_contiguous(out) else []
+        filled = elementwise("fill_", [], [out], flops_each=0)
+        return filled + (planes or _element_per_thread(name, reads, out, axes, _MAX_THREADS))
+    threads = _AVERAGE_THREADS if name.startswith("avg") else _MAX_THREADS
+    return _element_per_thread(name, reads, out, axes, threads)
 
 
 @models(
@@ -163,17 +173,40 @@ def windowed(
     return [sketch.kernel(name, threads=threads, flops=taps * out.numel, rate=rate_of(*reads))]
 
 
-def _element_per_thread(name: str, reads: Sequence[Operand], out: Operand, axes: Sequence[Axis]) -> list[Kernel]:
+def _planes_by_threads(name: str, reads: Sequence[Operand], out: Operand, axes: Sequence[Axis]) -> Kernel:
+    """One element of ``out`` per thread; blocks begin again with each image (y of the grid) and channel (z)."""
+    *leading, high, wide = out.shape
+    images, channels = (1, *leading)[-2:]
+    plane = blocks(high * wide, _MAX_THREADS)
+    sketch = Sketch(plane, images, channels)
+    x, image, channel = grid_blocks(sketch.grid).astype(np.int64).T
+    _, first, last = ranges(high * wide, _MAX_THREADS)
+    piece, start, stop = regions.linear((high, wide), first, last)
+    count = np.bincount(piece, minlength=plane)
+    tile, turn = ragged(count[x])
+    row = (np.cumsum(count) - count)[x[tile]] + turn
+    before = np.column_stack([image, channel][-len(leading) :])[tile]
+    low, up = np.column_stack([before, start[row]]), np.column_stack([before + 1, stop[row]])
+    sketch.region(out, WRITE, tile, low, up)
+    low, up, _ = _through(low, up, axes, lambda axis: axis.seen_by)
+    for operand in reads:
+        sketch.region(operand, READ, tile, low, np.maximum(low, up))
+    return sketch.kernel(name, threads=_MAX_THREADS, flops=out.numel, rate=rate_of(*reads))
+
+
+def _element_per_thread(
+    name: str, reads: Sequence[Operand], out: Operand, axes: Sequence[Axis], threads: int
+) -> list[Kernel]:
     """One element of ``out`` per thread, each reading the windows that span it."""
     if out.numel == 0:
         return []
     # Inputs between windows see none: only ranges of single elements tell them from ranges that do.
-    sketch, tile, (which, start, stop) = _walk(out, _MAX_THREADS, [False for a in axes])
-    sketch.span(out, WRITE, *_spans(out, out, _MAX_THREADS))
+    sketch, tile, (which, start, stop) = _walk(out, threads, [False for a in axes])
+    sketch.span(out, WRITE, *_spans(out, out, threads))
     low, high, _ = _through(start, stop, axes, lambda axis: axis.seen_by)
     for operand in reads:
         sketch.region(operand, READ, tile[which], low, np.maximum(low, high))
-    return [sketch.kernel(name, threads=_MAX_THREADS, flops=out.numel, rate=rate_of(*reads))]
+    return [sketch.kernel(name, threads=threads, flops=out.numel, rate=rate_of(*reads))]
 
 
 def _walk(out: Operand, chunk: int, units: Sequence[bool]) -> tuple[Sketch, I64, tuple[I64, I64, I64]]:

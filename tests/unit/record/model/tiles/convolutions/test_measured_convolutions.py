@@ -24,7 +24,7 @@ from tileprof.record.model.tiles.convolutions.problem import (
 )
 from tileprof.record.model.tiles.convolutions.windows import Axis
 from tileprof.record.model.tiles.products import dispatch
-from tileprof.trace.footprint import READ, WRITE
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
 from tileprof.trace.sources import ShapeSource, TimeSource
 
 H200 = get("H200")
@@ -47,6 +47,20 @@ def key(what=Pass.FORWARD, *, layout=Layout.CONTIGUOUS, images=2, inside=5, outs
     """A convolution with a stride of 2 down and 1 across, padded by one."""
     window = (1, taps, taps, 1, 2, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0)
     return (int(what), int(Dtype.FP16), int(layout), 2, 0, groups, images, inside, outside, 1, *size, *window)
+
+
+def dense_key(what, groups, inside, outside, size=(9, 18)):
+    """A convolution of 3 x 3 without a stride, padded by one."""
+    window = (1, 3, 3, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0)
+    return (int(what), int(Dtype.TF32), int(Layout.CONTIGUOUS), 2, 0, groups, 1, inside, outside, 1, *size, *window)
+
+
+def winograd(data, delta, product, output):
+    """The launches of a weight's gradient, with these grids along x and y."""
+    return [launch(f"cudnn::winograd_nonfused::winogradWgrad{stage}4x4<float, float>", *grid, 1)
+            for stage, grid in (("Data", data), ("Delta", delta))] + [
+        launch("sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize4x2x8_stage3_warpsize1x2x1", *product, 36),
+        launch("cudnn::winograd_nonfused::winogradWgradOutput4x4<float, float>", *output, 1)]  # fmt: skip
 
 
 def problem_of(of):
@@ -104,13 +118,18 @@ class Flow:
                 reads, writes = 0, set()
                 for slot, operand in enumerate(kernel.operands):
                     place = ("scratch", operand.slot) if isinstance(operand, Scratch) else operand.ref
-                    read = {b for run in runs_of(kernel.footprint, tile, slot, READ) for b in run}
+                    read, write, both = (
+                        {b for run in runs_of(kernel.footprint, tile, slot, mode) for b in run}
+                        for mode in (READ, WRITE, ATOMIC)
+                    )
+                    for byte in both:
+                        reads |= self.sources.get((place, byte), 0) | stores.get((place, byte), 0)
                     if isinstance(operand, Operand) and operand.ref in (0, 1):
                         reads |= self.bits(operand.ref, read)
                     else:
                         for byte in read:
                             reads |= self.sources.get((place, byte), 0)
-                    writes |= {(place, b) for run in runs_of(kernel.footprint, tile, slot, WRITE) for b in run}
+                    writes |= {(place, b) for b in write | both}
                     if isinstance(operand, Scratch) and read:
                         assert read <= {b for at, b in self.sources if at == place}, "scratch that was not written"
                 for place in writes:
@@ -197,6 +216,25 @@ CALLS = {
         key(Pass.WEIGHT_GRADIENT, inside=6, groups=2), [launch("wgrad2d_grouped_direct_kernel<false>", 21, 1, 1)]),
     "a filter of the weight's gradient per block": (
         key(Pass.WEIGHT_GRADIENT, inside=6, groups=2), [launch("wgrad2d_shmem_tiling", 3, 2, 1)]),
+    "a gradient of the weight by Winograd": (
+        dense_key(Pass.WEIGHT_GRADIENT, 1, 3, 9), winograd((4, 1), (4, 1), (3, 2), (1, 2)),
+    ),
+    "a gradient of the weight by Winograd, group by group": (
+        dense_key(Pass.WEIGHT_GRADIENT, 2, 6, 10), winograd((4, 1), (4, 1), (2, 2), (1, 1)) * 2,
+    ),
+    "a gradient of the input that is added up": (
+        key(Pass.INPUT_GRADIENT, outside=20),
+        [launch("cudnn::engines_precompiled::scalePackedTensor_kernel<float>", 2, 1, 1),
+         launch("cudnn::detail::dgrad_engine<__half, 512, 4, 3, 3, 3, 3, false>", 3, 3, 2)],
+    ),
+    "a gradient of the weight that is added up": (
+        key(Pass.WEIGHT_GRADIENT),
+        [launch("memset"), launch("wgrad_alg0_engine<__half, 128, 5, 2, 3, 3, 3, false, 512>", 2, 2, 2)],
+    ),
+    "groups that take turns, with copies": (
+        key(inside=6, groups=2),
+        [launch(TO_NHWC, 2, 1, 2), launch(TO_NHWC, 1, 1, 3), launch(GATHER, 6, 1, 1), launch(TO_NCHW, 1, 1, 2)] * 2,
+    ),
     "Winograd": (key(), [launch(f"cudnn::winograd_nonfused::part{n}", 9, 1, 1) for n in range(4)]),
 }  # fmt: skip
 
@@ -217,6 +255,20 @@ def test_whatever_a_result_needs_reaches_it_through_all_launches(name):
         for operand, index in ((first, left), (second, right)):
             needed_bits = flow.bits(operand.ref, element_bytes(operand, [index]))
             assert needed_bits & came_from == needed_bits, (result, index)
+
+
+def test_blocks_of_winograd_read_the_inputs_around_their_results():
+    problem = problem_of(dense_key(Pass.WEIGHT_GRADIENT, 1, 3, 3))
+    launches = winograd((4, 1), (4, 1), (1, 2), (1, 1))
+    data, delta, *_ = measured_launches.kernels(problem, Entry(tuple(launches), ShapeSource.TABLE), H200)
+    gradient, source = problem.inputs
+    around = {}
+    for result, read, _ in multiplied(problem.key):
+        for byte in element_bytes(gradient, [result]):
+            around.setdefault(byte, set()).update(element_bytes(source, [read]))
+    for tile in range(4):
+        results, reads = ({b for run in runs_of(one.footprint, tile, 0, READ) for b in run} for one in (delta, data))
+        assert reads == set().union(*(around[byte] for byte in results))
 
 
 @pytest.mark.parametrize("name", CALLS)

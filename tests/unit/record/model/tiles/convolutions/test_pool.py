@@ -67,19 +67,22 @@ def test_average_pooling_reads_its_windows(last):
     assert_reads(launch, call.outputs[0], call["self"], reads_of(actual))
 
 
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (2, 3, 0), (3, 1, 1)])
-def test_the_gradient_of_pooling_reads_the_windows_that_hold_an_element(kernel, stride, padding):
-    x = torch.rand(2, 3, 20, 23)
+def test_the_gradient_of_pooling_reads_the_windows_that_hold_an_element(kernel, stride, padding, last):
+    x = image((2, 3, 20, 23), last)
     forward = call_of("aten::max_pool2d_with_indices", x, [kernel] * 2, [stride] * 2, [padding] * 2)
     shape = forward.outputs[0].shape
-    gradient, places = torch.rand(shape), forward.value(forward.outputs[1])
+    gradient, places = image(shape, last), forward.value(forward.outputs[1])
     call = call_of(
         "aten::max_pool2d_with_indices_backward",
         gradient, x, [kernel] * 2, [stride] * 2, [padding] * 2, [1, 1], False, places,
     )  # fmt: skip
-    [launch] = run_model(call, H200)
+    fill, launch = run_model(call, H200)
     out = call.outputs[0]
-    assert_writes(launch, out)
+    assert launch.grid == ((6 * 20 * 23 + 255) // 256 if last else 2, *((1, 1) if last else (2, 3)))
+    for one in (fill, launch):
+        assert_writes(one, out)
     actual = windows(x, shape, [kernel] * 2, [stride] * 2, [padding] * 2, [1, 1])
     at, holders = positions(x), {}
     number = positions(gradient)
