@@ -82,12 +82,12 @@ DRAWS = {
 }
 COLUMNS = ("op", "kernel", "tiles", "duration_ns", "features", "launch_ns", "weights", "chain_ns")
 GROWN = {
-    "objective": "regression_l1", "num_leaves": 48, "max_depth": 10, "min_data_in_leaf": 6, "learning_rate": 0.13,
+    "objective": "huber", "alpha": 0.1, "num_leaves": 48, "max_depth": 10, "min_data_in_leaf": 6, "learning_rate": 0.13,
     "feature_fraction": 0.6, "num_threads": 1, "deterministic": True, "seed": 1, "verbose": -1,
 }  # fmt: skip
 ROUNDS = 120
-MOST_OF_COPY = 4
-"""A layout copy that took so many times as long as in the harvest ran beside kernels of other streams."""
+OF_SUM = 0.3, 4.0
+"""Bounds of how much more or less a launch counts for its part of its program."""
 PARTS = 8
 """Parts into which `judge` deals the families of programs."""
 
@@ -280,12 +280,18 @@ def seen_of(frame):
 
 
 def grown(frame):
-    """Grow the trees from launches of libraries with a time in the harvest and one in a program."""
+    """Grow the trees from launches of libraries with a time in the harvest and one in a program. Launches that are a
+    large part of their program count more.
+    """
     import lightgbm
 
     target = np.clip(np.log(frame.real.to_numpy(float) / frame.launch_ns.to_numpy(float)), -1, 1)
     repeated = frame.groupby(["program", "kernel", frame.features.map(tuple)]).real.transform("size")
-    data = lightgbm.Dataset(seen_of(frame), target, weight=1 / np.sqrt(repeated))
+    share = frame.real / frame.groupby("program").real.transform("sum")
+    of_sum = (
+        np.sqrt(share / share[frame.program != HARVEST].median()).clip(*OF_SUM).where(frame.program != HARVEST, 1.0)
+    )
+    data = lightgbm.Dataset(seen_of(frame), target, weight=of_sum / np.sqrt(repeated))
     return lightgbm.train(GROWN, data, ROUNDS)
 
 
@@ -295,10 +301,8 @@ def library(frame):
 
 
 def own_entries(frame):
-    """Rows ``(kernel, *features, ns)`` of PyTorch's own kernels in programs, and of libraries' that are `ALIKE`."""
-    looked_up = ~(frame.launch_ns > 0) | frame.kernel.str.contains(operator_times.ALIKE, na=False)
-    beside_others = frame.kernel.str.contains("hwcTo|chwTo", na=False) & (frame.real > MOST_OF_COPY * frame.launch_ns)
-    own = frame[looked_up & (frame.real > 0) & frame.kernel.notna() & frame.alike & ~beside_others]
+    """Rows ``(kernel, *features, ns)`` of PyTorch's own kernels in programs."""
+    own = frame[~(frame.launch_ns > 0) & (frame.real > 0) & frame.kernel.notna() & frame.alike]
     return [(k, *f, ns) for k, f, ns in zip(own.kernel, own.features, own.real, strict=True)]
 
 
@@ -317,10 +321,10 @@ def predicted(frame, trees, operators):
         logarithms = trees.predict(seen_of(frame.iloc[of_library]))
         ns[of_library] = frame.launch_ns.to_numpy()[of_library] * np.exp(np.clip(logarithms, -np.log(2), np.log(2)))
     times = {}
-    for i in np.flatnonzero(frame.kernel.notna()):
-        key = frame.kernel[i], tuple(frame.features[i]), frame.launch_ns[i] > 0
+    for i in np.flatnonzero(frame.kernel.notna() & ~(frame.launch_ns > 0)):
+        key = frame.kernel[i], tuple(frame.features[i])
         if key not in times:
-            times[key] = operator_times.looked_up(operators, *key[:2], of_library=key[2])
+            times[key] = operator_times.looked_up(operators, *key)
         if times[key] is not None:
             unsure = times[key][1] is TimeSource.INTERPOLATED and frame.chain_ns[i] > 0
             ns[i] = frame.chain_ns[i] if unsure else times[key][0]
