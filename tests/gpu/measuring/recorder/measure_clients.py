@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # helpers of the tests
+sys.path.append(str(Path(__file__).resolve().parents[4]))  # helpers of the tests, after the package
 
 from tests.support.in_order import matched_in_order
 

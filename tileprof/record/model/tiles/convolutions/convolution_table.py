@@ -38,6 +38,7 @@ from tileprof.record.model.tiles.convolutions import (
 from tileprof.record.model.tiles.convolutions.convolution_key import Dtype, Layout, Pass, result_sizes
 from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.measured_times import TRAITS, scaled_ns, traits
+from tileprof.record.model.tiles.convolutions.parts import by_group
 from tileprof.record.model.tiles.convolutions.problem import MeasuredLaunch
 from tileprof.record.model.tiles.products import gemm_kernel_choice
 from tileprof.record.model.tiles.products import problem as products
@@ -57,6 +58,8 @@ _PRODUCT_TYPES: Final[dict[int, int]] = {
     Dtype.TF32: products.TF32, Dtype.FP32: products.FP32, Dtype.FP16: products.FP16, Dtype.BF16: products.BF16
 }  # fmt: skip
 TIME_SCALE: Final = 100.0
+_GROUPS: Final = 5
+"""The column of a key."""
 _HALVES: Final = 2
 """Types from here on have 16 bits (`Dtype` of the cases)."""
 _SIZE_WEIGHTS: Final = np.array([1.0, 1.0, 1.5, 0.18, 0.27, 0.12, 1.25, 0.11, 0.3])
@@ -246,9 +249,17 @@ def _like(
     rows = near[same]
     typed = rows[table.keys[rows, 1] == key[1]]
     row = int(typed[0] if len(typed) else rows[0])
-    own = launches_of(table, row)
-    grids = launch_grids.carried(own, tuple(table.keys[row].tolist()), key)
+    own, measured = launches_of(table, row), tuple(table.keys[row].tolist())
+    turn = by_group.turns(own, measured[_GROUPS])
+    if turn:
+        group, measured_group = by_group.key_of_group(key), by_group.key_of_group(measured)
+        grids = launch_grids.carried(own[:turn], measured_group, group) * measured[_GROUPS]
+    else:
+        grids = launch_grids.carried(own, measured, key)
     times = _times(table, near, row, grids, key, without)
+    if turn:
+        groups = key[_GROUPS]
+        own, grids, times = own[:turn] * groups, grids[:turn] * groups, times[:turn] * groups
     launches = (
         launch._replace(name=_name_for_type(table, launch.name, key[1]), grid=grid, ns=ns)
         for launch, grid, ns in zip(own, grids, times, strict=True)

@@ -3,6 +3,8 @@
 - PyTorch itself decides between its own depthwise kernels and cuDNN's (`use_cudnn_depthwise` in
   `aten/src/ATen/native/Convolution.cpp`); so decide all 17,000 entries with one channel per group.
 - cuDNN's Winograd kernels are for windows of 3 x 3 or 5 x 5 without a stride.
+- Kernels for channels first take a group of several images from dense copies, of one image from where it is (so do all
+  but 2 of 263 such entries).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _ATEN: Final = re.compile(r"conv_depthwise")
 _WINOGRAD: Final = {3: re.compile(r"winograd\w*4x4"), 5: re.compile(r"winograd\w*9x9_5x5")}
 """Names by taps."""
+_PACKING, _CHANNELS_FIRST = re.compile(r"genericTranspose"), re.compile(r"nchwkcrs_nchw")
 _PLANE: Final = 2
 """Dimensions of a convolution that cuDNN's depthwise kernels are for; lines count as planes of height 1."""
 _STRIDE: Final = 2
@@ -41,6 +44,9 @@ def fitting(table: Table, key: Sequence[int]) -> NDArray[np.bool_]:
     for taps, names in _WINOGRAD.items():
         if tuple(key[12:18]) != (1, taps, taps, 1, 1, 1):
             fits &= ~_lists_with(table, f"winograd {taps}", names)
+    if key[5] > 1 and key[2] == Layout.CONTIGUOUS:
+        packs = _lists_with(table, "copies of groups", _PACKING) == (key[6] > 1)
+        fits &= packs | ~_lists_with(table, "channels first", _CHANNELS_FIRST)
     entries: NDArray[np.bool_] = fits[sequences]
     return entries
 

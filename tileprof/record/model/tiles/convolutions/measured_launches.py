@@ -76,6 +76,9 @@ _RESULT, _COUNTERS = 3, 4
 _COUNTER_BYTES: Final = 4
 _WEIGHT_RUNS: Final = re.compile(r"wgrad2d_(grouped_direct|shmem_tiling)")
 """Kernels whose blocks compute runs of the weight's gradient (recorded: the grid is their number)."""
+_PACKING: Final = re.compile(r"genericTranspose")
+_PACKED_RUN: Final = 512
+"""Elements of a block of the copies that make the channels of a group dense."""
 _UNKNOWN: Final = "of this kernel only the grid is known: every tile may touch everything"
 _INFERRED: Final = "which block touches what is inferred from the kernel's name and grid"
 _DEPTHWISE: Final = re.compile(
@@ -101,6 +104,8 @@ class _Call:
     awaited_counters: list[Operand] = field(default_factory=list)
     """Scratch that the kernel reads besides: counters and tables."""
     launched: list[Kernel] = field(default_factory=list)
+    channels_first: bool = False
+    """Whether the kernel that computes takes pixels behind one another."""
 
 
 def kernels(problem: Problem, entry: Entry, device: Device) -> list[Kernel]:
@@ -112,8 +117,8 @@ def _kernels(problem: Problem, launches: Sequence[MeasuredLaunch], device: Devic
     """Return the launches of a call, or of one group of it, without what `_with_sources` adds."""
     roles = [parse_name(launch.name).role for launch in launches]
     mains = [number for number, role in enumerate(roles) if role in MAINS]
-    if by_group.has_turns(problem, launches, len(mains)):
-        turn = len(launches) // problem.key[5]
+    turn = by_group.turns(launches, problem.key[5])
+    if turn:
         groups = by_group.problems(problem)
         each = [_kernels(one, launches[n * turn : (n + 1) * turn], device) for n, one in enumerate(groups)]
         return [by_group.apart(kernel, number) for number, some in enumerate(each) for kernel in some]
@@ -126,6 +131,7 @@ def _kernels(problem: Problem, launches: Sequence[MeasuredLaunch], device: Devic
     strange |= copies[0] > len(call.inputs) or copies[1] > 1 or after.count(Role.REDUCE) > 1
     if strange or any(role in (Role.FILL, Role.PREPARE) for role in after):
         return [_unknown(call, launch, number) for number, launch in enumerate(launches)]
+    call.channels_first = "nchwkcrs_nchw" in computing[0].name
     out = problem.out
     target = _scratch_like(out, _RESULT) if copies[1] else out
     for number, launch in enumerate(launches[: mains[0]]):
@@ -214,6 +220,8 @@ def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, n
     counters = call.awaited_counters if number < len(call.problem.inputs) else []
     grid = _transpose_grid(source.shape)
     same_grid = _transpose_grid(operand_sizes(call.problem.key)[number]) == launch.grid
+    if _PACKING.search(launch.name) and launch.grid == (source.numel // _PACKED_RUN + 1, 1, 1) and call.channels_first:
+        return _packing(launch, source, copy, counters)
     if parse_name(launch.name).role != Role.TRANSPOSE or not same_grid:
         return _conservative(launch, call.device, [source, *counters], [copy])
     sketch = Sketch(*grid)
@@ -231,6 +239,20 @@ def _copy(call: _Call, launch: MeasuredLaunch, source: Operand, copy: Operand, n
         sketch.whole(operand, READ)
     sketch.span(copy, WRITE, tiles, *spans)
     return sketch.kernel(launch.name, threads=launch.block, loads_first=True)
+
+
+def _packing(launch: MeasuredLaunch, source: Operand, copy: Operand, counters: Sequence[Operand]) -> Kernel:
+    """Model a copy of a group's channels to dense memory, or back: blocks take equal runs, the last one what is left
+    (recorded).
+    """
+    sketch = Sketch(*launch.grid)
+    tile, lo, hi = ranges(source.numel, _PACKED_RUN)
+    every = Span(tuple(range(len(source.shape))), lo, hi)
+    sketch.span(source, READ, tile, every)
+    for operand in counters:
+        sketch.whole(operand, READ)
+    sketch.span(copy, WRITE, tile, every)
+    return sketch.kernel(launch.name, threads=launch.block, loads_first=True, coverage="inferred")
 
 
 def _main(call: _Call, launch: MeasuredLaunch, target: Operand, after: Sequence[MeasuredLaunch]) -> list[Kernel]:

@@ -63,3 +63,13 @@ def test_a_window_with_a_stride_is_not_transformed(table):
     rows = np.isin(table.columns["sequence"], list(lists))
     assert fitting_entries.fitting(table, key(Dtype.TF32, groups=1))[rows].all()
     assert not fitting_entries.fitting(table, key(Dtype.TF32, groups=1, stride=2))[rows].any()
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_groups_of_several_images_are_copied_for_kernels_that_take_channels_first(images, table):
+    of = key(Dtype.TF32, images=images, groups=2)
+    rows = np.flatnonzero(fitting_entries.fitting(table, of) & (table.keys[:, 5] == 2) & (table.keys[:, 2] == 0))
+    names = [" ".join(one.name for one in convolution_table.launches_of(table, row)) for row in rows.tolist()]
+    first = [some for some in names if "nchwkcrs_nchw" in some]
+    assert first
+    assert all(("genericTranspose" in some) == (images > 1) for some in first)

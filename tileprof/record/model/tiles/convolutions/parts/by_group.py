@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tileprof.record.model.tile_model import Operand, Scratch
 from tileprof.record.model.tiles.convolutions.conv_kernels import Window
+from tileprof.record.model.tiles.convolutions.library_kernels import MAINS, parse_name
 from tileprof.record.model.tiles.convolutions.problem import Problem
 from tileprof.record.model.tiles.foundations.sketch import narrow
 
@@ -26,22 +27,25 @@ _OWN_SLOTS, _SLOTS = 6, 64
 """Scratch slots of a group, and more slots than the launches of a call have in all (`convolutions.conv`)."""
 
 
-def has_turns(problem: Problem, launches: Sequence[MeasuredLaunch], mains: int) -> bool:
-    """Return whether the groups of a call take turns: the same kernels as often as there are groups, one of which
-    computes at least.
+def turns(launches: Sequence[MeasuredLaunch], groups: int) -> int:
+    """Return how many launches a group has where groups take turns: all groups launch the same kernels, one of which
+    computes at least. 0 for other calls.
     """
-    groups = problem.key[_GROUPS]
     turn, rest = divmod(len(launches), groups)
     names = [launch.name for launch in launches]
-    return groups > 1 and not rest and mains >= groups and names == names[:turn] * groups
+    computes = any(parse_name(name).role in MAINS for name in names[:turn])
+    return turn if groups > 1 and not rest and computes and names == names[:turn] * groups else 0
+
+
+def key_of_group(key: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the key of one group's convolution."""
+    groups, divided = key[_GROUPS], (_INSIDE, _OUTSIDE)
+    return tuple(1 if i == _GROUPS else n // groups if i in divided else n for i, n in enumerate(key))
 
 
 def problems(problem: Problem) -> list[Problem]:
     """Return the convolutions of a call's groups."""
-    groups = problem.key[_GROUPS]
-    divided = (_INSIDE, _OUTSIDE)
-    key = tuple(1 if i == _GROUPS else n // groups if i in divided else n for i, n in enumerate(problem.key))
-    return [_problem(problem, key, number) for number in range(groups)]
+    return [_problem(problem, key_of_group(problem.key), number) for number in range(problem.key[_GROUPS])]
 
 
 def _problem(problem: Problem, key: tuple[int, ...], group: int) -> Problem:
