@@ -143,12 +143,7 @@ class Session:
 
     def notes(self) -> list[str]:
         """Return the notes for the trace so far."""
-        recurrent = [
-            f"{name} was recorded step by step, as PyTorch computes it without cuDNN: on a GPU cuDNN's own kernels "
-            "run, and launches, gaps and times differ."
-            for name in sorted(self.modules.recurrent)
-        ]
-        sentences = sorted(self._notes | self._remarks) + recurrent + self.window.notes() + sorted(unfused.notes())
+        sentences = sorted(self._notes | self._remarks) + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
             sentences.append(overrides.note(self.options.tile))
         if self.fake:

@@ -120,8 +120,6 @@ class Modules:
         self.names = names
         self.any_called = False
         """True once any module was called."""
-        self.recurrent: set[str] = set()
-        """Classes of the recurrent modules that were called; cuDNN has kernels for these, which no model knows."""
         self._root_called = root_called
         self._registered = registered
         self._here = _Thread()
@@ -139,8 +137,6 @@ class Modules:
             stack = here.stack
             if not stack:
                 outermost(module)
-            if isinstance(module, torch.nn.RNNBase):
-                self.recurrent.add(type(module).__name__)
             stack.append(names.path(module))
             set_eval_frame(callback)
             try:

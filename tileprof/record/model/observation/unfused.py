@@ -2,9 +2,10 @@
 
 The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
 transformer encoders and multi-head attention (one operator per layer), and oneDNN's LSTM (one operator per sequence).
-And five things are switched on, as they are on a GPU: optimisers that leave the choice to PyTorch work on all
+And six things are switched on, as they are on a GPU: optimisers that leave the choice to PyTorch work on all
 parameters at once, dropout is one operator that keeps its mask, a recurrent cell and an RMS norm are fused
-(`tileprof.record.model.observation.fused_cells`, `fused_norms`), and a softmax converts as it computes
+(`tileprof.record.model.observation.fused_cells`, `fused_norms`), recurrent layers are cuDNN's where they need no
+gradient (`recurrent_layers`), and a softmax converts as it computes
 (`wide_softmax`). What ``torch.compile`` fuses is in `tileprof.record.model.compiled`.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tileprof.record.model.observation import fused_cells, fused_norms, wide_softmax
+from tileprof.record.model.observation import fused_cells, fused_norms, recurrent_layers, wide_softmax
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,14 @@ _FOREACH = (
     "Optimisers work on all parameters at once (foreach), as on a GPU; their step counters would stay on the host "
     "there."
 )
-_LSTM = "LSTM layers are recorded as cells in time order; cuDNN would fuse a layer into a few kernels."
+
+
+def _by_cells(function: str) -> None:
+    name = function.partition("_")[0].upper()
+    _used.add(
+        f"{name} was recorded step by step, as PyTorch computes it without cuDNN: on a GPU cuDNN's own kernels run, "
+        "and launches, gaps and times differ."
+    )
 
 
 def notes() -> frozenset[str]:
@@ -40,8 +48,8 @@ def notes() -> frozenset[str]:
 def everything() -> Iterator[None]:
     """Switch fused CPU operators off, and back as they were."""
     switches = (
-        _no_encoder_fast_path(), _no_fused_lstm(), _foreach_optimisers(), _fused_dropout(), fused_cells.as_on_gpu(),
-        fused_norms.as_on_gpu(), wide_softmax.as_on_gpu(),
+        _no_encoder_fast_path(), _foreach_optimisers(), _fused_dropout(), fused_cells.as_on_gpu(),
+        fused_norms.as_on_gpu(), recurrent_layers.as_on_gpu(_by_cells), wide_softmax.as_on_gpu(),
     )  # fmt: skip
     with ExitStack() as stack:
         for switch in switches:
@@ -94,24 +102,3 @@ def _fused_dropout() -> Iterator[None]:
         yield
     finally:
         del torch._VF.dropout  # noqa: SLF001 - the original is found by the object's __getattr__
-
-
-@contextmanager
-def _no_fused_lstm() -> Iterator[None]:
-    lstm = torch._VF.lstm  # noqa: SLF001 - what nn.LSTM calls
-
-    @functools.wraps(lstm)
-    def unfused_lstm(*args: Any, **kwargs: Any) -> Any:
-        _used.add(_LSTM)
-        before = torch._C._get_mkldnn_enabled()  # noqa: SLF001 - the public switch also sets, and warns of, TF32
-        torch._C._set_mkldnn_enabled(False)  # noqa: SLF001
-        try:
-            return lstm(*args, **kwargs)
-        finally:
-            torch._C._set_mkldnn_enabled(before)  # noqa: SLF001
-
-    torch._VF.lstm = unfused_lstm  # noqa: SLF001
-    try:
-        yield
-    finally:
-        del torch._VF.lstm  # noqa: SLF001 - the original is found by the object's __getattr__

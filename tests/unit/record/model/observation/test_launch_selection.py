@@ -97,10 +97,9 @@ def test_what_a_constructor_computes_is_initialisation(trace_of):
     assert len(full.launches) > len(plain.launches) + 5
 
 
-def test_a_note_says_that_a_recurrent_module_runs_by_cudnn_on_a_gpu(trace_of):
+def test_a_note_says_that_a_recurrent_module_with_gradients_runs_by_cudnn_on_a_gpu(trace_of):
     gru, cell = torch.nn.GRU(8, 8).eval(), torch.nn.GRUCell(8, 8).eval()
-    with torch.no_grad():
-        noted_trace, plain = (trace_of(lambda model=model: model(torch.ones(2, 8))) for model in (gru, cell))
+    noted_trace, plain = (trace_of(lambda model=model: model(torch.ones(2, 8))) for model in (gru, cell))
     assert any("GRU was recorded step by step" in note for note in noted_trace.manifest["notes"])
     assert not any("cuDNN" in note for note in plain.manifest["notes"])
 

@@ -75,7 +75,8 @@ _BY_REASON: Final = {
         "unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze_"
     ),
     "OpInfo's samples do not call them on the CPU": (
-        "_grouped_mm _masked_softmax _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention "
+        "_cudnn_rnn _grouped_mm _masked_softmax _scaled_dot_product_cudnn_attention "
+        "_scaled_dot_product_efficient_attention "
         "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
         "_scaled_dot_product_fused_attention_overrideable _scaled_mm _thnn_fused_gru_cell _thnn_fused_lstm_cell "
         "copy im2col repeat_interleave"
