@@ -110,6 +110,7 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
             result = _ON_GPU.get(func, func)(*args, **kwargs)
             if stand_in is not None and gradients_in_place.fits(result, args[0]) and session.shares(result, args[0]):
                 operator = session.operator(stand_in)
+                args = (*args, *gradients_in_place.MORE_ARGUMENTS.get(stand_in, ()))
         launch = session.writer.launches
         if session.after(operator, args, kwargs, result, path, values):
             self._computing += 1

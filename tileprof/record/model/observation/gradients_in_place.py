@@ -22,11 +22,14 @@ _ATEN: Final = torch.ops.aten
 _IN_PLACE: Final = {
     _ATEN.add.Tensor: (_ATEN.add_.Tensor, 0),
     _ATEN.index_add.default: (_ATEN.index_add_.default, 0),
-    _ATEN.index_put.default: (_ATEN.index_put_.default, 1),
+    _ATEN.index_put.default: (_ATEN._index_put_impl_.default, 1),
     _ATEN.put.default: (_ATEN.put_.default, 0),
     _ATEN.scatter_add.default: (_ATEN.scatter_add_.default, 0),
 }
 """The forms in place, and how many references more than a sum of gradients its formula holds."""
+
+MORE_ARGUMENTS: Final = {_ATEN._index_put_impl_.default: (True,)}
+"""What the formula calls a form in place with, beside the arguments of the functional one: indices are not checked."""
 
 
 def in_place(function: Any, args: Sequence[Any]) -> Any:

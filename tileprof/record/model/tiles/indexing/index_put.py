@@ -75,7 +75,8 @@ def index_put(call: Call, device: Device) -> list[Kernel]:
         return kernels
     source = _values_as_lines(values, target, shape)
     if call["accumulate"]:
-        return kernels + _added(target, source, tensors, shape, device, checked="unsafe" not in call.op)
+        checked = "unsafe" not in call.op and not call.arguments.get("unsafe")
+        return kernels + _added(target, source, tensors, shape, device, checked=checked)
     copies, tensors = alike(tensors, shape)
     kernels += copies
     return kernels + moved("index_put", target, WRITE, source, READ, tensors, shape, INDEX_CHUNK, None)
@@ -141,10 +142,10 @@ def _numbers(slot: int, *shape: int) -> Part:
 def _sums(target: Target, source: Operand, count: int) -> Kernel:
     """Return the launch behind the sort: the warp of the first of equal indices adds all their values to the slice.
 
-    A block has four indices (128 if slices have one element), 128 elements of a slice and one place before it.
+    A block has four indices, 128 elements of a slice and one place before it.
     """
     before, after = target.size(target.before), target.size(target.after)
-    each = _WARPS * (_WARP if after == 1 else 1)
+    each = _WARPS
     strips = 1 if after <= _WARP else blocks(after, _WARP * _EACH)
     sketch = Sketch(blocks(count, each), strips, before)
     keys, places = sorted_keys(count), sorted_places(count)

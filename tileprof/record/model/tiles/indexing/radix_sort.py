@@ -57,20 +57,22 @@ def sorted_places(count: int) -> Part:
     return scratch(SLOT + 1, count, itemsize=8)
 
 
-def keys_of(values: NDArray[Any], *, descending: bool = False) -> Keys | None:
-    """Return integers or floating-point numbers as CUB compares them: unsigned, with their bits twiddled; None for
-    other types.
+def keys_of(values: NDArray[Any], *, descending: bool = False, floating: bool = False) -> Keys | None:
+    """Return numbers as CUB compares them: unsigned, with their bits twiddled; None for other types.
+
+    ``floating``: the integers are the bits of floating-point numbers.
     """
     flat = np.ascontiguousarray(values).ravel()
+    floating |= flat.dtype.kind == "f"
     if flat.dtype.kind not in "iufb" or flat.dtype.itemsize > 8:
         return None
     bits = 8 * flat.dtype.itemsize
     keys = flat.view(f"u{flat.dtype.itemsize}").astype(np.uint64)
     sign = np.uint64(1) << np.uint64(bits - 1)
-    if flat.dtype.kind == "i":
-        keys ^= sign
-    if flat.dtype.kind == "f":
+    if floating:
         keys = np.where(keys & sign, ~keys, keys | sign)
+    elif flat.dtype.kind == "i":
+        keys ^= sign
     if descending:
         keys = ~keys
     return keys & np.uint64((1 << bits) - 1)

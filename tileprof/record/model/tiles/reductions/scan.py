@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from tileprof.devices import Device
 from tileprof.record.model.tile_model import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.elementwise.pointwise import contiguous, elementwise, range_kernel, short
-from tileprof.record.model.tiles.foundations.index_values import recorded_values
 from tileprof.record.model.tiles.foundations.lines import inner_size, row_blocks, strips
 from tileprof.record.model.tiles.foundations.regions import permute
 from tileprof.record.model.tiles.foundations.sketch import (
@@ -131,8 +132,7 @@ def sort(call: Call, device: Device) -> list[Kernel]:
     size = source.shape[dim]
     kernels = elementwise("copy_", [source], [values], flops_each=0)
     if size > _LONGEST_SORTED:
-        known = None if source.dtype == "bfloat16" or source.numel > size else recorded_values(call, source)
-        keys = None if known is None else keys_of(known, descending=bool(call.arguments.get("descending")))
+        keys = _keys(call, source) if source.numel == size else None
         return [*kernels, *_sorted_at_once(source, values, places, dim, device, keys)]
     along = replace(scratch(2, size, itemsize=8), dtype="int64")
     kernels.append(range_kernel("arange", along))
@@ -157,6 +157,18 @@ def sort(call: Call, device: Device) -> list[Kernel]:
 
 _LONGEST_SORTED, _BITONIC, _BITONIC_BLOCKS = 4096, 32, 1024
 """Elements of a line that a block sorts, and sorts by comparisons; blocks before each takes several lines."""
+
+
+def _keys(call: Call, source: Operand) -> Keys | None:
+    """Return what is sorted, as the sort compares it; None where the program runs on fake tensors."""
+    tensor = call.value(source)
+    if tensor is None:
+        return None
+    if tensor.is_floating_point() and source.itemsize == 2:  # NumPy has no bfloat16
+        tensor = tensor.contiguous().view(torch.int16)
+    floating = source.dtype in {"float16", "bfloat16"}
+    descending = bool(call.arguments.get("descending"))
+    return keys_of(tensor.detach().cpu().numpy(), descending=descending, floating=floating)
 
 
 def _sorted_at_once(

@@ -14,14 +14,21 @@ VALUES = {
     "negative": torch.arange(-4000, 3000).roll(1234),
     "float32": torch.linspace(-3, 3, 7000).roll(99),
     "float16": torch.linspace(-3, 3, 9000).roll(99).half(),
+    "bfloat16": torch.linspace(-3, 3, 9000).roll(99).bfloat16(),
 }
+
+
+def keys_in(values, *, descending=False):
+    """Return the keys of a tensor."""
+    bits = values.view(torch.int16) if values.element_size() == 2 else values
+    return keys_of(bits.numpy(), descending=descending, floating=values.is_floating_point())
 
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("name", VALUES)
 def test_keys_are_in_the_order_of_the_values(name, descending):
     values = VALUES[name]
-    keys = keys_of(values.numpy(), descending=descending)
+    keys = keys_in(values, descending=descending)
     expected = torch.sort(values, stable=True, descending=descending).indices
     assert (np.argsort(keys, kind="stable") == expected.numpy()).all()
 
@@ -32,7 +39,7 @@ def test_every_sweep_writes_where_its_pairs_belong(name):
     call = call_of("aten::sort.stable", values, stable=True, dim=0, descending=False)
     kernels = run_model(call, H200)
     sweeps = [k for k in kernels if k.name == "radix_sort_onesweep"]
-    keys = list(keys_of(values.numpy()).tolist())
+    keys = keys_in(values).tolist()
     per_block = 4608 if values.element_size() == 8 else 5376
     assert len(sweeps) == values.element_size()
     for turn, sweep in enumerate(sweeps):
