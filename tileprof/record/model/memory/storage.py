@@ -435,7 +435,7 @@ class Buffers:
 
     def describe(self, tensor: torch.Tensor, kind: str, name: Callable[[], str], *, is_table: bool = False) -> None:
         """Say what a tensor is; the first name of a storage stays (tied weights). ``is_table``: for embeddings."""
-        tensor = _without_transforms(tensor)
+        tensor = without_transforms(tensor)
         if not _has_storage(tensor):
             return
         self.bury()
@@ -491,7 +491,7 @@ def _address(storage: torch.UntypedStorage) -> int:
         return 0
 
 
-def _without_transforms(tensor: torch.Tensor) -> torch.Tensor:
+def without_transforms(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor below the wrappers of `torch.func`: inside ``grad`` and ``vmap`` a module's parameters are
     wrapped.
     """
