@@ -21,7 +21,7 @@ _NO_KERNEL = frozenset(
     f"aten::{name}"
     for name in (
         "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_debug_has_internal_overlap",
-        "_has_compatible_shallow_copy_type",
+        "_has_compatible_shallow_copy_type", "_has_same_storage_numel",
         "_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides",
         "_resize_output_", "_version", "data", "empty", "empty_like", "empty_permuted",
         "empty_quantized", "empty_strided", "is_coalesced", "is_pinned", "is_same_size", "new_empty",

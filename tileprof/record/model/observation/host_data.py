@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
+from tileprof.record.model.memory.storage import without_transforms
 from tileprof.record.model.observation.dispatch import Mode
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def watch(session: Session) -> Iterator[Callable[[], None]]:
     """Tell the session of data that become tensors (`Session.from_host`); yields what ends that before the context
     does.
     """
+    _device_constructors()  # `with torch.device(...)` remembers the functions as they are when it is first asked
     originals = {name: getattr(torch, name) for name in _FUNCTIONS}
     builtins: dict[int, str] = torch.jit._builtins._get_builtin_table()  # noqa: SLF001 - TorchScript knows them by id
     wrapped = {name: _wrapped(original, session) for name, original in originals.items()}
@@ -63,17 +66,18 @@ def watch(session: Session) -> Iterator[Callable[[], None]]:
 
 def _wrapped(original: Callable[..., torch.Tensor], session: Session) -> Callable[..., torch.Tensor]:
     @functools.wraps(original)
-    def make(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        tensor = original(data, *args, **kwargs)
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensor = original(*args, **kwargs)
+        data = args[0] if args else kwargs.get("data")
         foreign = isinstance(data, torch.Tensor) or (isinstance(tensor, FakeTensor) and not session.fake)
         if session.active and not foreign and tensor.device.type == "cpu" and _is_on():
             device = kwargs.get("device")
             library = _called_by_a_library()
             stays = device is None or (isinstance(device, str) and library) or original is torch.from_numpy
-            session.from_host(tensor, stays=stays, in_use=library)
+            session.from_host(without_transforms(tensor), stays=stays, in_use=library)
         return tensor
 
-    return make
+    return _named(make, original.__name__)
 
 
 def _watch_lists(session: Session) -> Callable[[], None]:
@@ -109,10 +113,10 @@ def _listing(original: Callable[[torch.Tensor], Any], session: Session) -> Calla
             return original(tensor)  # raises: its values were never computed
         with _disable_current_modes():
             lists = values.tolist()
-        session.to_host(tensor)
+        session.to_host(without_transforms(tensor))
         return lists
 
-    return tolist
+    return _named(tolist, "Tensor.tolist")
 
 
 def _watch_moves(session: Session) -> Callable[[], None]:
@@ -133,12 +137,12 @@ def _watch_moves(session: Session) -> Callable[[], None]:
         if isinstance(device, str) and device == "cpu" and _called_by_a_library():
             return _left(tensor, moved, session) if not session.modules.converting else moved
         if moved is tensor and _is_plain(tensor, session):
-            session.moves(tensor)
+            session.moves(without_transforms(tensor))
         return moved
 
     wrapped = {"to": moved_to, "cpu": to_host}
     for name, function in wrapped.items():
-        setattr(torch.Tensor, name, function)
+        setattr(torch.Tensor, name, _named(function, f"Tensor.{name}"))
 
     def end() -> None:
         for name, function in wrapped.items():
@@ -148,13 +152,19 @@ def _watch_moves(session: Session) -> Callable[[], None]:
     return end
 
 
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the function, named as pickle finds the one of PyTorch's that it stands for."""
+    function.__module__, function.__qualname__ = "torch", name
+    return function
+
+
 def _left(tensor: torch.Tensor, moved: torch.Tensor, session: Session) -> torch.Tensor:
     """Return the host's copy of a tensor: memory of its own, as on a GPU."""
     if not session.active or not _is_plain(tensor, session):
         return moved
     with _disable_current_modes():
         copy = tensor.clone() if moved is tensor else moved
-    return copy if session.left(tensor, copy) else moved
+    return copy if session.left(without_transforms(tensor), without_transforms(copy)) else moved
 
 
 def _is_plain(tensor: torch.Tensor, session: Session) -> bool:

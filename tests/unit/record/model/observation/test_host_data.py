@@ -1,5 +1,7 @@
 """When tensors of Python's data are copied to the GPU, and when one of their values is copied back."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -252,3 +254,45 @@ def test_a_list_of_indices_is_copied_from_the_host(trace_of, indices):
 def test_indices_that_the_gpu_computed_are_not_copied(trace_of):
     x, chosen = torch.zeros(3, 600), torch.arange(2)
     assert not any(kernel.startswith("memcpy") for _, kernel in launches(trace_of(lambda: x[chosen])))
+
+
+def test_device_contexts_still_decide_where_data_become_tensors(trace_of):
+    devices = []
+
+    def program():
+        with torch.device("meta"):
+            devices.extend([torch.tensor([1.0]).device.type, torch.as_tensor([1.0]).device.type])
+
+    torch.utils._device._device_constructors.cache_clear()  # as in a process that has just begun
+    trace_of(program)
+    with torch.device("meta"):
+        devices.append(torch.tensor([1.0]).device.type)
+    assert devices == ["meta"] * 3
+
+
+def test_data_and_copies_inside_transforms_of_functions(trace_of):
+    lists = []
+
+    def loss(x):
+        lists.append(x.tolist())
+        return (x.cpu() * x.to("cpu") * torch.tensor([1.0, 2.0], device="cpu")).sum()
+
+    def program():
+        torch.nn.Identity()(torch.ones(1))
+        lists.append(torch.func.grad(loss)(torch.ones(2)).tolist())
+        lists.append(torch.func.vmap(lambda x: x.cpu() + x.to("cpu"))(torch.ones(3)).tolist())
+
+    trace = trace_of(program)
+    assert lists == [[1.0, 1.0], [2.0, 4.0], [2.0, 2.0, 2.0]]
+    assert IN in launches(trace)
+
+
+def test_wrapped_functions_can_be_pickled(trace_of):
+    functions = []
+
+    def program():
+        functions.extend([torch.tensor, torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.tolist])
+        functions.append(pickle.loads(pickle.dumps(functions)))
+
+    trace_of(program)
+    assert functions[4] == functions[:4]

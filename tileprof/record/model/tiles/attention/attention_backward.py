@@ -30,6 +30,7 @@ from tileprof.record.model.tiles.attention.attention_tiles import (
     dispatched,
     is_cudnn,
     is_efficient,
+    loaded_mask,
     own_rows,
     read_by_all,
     scratch_rows,
@@ -93,9 +94,12 @@ def attention_backward(call: Call, device: Device) -> list[Kernel]:
     )
     gradient = call.arguments.get("grad_out") or call.arguments.get("grad_out_")
     assert gradient is not None
+    if is_efficient(call.op, problem) and problem.group == 1:
+        blocks = blocks_of(problem, device, backward=True, efficient=True)
+        blocks = replace(blocks, threads=THREADS * blocks.queries // 64, registers=REGISTERS)
+        problem = replace(problem, mask=loaded_mask(problem.mask))
+        return _efficient(problem, blocks, call, gradient, gradients, device)
     blocks = replace(blocks_of(problem, device, backward=True), threads=2 * THREADS, registers=REGISTERS)
-    if is_efficient(call.op, problem) and problem.q.dtype == "float32" and problem.group == 1:
-        return _efficient(problem, replace(blocks, threads=THREADS), call, gradient, gradients, device)
     if not is_cudnn(call.op, problem, device):
         return _launches(problem, blocks, call, gradient, gradients, (blocks.queries, blocks.queries))
     launched = _launches(
@@ -147,24 +151,21 @@ def _launches(
 def _efficient(
     problem: Attention, blocks: Blocks, call: Call, gradient: Operand, gradients: Gradients, device: Device
 ) -> list[Kernel]:
-    """XFormers' kernels in float32: a copy of a gradient that is not dense, the products' sums by ATen, then blocks of
-    keys that add to the gradient of the queries in a workspace of zeros, behind a lock and a counter for each block of
-    queries.
+    """XFormers' kernels: a copy of a gradient that is not dense, in float32 the products' sums by ATen (other types add
+    them up themselves), then blocks of keys that add to the gradient of the queries in a workspace of zeros, behind a
+    lock and a counter for each block of queries.
 
     Source: ``_efficient_attention_backward``, ``AttentionBackwardKernel::GradQTempStorage``.
     """
     batch, heads, queries, width = problem.q.shape
-    copies, dense = contiguous(regions.permute(gradient, (0, 2, 1, 3)), _DENSE_GRADIENT)
-    both = [dense, regions.permute(call["out"], (0, 2, 1, 3))]
+    launched, dense = contiguous(regions.permute(gradient, (0, 2, 1, 3)), _DENSE_GRADIENT)
     gradient = regions.permute(dense, (0, 2, 1, 3))
-    products, dots = scratch(0, *both[0].shape), scratch(2, batch, queries, heads)
-    delta = scratch(3, batch, heads, queries)
-    launched = copies + elementwise("mul", both, [products])
-    launched += reduction("sum", products, [dots], [3], device)
-    launched += elementwise("contiguous", [regions.permute(dots, (0, 2, 1))], [delta], flops_each=0)
+    dots: tuple[Operand, Operand | Scratch] = (call["out"], call["out"])
+    if problem.q.dtype == "float32":
+        sums_of_rows, dots = _sums_by_aten(problem, dense, call["out"], device)
+        launched = [*launched, *sums_of_rows]
     key_blocks, query_blocks = -(-problem.keys // blocks.keys), -(-queries // blocks.queries)
     tile_bytes = _LOCK_BYTES + 4 * blocks.queries * _SUM_COLUMNS
-    rows = replace(delta, shape=(batch, heads, queries, 1), strides=(heads * queries, queries, 1, 1))
     place = Scratch(1, batch * heads * query_blocks * -(-width // _SUM_COLUMNS) * tile_bytes)
     results: list[tuple[Operand, Operand | Scratch]] = [
         (o, o) for o in (gradients.key, gradients.value) if o is not None
@@ -177,14 +178,28 @@ def _efficient(
         room = scratch(1, place.bytes // 4)
         launched += elementwise("zero_", [], [_as_bytes(room, place.bytes)], flops_each=0)
     main = _gradients_kernel(
-        problem, blocks, gradient, statistics, (rows, Scratch(3, 4 * delta.numel)), (sums, place), results,
-        gradients.mask,
+        problem, blocks, gradient, statistics, dots, (sums, place), results, gradients.mask,
     )  # fmt: skip
     if gradients.query is not None:
         main = _written_by_all(problem, blocks, main, direct)
     if call.arguments.get("dropout_p"):
         read_by_all(main, [call[name] for name in ("philox_seed", "philox_offset")])
     return [*launched, dispatched(main, EFFICIENT_ORDER)]
+
+
+def _sums_by_aten(
+    problem: Attention, gradient: Operand, out: Operand, device: Device
+) -> tuple[list[Kernel], tuple[Operand, Scratch]]:
+    """Return launches that add up products of a dense gradient with the result, and where the sums are then."""
+    batch, heads, queries = problem.q.shape[:3]
+    both = [gradient, regions.permute(out, (0, 2, 1, 3))]
+    products, dots = scratch(0, *gradient.shape), scratch(2, batch, queries, heads)
+    delta = scratch(3, batch, heads, queries)
+    launched = elementwise("mul", both, [products])
+    launched += reduction("sum", products, [dots], [3], device)
+    launched += elementwise("contiguous", [regions.permute(dots, (0, 2, 1))], [delta], flops_each=0)
+    rows = replace(delta, shape=(batch, heads, queries, 1), strides=(heads * queries, queries, 1, 1))
+    return launched, (rows, Scratch(3, 4 * delta.numel))
 
 
 def _as_bytes(room: Part, size: int) -> Part:
@@ -226,7 +241,7 @@ def _gradients_kernel(
     blocks: Blocks,
     gradient: Operand,
     statistics: Operand,
-    dots: tuple[Operand, Scratch],
+    dots: tuple[Operand, Operand | Scratch],
     sums: tuple[Operand, Scratch],
     results: list[tuple[Operand, Operand | Scratch]],
     mask_gradient: Operand | None,

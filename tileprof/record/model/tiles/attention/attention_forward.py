@@ -31,6 +31,7 @@ from tileprof.record.model.tiles.attention.attention_tiles import (
     is_cudnn,
     is_efficient,
     key_blocks,
+    loaded_mask,
     own_rows,
     read_by_all,
     rows,
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 MAX_SPLITS = 128
 FEW = 0.8
 """FlashAttention splits keys when the tiles fill less than this part of the SMs."""
-MASK_ELEMENTS = 8
-"""Elements of a mask that xFormers' kernels load at once."""
 SPLIT_QUERIES = 64
 """Rows of a tile of FlashAttention-2's kernel with slices."""
 
@@ -84,7 +83,7 @@ def attention(call: Call, device: Device) -> list[Kernel]:
         return _cudnn_kernels(problem, device, (out, statistics), extra)
     efficient = is_efficient(call.op, problem)
     if efficient:
-        problem = replace(problem, mask=_loaded_mask(problem.mask))
+        problem = replace(problem, mask=loaded_mask(problem.mask))
     blocks = blocks_of(problem, device, efficient=efficient)
     slices, blocks = (1, blocks) if efficient else split(problem, blocks, device)
     extra = [o for o in others if o.numel]
@@ -97,14 +96,6 @@ def attention(call: Call, device: Device) -> list[Kernel]:
         _main_kernel(problem, blocks, slices, (totals, weights), (total_room, weight_room), extra),
         _combine_kernel(problem, slices, (totals, weights), (total_room, weight_room), (out, statistics)),
     ]
-
-
-def _loaded_mask(mask: Operand | None) -> Operand | None:
-    """Return a mask as xFormers' kernels load it: rows to the next multiple of eight elements, where they lie apart."""
-    if mask is None:
-        return None
-    keys = -(-mask.shape[3] // MASK_ELEMENTS) * MASK_ELEMENTS
-    return replace(mask, shape=(*mask.shape[:3], keys)) if keys <= mask.strides[2] else mask
 
 
 @models("aten::_fused_sdp_choice")

@@ -36,6 +36,8 @@ CUDNN_ORDER, EFFICIENT_ORDER = (2, 1, 0), (0, 2, 1)
 """Axes of a `Grid` from the fastest (`dispatched`); cuDNN's tiles are dealt by a counter, so that theirs is a guess."""
 CUDNN_WIDEST = 128
 """Head width up to which cuDNN's forward kernel is taken."""
+MASK_ELEMENTS = 8
+"""Elements of a mask that xFormers' kernels load at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,17 @@ def attention_of(call: Call) -> Attention:
 def blocks_of(attention: Attention, device: Device, *, backward: bool = False, efficient: bool = False) -> Blocks:
     """Return tile sizes by head width and type, as dictated or as the libraries' own tables have them.
 
-    ``efficient``: those of xFormers' forward kernels in PyTorch (``mem_eff_attention/kernels/generate_kernels.py``,
-    GPUs from sm_80 on), which take every type.
+    ``efficient``: those of xFormers' kernels in PyTorch (``mem_eff_attention/kernels/generate_kernels.py``, GPUs from
+    sm_80 on), which take every type.
     """
     width = max(attention.width, attention.value_width)
     half = attention.q.dtype in HALF
     if efficient and not backward:
         queries, keys = (64, 64) if width <= 64 else (64, 128) if width <= 128 else (32, 128)
+    elif half and efficient:
+        queries, keys = (
+            (64, 64) if width <= 64 else (128, 64) if width <= 96 else (128, 128) if width <= 128 else (128, 64)
+        )
     elif half and backward:
         queries, keys = (128, 128) if width <= 64 else (64, 128) if width <= 128 else (64, 64)
     elif half:
@@ -151,6 +157,14 @@ def is_efficient(op: str, problem: Attention) -> bool:
     override = dictated("attention", (problem.queries, problem.keys))
     named = op.removesuffix("_backward").endswith("_efficient_attention")
     return override is None and (named or problem.q.dtype == "float32")
+
+
+def loaded_mask(mask: Operand | None) -> Operand | None:
+    """Return a mask as xFormers' kernels load it: rows to the next multiple of eight elements, where they lie apart."""
+    if mask is None:
+        return None
+    keys = -(-mask.shape[3] // MASK_ELEMENTS) * MASK_ELEMENTS
+    return replace(mask, shape=(*mask.shape[:3], keys)) if keys <= mask.strides[2] else mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,6 +352,25 @@ def test_gradients_of_efficient_attention_in_float32_come_from_sums_by_aten(keys
     assert sums[2].operands[1] in main.operands
 
 
+@pytest.mark.parametrize("keys", [49, 128])
+def test_gradients_of_efficient_attention_in_float16_add_products_up_themselves(keys):
+    """One launch, or with several blocks of keys two; rows of a mask are read to the next multiple of eight."""
+    with torch.device("meta"):
+        q, k = (torch.zeros(2, rows, 3, 32, dtype=torch.float16).transpose(1, 2) for rows in (128, keys))
+        mask = torch.zeros(2, 3, 128, 56 if keys == 49 else keys, dtype=torch.float16)[..., :keys]
+        statistics, seed = torch.zeros(2, 3, 128), torch.zeros((), dtype=torch.int64)
+    needed = [True, True, True, False]
+    call = call_of(
+        "aten::_scaled_dot_product_efficient_attention_backward",
+        torch.zeros_like(q), q, k, k, mask, torch.zeros_like(q), statistics, seed, seed, 0.0, needed, False,
+    )  # fmt: skip
+    *fill, main = run_model(call, H200)
+    assert [kernel.name.partition("<")[2].strip(">") for kernel in fill] == ["zero_"] * (keys > 64)
+    assert main.grid == (-(-keys // 64), 3, 2)
+    rows = bytes_of(main.footprint, 0, slot_of(main, call["attn_bias"]))
+    assert len(rows) == 2 * 128 * min(64, -(-keys // 8) * 8)
+
+
 def test_a_gradient_whose_heads_do_not_lie_beside_each_other_is_copied_for_efficient_attention():
     q = torch.zeros(2, 3, 128, 8)
     out, statistics = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
