@@ -45,8 +45,9 @@ def print_shares(guidance: Guidance, console: Console) -> None:
 
 
 def percent(share: float) -> str:
-    """Return a share as a percentage, with a decimal below ten."""
-    return f"{100 * share:.0f}%" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}%"
+    """Return a share as a percentage, with a decimal below ten and near a hundred, which is not all."""
+    whole = share == 0 or 0.0995 <= share < 0.995 or share >= 0.9995
+    return f"{100 * share:.0f}%" if whole else f"{100 * share:.1f}%"
 
 
 def _sentence(text: str) -> str:

@@ -88,10 +88,11 @@ def model(kernel: Kernel, device: Device, *, weight_bytes: int = 0) -> Duration:
     resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
     tile_bytes, distinct_bytes = traffic(kernel)
     of = operator_times.features(kernel, float(tile_bytes.sum()), distinct_bytes)
-    measured = operator_times.time_ns(device, kernel.name, of, of_library=kernel.launch_ns > 0)
-    if measured is None and kernel.launch_ns > 0:
+    if kernel.launch_ns > 0:
         ratio = among_others.ratio(device, kernel.name, of, kernel.launch_ns, weight_bytes)
-        measured = (kernel.launch_ns * ratio, kernel.time_source)
+        measured: tuple[float, TimeSource] | None = (kernel.launch_ns * ratio, kernel.time_source)
+    else:
+        measured = operator_times.time_ns(device, kernel.name, of)
     if kernel.chain_ns and measured is not None and measured[1] is TimeSource.INTERPOLATED:
         measured = None  # entries do not know how many accesses follow one another
     if kernel.name.startswith(COPY_ENGINES):  # the driver's own kernel or engine takes the whole GPU

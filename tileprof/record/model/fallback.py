@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tileprof.record.model import linear_algebra_times
 from tileprof.record.model.tile_model import Call, Kernel, distinct
 from tileprof.record.model.tiles.foundations.regions import whole
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
@@ -50,6 +51,7 @@ def conservative(call: Call, device: Device, written: Collection[int], note: str
             grid=(tiles, 1, 1),
             coverage="conservative",
             note=note,
+            chain_ns=linear_algebra_times.chain_ns(call),
         )
     ]
 

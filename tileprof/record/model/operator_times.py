@@ -8,13 +8,10 @@ same kind (`vectorized_elementwise<exp>` and `vectorized_elementwise<mul>`): in 
 between, and indices and masks were those of a program. What has no entry of its kind keeps the time of the roofline,
 and so has what lies far from all entries. `tests/benchmarks/model_recorder/bench_operator_times.py` tests this with
 each entry left out.
-
-Kernels of libraries that move data, or whose threads add up one number each (`ALIKE`), have entries of programs, too.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -43,10 +40,6 @@ _NEAREST, _NEAR, _FAR, _OTHER_NAME, _HARVESTED = 4, 0.1, 12.0, 1.0, 0.5
 """How many entries give a time; what keeps weights finite; beyond which distance no entry says anything; how far away a
 kernel of another name is, and an entry of the harvest.
 """
-ALIKE: Final = re.compile(r"nchwToNhwcKernel|nhwcToNchwKernel|depthwise2d_grad_weight|wgrad2d|reduce_wgrad_nchw")
-"""Kernels of libraries whose time their `FEATURES` tell better than the nearest harvested convolution."""
-_ALIKE_FAR: Final = 3.0
-"""Beyond this distance they keep the time of the harvest."""
 _START_NS, _BYTES_PER_NS, _FLOPS_PER_NS, _TILE_BYTES_PER_NS = 1000.0, 3500.0, 300e3, 64.0
 """The unit in which times are compared: a start, and distinct bytes, FLOPs, or the bytes of one tile, at rates that
 kernels reach on an H200. Few tiles with much to do each are as slow as one of them.
@@ -73,21 +66,17 @@ def kind(name: str) -> str:
 
 
 def time_ns(
-    device: Device, name: str, of: tuple[int, ...], *, of_library: bool = False, without: int | None = None
+    device: Device, name: str, of: tuple[int, ...], *, without: int | None = None
 ) -> tuple[float, TimeSource] | None:
-    """Return the time of a kernel with these `FEATURES`; None where nothing like it was measured on the GPU, and for a
-    kernel ``of_library`` that is not `ALIKE`.
-    """
+    """Return the time of a kernel with these `FEATURES`; None where nothing like it was measured on the GPU."""
     table = tables.table(FAMILY, device)
-    return None if table is None else looked_up(table, name, of, of_library=of_library, without=without)
+    return None if table is None else looked_up(table, name, of, without=without)
 
 
 def looked_up(
-    table: Table, name: str, of: tuple[int, ...], *, of_library: bool = False, without: int | None = None
+    table: Table, name: str, of: tuple[int, ...], *, without: int | None = None
 ) -> tuple[float, TimeSource] | None:
     """Return the same of a table; the entry ``without`` is left out."""
-    if of_library and ALIKE.search(name) is None:
-        return None
     rows, own = _likes(table, name)
     if without is not None:
         own, rows = own[rows != without], rows[rows != without]
@@ -100,7 +89,7 @@ def looked_up(
         return float(np.exp(logarithm)), TimeSource.CALIBRATED
     apart += np.where(table.columns["in_program"][rows], 0.0, _HARVESTED)
     chosen = np.argpartition(apart, min(_NEAREST, len(rows)) - 1)[:_NEAREST]
-    if apart[chosen].min() > (_ALIKE_FAR if of_library else _FAR):
+    if apart[chosen].min() > _FAR:
         return None
     weight = (apart[chosen] + _NEAR) ** -2.0
     ratio = table.columns["time"][rows[chosen]] / TIME_SCALE - np.log(_unit_ns(keys[chosen]))

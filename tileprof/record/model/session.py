@@ -360,7 +360,7 @@ class Session:
         if kernel_plans is None:
             read: set[int] = set()
             planned = operator if strided else operator.opaque()
-            weights, notes = self.buffers.parameter_bytes, self._notes
+            weights, notes = self.buffers.weight_bytes, self._notes
             kernel_plans = launch_plans.plan(planned, call_of(read), self.device, key, notes, weight_bytes=weights)
             if by_value:
                 self._plans_by_value.keep(key, read, tensors, values, kernel_plans)
@@ -624,9 +624,11 @@ class Session:
     def _name_tensors(self, root: torch.nn.Module) -> None:
         self.buffers.bury()
         for module in root.modules():
+            is_table = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
             for name, tensor in chain(module._parameters.items(), module._buffers.items()):  # noqa: SLF001
                 if tensor is not None:
-                    self.buffers.describe(tensor, "parameter", partial(self.names.tensor, module, name))
+                    named = partial(self.names.tensor, module, name)
+                    self.buffers.describe(tensor, "parameter", named, is_table=is_table)
 
 
 def _any_fake(values: Iterable[Any]) -> bool:

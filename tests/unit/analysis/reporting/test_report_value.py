@@ -226,5 +226,5 @@ def test_numbers_are_short():
         "0 ns", "1.23 ns", "1.23 us", "56.8 us", "1.5 ms", "2.5 s", "3,000 s",
     ]  # fmt: skip
     assert [quantity(x) for x in (0, 999, 999.9e3, 1e6, 2.345e12)] == ["0 ", "999 ", "1 M", "1 M", "2.35 T"]
-    assert [percent(x) for x in (0, 0.004, 0.0999, 0.5, 1)] == ["0%", "0.4%", "10%", "50%", "100%"]
+    assert [percent(x) for x in (0, 0.004, 0.0999, 0.5, 0.999, 1)] == ["0%", "0.4%", "10%", "50%", "99.9%", "100%"]
     assert plain("abcdefghij", 5) == "ab…ij"

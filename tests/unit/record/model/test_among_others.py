@@ -55,10 +55,24 @@ def test_a_session_counts_the_weights_of_modules_once(trace_of):
     def program(session):
         for module in (small, large, small):
             module(torch.ones(4, 64))
-            counts.append(session.buffers.parameter_bytes)
+            counts.append(session.buffers.weight_bytes)
 
     trace_of(program, pass_session=True)
     assert counts == [64 * 64 * 4, 64 * 192 * 4, 64 * 192 * 4]
+
+
+def test_tables_of_embeddings_are_no_weights_unless_a_product_reads_them(trace_of):
+    table, head, other = torch.nn.Embedding(100, 64), torch.nn.Linear(64, 100, bias=False), torch.nn.Embedding(50, 64)
+    head.weight = table.weight
+    counts = []
+
+    def program(session):
+        for module in (table, other, head):
+            module(torch.ones(4, dtype=torch.int64) if module is not head else torch.ones(4, 64))
+            counts.append(session.buffers.weight_bytes)
+
+    trace_of(program, pass_session=True)
+    assert counts == [0, 0, 100 * 64 * 4]
 
 
 def test_the_names_of_kernels_say_what_they_are():

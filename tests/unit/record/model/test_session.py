@@ -483,3 +483,13 @@ def test_durations_and_begins_follow_each_other(trace_of, fake):
     launches = trace_of(program, fake=fake).launches
     assert (launches.duration_ns > 0).all()
     assert (launches.begin_ns[1:].to_numpy() >= (launches.begin_ns + launches.duration_ns)[:-1].to_numpy()).all()
+
+
+def test_parameters_without_a_shape_yet_are_named_once_they_have_one(trace_of):
+    def program():
+        module = torch.nn.Sequential(torch.nn.LazyLinear(3))
+        module(torch.ones(2, 4))
+        module(torch.ones(2, 4))
+
+    trace = trace_of(program)
+    assert set(trace.buffers.name[trace.buffers.kind == "parameter"]) == {"0.weight", "0.bias"}

@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from tileprof.record.model.memory.allocator import CachingAllocator
 from tileprof.record.model.tile_model import PINNED, Kernel, Operand
@@ -78,6 +79,8 @@ class Buffer:
     """True if an operator without inputs made it, after the first copy to the host."""
     made_of_a_number: bool = False
     """PyTorch made it of a number of Python's, and nothing has copied it to the GPU."""
+    is_weight: bool = False
+    """True if it is among `Buffers.weight_bytes`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -144,8 +147,10 @@ class Buffers:
         """True if anything was copied to the host that the program may compute with there."""
         self._shifted = False
         """True if some storage may begin elsewhere than its buffer does."""
-        self.parameter_bytes = 0
-        """Bytes of all memory that got the name of a parameter, also of what was freed since."""
+        self.weight_bytes = 0
+        """Bytes of all memory that got the name of a parameter, also of what was freed since, but tables: a run reads
+        few of their rows.
+        """
 
     def restart(self, writer: TraceWriter) -> None:
         """Write to another trace from now on: no buffer is in it yet, all live ones are older than it."""
@@ -429,18 +434,23 @@ class Buffers:
             )
         return buffer.id
 
-    def describe(self, tensor: torch.Tensor, kind: str, name: Callable[[], str]) -> None:
-        """Say what a tensor is; the first name of a storage stays (tied weights)."""
+    def describe(self, tensor: torch.Tensor, kind: str, name: Callable[[], str], *, is_table: bool = False) -> None:
+        """Say what a tensor is; the first name of a storage stays (tied weights). ``is_table``: for embeddings."""
         tensor = without_transforms(tensor)
-        if not _has_storage(tensor):
+        if is_lazy(tensor) or not _has_storage(tensor):
             return
         self.bury()
         buffer = self.of(tensor, is_result=False)
-        if buffer is None or (buffer.kind == kind and buffer.name):
+        if buffer is None:
             return
-        before, buffer.kind, buffer.name = buffer.name, kind, buffer.name or name()
-        if kind == "parameter" and buffer.name and not before:
-            self.parameter_bytes += buffer.bytes
+        named = buffer.kind == kind and buffer.name
+        if not named:
+            buffer.kind, buffer.name = kind, buffer.name or name()
+        if kind == "parameter" and buffer.name and not is_table and not buffer.is_weight:
+            buffer.is_weight = True
+            self.weight_bytes += buffer.bytes
+        if named:
+            return
         if buffer.id != ABSENT:
             self.writer.describe_buffer(buffer.id, kind=kind, name=buffer.name)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tileprof.record.model.observation import fake, gradients_in_place, norm_statistics, wide_softmax
@@ -86,6 +87,8 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
                     return func(*args, **kwargs)
                 return NotImplemented  # a subclass of the program's; what it is made of comes here afterwards
         if operator.view and args and session.buffers.knows(args[0]):
+            return func(*args, **kwargs)
+        if args and is_lazy(args[0]):  # a parameter that has neither shape nor data yet
             return func(*args, **kwargs)
         path = self._path()
         caller = sys._getframe(2)  # noqa: SLF001 - what called `__torch_dispatch__`

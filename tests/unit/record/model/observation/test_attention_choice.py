@@ -242,3 +242,25 @@ def test_gradients_of_cudnns_attention_lie_like_its_inputs(trace_of, heads_first
     assert gradient.is_contiguous()
     ops = list(trace_of(program).launches.op)
     assert any(op == "aten::_scaled_dot_product_cudnn_attention_backward" for op in ops) == heads_first
+
+
+def test_gradients_of_memory_efficient_attention_say_what_is_inferred(trace_of):
+    query, key, value = tensors(dtype=torch.float32, queries=8, keys=8, width=16)
+    query.requires_grad_()
+
+    trace = trace_of(lambda: functional.scaled_dot_product_attention(query, key, value).sum().backward())
+
+    [(coverage, note)] = {
+        (row.coverage, row.note) for row in trace.launches.itertuples() if row.kernel.startswith("attention_backward")
+    }
+    assert coverage == "inferred"
+    assert "gradient of the queries" in note
+
+
+def test_workspaces_of_a_softmax_in_double_precision_hold_its_results(trace_of):
+    query, key, value = tensors(dtype=torch.float64, queries=8, keys=8, width=16)
+    mask = torch.ones(8, 8, dtype=torch.bool)
+
+    trace = trace_of(lambda: functional.scaled_dot_product_attention(query, key, value, mask))
+
+    assert "aten::_safe_softmax" in set(trace.launches.op)  # and the trace is valid

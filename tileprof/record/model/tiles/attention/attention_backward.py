@@ -213,7 +213,8 @@ def _written_by_all(problem: Attention, blocks: Blocks, kernel: Kernel, target: 
     loop = walk(begin, end, blocks.queries, np.ones(len(begin)))
     written = walked_rows(target, len(kernel.operands), grid, loop, mode=WRITE)
     footprint = Footprint(kernel.footprint.block, Boxes.concat([kernel.footprint.boxes, written]))
-    return replace(kernel, footprint=footprint, operands=(*kernel.operands, target), coverage="inferred")
+    why = "the block of keys that comes last writes the gradient of the queries: each may be the last"
+    return replace(kernel, footprint=footprint, operands=(*kernel.operands, target), coverage="inferred", note=why)
 
 
 def _dots_kernel(

@@ -319,6 +319,8 @@ def rearranged(
     """
     if out.numel == 0:
         return []
+    if not out.shape:
+        return elementwise(name, [source], [out], flops_each=0)
     order = memory_order([out])
     back = np.argsort(order)
     sketch = Sketch(blocks(out.numel, THREADS * 4))

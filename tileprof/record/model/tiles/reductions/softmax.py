@@ -37,8 +37,8 @@ def safe_softmax(call: Call, device: Device) -> list[Kernel]:
     if out.numel == 0 or not out.shape:
         return rowwise("_safe_softmax", [source], out, call["dim"], _FORWARD_FLOPS)
     rank, dim = len(out.shape), call["dim"] % len(out.shape)
-    plain, hidden = scratch(0, *out.shape), scratch(1, *out.shape, itemsize=1)
-    plain = replace(plain, dtype=out.dtype, itemsize=out.itemsize)
+    plain, hidden = (scratch(n, *out.shape, itemsize=size) for n, size in enumerate((out.itemsize, 1)))
+    plain = replace(plain, dtype=out.dtype)
     line = tuple(1 if d == dim else n for d, n in enumerate(out.shape))
     lines, zero = scratch(2, *line, itemsize=1), replace(scratch(3), dtype=out.dtype)
     kernels = rowwise("_safe_softmax", [source], plain, dim, _FORWARD_FLOPS)

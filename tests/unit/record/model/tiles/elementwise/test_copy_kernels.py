@@ -192,6 +192,12 @@ def test_nothing_is_rearranged_for_no_elements():
     assert rearranged("flip", call["self"], call.outputs[0], lambda a, b: [(a, b)]) == []
 
 
+def test_a_single_number_is_flipped_by_a_copy():
+    call = call_of("aten::flip", torch.tensor(2.0), [0])
+    [kernel] = run_model(call, H200)
+    assert elements(kernel, call["self"], 0, READ) == elements(kernel, call.outputs[0], 0, WRITE) == [0]
+
+
 def test_inputs_of_more_than_four_dimensions_are_copied_one_by_one():
     call = call_of("aten::cat", [torch.rand(2, 3, 1, 2, 4) for _ in range(3)], 4)
     kernels = run_model(call, H200)
