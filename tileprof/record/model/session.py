@@ -113,6 +113,7 @@ class Session:
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:
             self._stack.enter_context(fake.conversions())
+            self._stack.enter_context(fake.deep_copies())
             self._stack.enter_context(fake.initialisation())
         self._enter_modes(self._stack)
         if self.ranges is not None:

@@ -153,6 +153,43 @@ def conversions() -> Iterator[None]:
         vars(torch.utils)["weakref"] = original
 
 
+@contextmanager
+def deep_copies() -> Iterator[None]:
+    """Lets ``copy.deepcopy`` copy fake tensors: PyTorch copies their storages, which its fake mode cannot.
+
+    As on a device, a storage is copied once and whole, and tensors that share one still share its copy.
+    """
+
+    def deepcopy(self: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+        if type(self) is not FakeTensor or self.layout is not torch.strided or self.is_conj() or self.is_neg():
+            return original(self, memo)
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user support the deepcopy protocol at the moment"
+            )
+        with torch.no_grad():
+            storage = self.untyped_storage()
+            if storage._cdata not in memo:  # noqa: SLF001 - the key that PyTorch uses
+                whole = self.detach().as_strided((storage.nbytes() // self.element_size(),), (1,), 0)
+                memo[storage._cdata] = whole.clone()  # noqa: SLF001
+            flat = memo[storage._cdata].view(self.dtype)  # noqa: SLF001
+            copy = flat.as_strided(self.shape, self.stride(), self.storage_offset()).detach()
+        copy.requires_grad_(self.requires_grad)
+        memo[id(self)] = copy
+        if self.grad is not None:
+            copy.grad = deepcopy(self.grad, memo)
+        return copy
+
+    original = torch.Tensor.__deepcopy__
+    torch.Tensor.__deepcopy__ = deepcopy  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
+
+
 def only_fake(types: Iterable[type]) -> bool:
     """Return whether all tensor subclasses among ``types`` are fake tensors."""
     return all(issubclass(t, FakeTensor) for t in types)
