@@ -164,7 +164,7 @@ def deep_copies() -> Iterator[None]:
         if type(self) is not FakeTensor or self.layout is not torch.strided or self.is_conj() or self.is_neg():
             return original(self, memo)
         if id(self) in memo:
-            return memo[id(self)]  # type: ignore[no-any-return]
+            return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError(
                 "Only Tensors created explicitly by the user support the deepcopy protocol at the moment"
@@ -183,11 +183,11 @@ def deep_copies() -> Iterator[None]:
         return copy
 
     original = torch.Tensor.__deepcopy__
-    torch.Tensor.__deepcopy__ = deepcopy  # type: ignore[method-assign]
+    torch.Tensor.__deepcopy__ = deepcopy
     try:
         yield
     finally:
-        torch.Tensor.__deepcopy__ = original  # type: ignore[method-assign]
+        torch.Tensor.__deepcopy__ = original
 
 
 def only_fake(types: Iterable[type]) -> bool:
