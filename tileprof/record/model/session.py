@@ -149,12 +149,7 @@ class Session:
             sentences.append(overrides.note(self.options.tile))
         if self.fake:
             sentences.append("Recorded with fake tensors: accesses that depend on values are conservative.")
-        if self._host_reads:
-            times = "time" if self._host_reads == 1 else "times"
-            sentences.append(
-                f"{self._host_reads} {times} the program read a value from the device (.item() and the like): "
-                "host waits are not modelled."
-            )
+        sentences += host_data.notes(self._host_reads)
         if self.buffers.allocator.reserved_bytes > self.device.dram_bytes:
             need, have = (b / 2**30 for b in (self.buffers.allocator.reserved_bytes, self.device.dram_bytes))
             sentences.append(
@@ -282,19 +277,12 @@ class Session:
         arguments = operator.values(args, kwargs)
         buffers = self.buffers
         buffers.bury()
-        if host_data.puts_a_number(operator.name, arguments) and buffers.is_number(arguments[2]):
-            self._copy_in(arguments[2], path)
-        for indices in host_data.indices_of(operator.name, arguments):
-            if buffers.is_number(indices):
-                self._copy_in(indices, path)
-        number = host_data.filled_with(operator.name, arguments)
-        if number is not None and buffers.is_number(arguments[number]):
-            arguments[number] = 0
+        for tensor in host_data.arriving(operator.name, arguments, buffers.is_number):
+            self._copy_in(tensor, path)
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
-        lifted = (
-            operator.name == overload_facts.LIFT
-        )  # the tensor comes from outside; what it was made of is not memory of the GPU
+        # A lifted tensor comes from outside; what it was made of is not memory of the GPU.
+        lifted = operator.name == overload_facts.LIFT
         numbers: list[float] | None = [] if operator.entry is not None and operator.entry.any_number else None
         strided = flatten([] if lifted else arguments, tensors, key, numbers)
         inputs = len(tensors)

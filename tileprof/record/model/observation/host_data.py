@@ -174,7 +174,20 @@ def _is_plain(tensor: torch.Tensor, session: Session) -> bool:
     return type(tensor) in kinds and dense and tensor.numel() > 0 and tensor.device.type == "cpu" and _is_on()
 
 
-def puts_a_number(op: str, arguments: Sequence[Any]) -> bool:
+def arriving(op: str, arguments: list[Any], is_number: Callable[[torch.Tensor], bool]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a call first copies to the GPU: PyTorch made them of Python's numbers (``is_number``).
+
+    One that only tells what to fill with is read on the host: it is 0 among the ``arguments`` afterwards.
+    """
+    if _puts_a_number(op, arguments) and is_number(arguments[2]):
+        yield arguments[2]
+    yield from (indices for indices in _indices_of(op, arguments) if is_number(indices))
+    number = _filled_with(op, arguments)
+    if number is not None and is_number(arguments[number]):
+        arguments[number] = 0
+
+
+def _puts_a_number(op: str, arguments: Sequence[Any]) -> bool:
     """Return whether the call is ``x[indices] = number`` or the like: PyTorch makes a tensor on the host of a number,
     which the operator copies to the GPU. For a mask it fills instead.
     """
@@ -184,14 +197,14 @@ def puts_a_number(op: str, arguments: Sequence[Any]) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() == 0 and not any(map(_is_mask, indices))
 
 
-def indices_of(op: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
+def _indices_of(op: str, arguments: Sequence[Any]) -> list[torch.Tensor]:
     """Return the indices of the call that are arrays; those of a list, or on the host, are copied to the GPU first."""
     if op not in _INDEXED:
         return []
     return [index for index in arguments[1] if index is not None and index.dim()]
 
 
-def filled_with(op: str, arguments: Sequence[Any]) -> int | None:
+def _filled_with(op: str, arguments: Sequence[Any]) -> int | None:
     """Return the place of the argument that is a tensor of one number for a fill: where PyTorch made it of a number of
     Python's, it is read on the host. None for other calls.
     """
@@ -200,6 +213,16 @@ def filled_with(op: str, arguments: Sequence[Any]) -> int | None:
     if op in _PUTS and len(arguments[1]) == 1 and _is_mask(arguments[1][0]) and not arguments[3]:
         return 2
     return None
+
+
+def notes(reads: int) -> list[str]:
+    """Return the note on so many reads of values, if there were any."""
+    if not reads:
+        return []
+    times = "time" if reads == 1 else "times"
+    return [
+        f"{reads} {times} the program read a value from the device (.item() and the like): host waits are not modelled."
+    ]
 
 
 def _is_mask(index: torch.Tensor | None) -> bool:
