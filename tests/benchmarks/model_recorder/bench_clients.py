@@ -52,7 +52,7 @@ SETS = {
     "held_out_third": "of a third draw",
     "held_out_fourth": "of a fourth draw",
     "held_out_fifth": "of a fifth draw",
-    "held_out_sixth": "of a sixth draw, held out",
+    "held_out_sixth": "of a sixth draw",
     "held_out_seventh": "of a seventh draw, held out",
 }
 """Results files, and what the page calls their programs."""

@@ -161,7 +161,7 @@ def share_of_pairs(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def _of_programs() -> Iterator[Figure]:
     words = dict(enumerate(("six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"), 6))
-    users, held_out = (results(name, BENCHMARKS) for name in ("clients", "held_out_sixth"))
+    users, held_out = (results(name, BENCHMARKS) for name in ("clients", "held_out_seventh"))
     middle = median(row["share"] for row in held_out)
     cells = (f"{share_of_pairs(users):.0%}", words.get(len(users), str(len(users))), f"{share_of_pairs(held_out):.0%}")
     sentence = (
