@@ -65,6 +65,10 @@ def single_reference() -> tuple[int, int, int] | None:
     counts: list[tuple[int, int, int]] = []
 
     class Watch(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # else PyTorch imports its compiler, which takes a second and needs a folder for caches
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
