@@ -25,7 +25,7 @@ from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model.calls import launch_plans, overload_facts
 from tileprof.record.model.calls.call_text import IN_PARTS, call_description, numbered
-from tileprof.record.model.calls.layouts import as_operands, flatten
+from tileprof.record.model.calls.layouts import as_call, as_operands, flatten
 from tileprof.record.model.calls.overload_facts import Operator
 from tileprof.record.model.calls.plans_by_tensor_values import PlansByValue
 from tileprof.record.model.compiled.entry import compiler
@@ -38,7 +38,7 @@ from tileprof.record.model.observation.launch_selection import Window
 from tileprof.record.model.observation.modules import Modules, Names
 from tileprof.record.model.observation.nvtx import Ranges
 from tileprof.record.model.observation.progress import Progress
-from tileprof.record.model.tile_model import Call, Kernel, Operand, Scratch
+from tileprof.record.model.tile_model import Call, Kernel, Scratch
 from tileprof.record.model.tiles.elementwise.pointwise import copied_in, copied_out
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.trace.writer import TraceWriter
@@ -320,7 +320,7 @@ class Session:
         if not self.window.covers(path) or self._initialises(operator, places, inputs):
             return
         cached = tuple(key)
-        call_of = partial(self._call, operator, arguments, result, tensors, values)
+        call_of = partial(as_call, operator, arguments, result, tensors, values, tf32=autocast.tf32_allowed())
         kernel_plans, texts = self._planned(operator, cached, call_of, tensors, values, numbers, strided=strided)
         if operator.mutates:
             outputs: list[torch.Tensor] = []
@@ -374,31 +374,6 @@ class Session:
             return False
         self.window.initialisations += 1
         return True
-
-    def _call(
-        self,
-        operator: Operator,
-        arguments: list[Any],
-        result: Any,
-        tensors: list[torch.Tensor],
-        values: dict[int, Any],
-        read: set[int] | None = None,
-    ) -> Call:
-        """Return the call as tile models see it; ``read`` learns the places of the tensors whose values they
-        ask for.
-        """
-        operands: list[Operand] = []
-        by_name = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
-        first = len(operands)
-        as_operands(result, operands)
-
-        def value(operand: Operand) -> torch.Tensor | None:
-            tensor = tensors[operand.ref]
-            if read is not None:
-                read.add(operand.ref)
-            return None if isinstance(tensor, FakeTensor) else values.get(id(tensor), tensor)
-
-        return Call(operator.name, by_name, tuple(operands[first:]), tuple(operands), value, autocast.tf32_allowed())
 
     # ---- data of the host
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tileprof.record.model.memory.storage import parts
-from tileprof.record.model.tile_model import Operand
+from tileprof.record.model.tile_model import Call, Operand
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tileprof.record.model.calls.overload_facts import Operator
 
 _ALIGNMENT_BYTES = 16
 """The widest load of a thread; buffers themselves are aligned to 512 bytes."""
@@ -83,3 +89,30 @@ def _operand(tensor: torch.Tensor, ref: int) -> Operand:
         alignment=_alignment(tensor),
         ref=ref,
     )
+
+
+def as_call(
+    operator: Operator,
+    arguments: Sequence[Any],
+    result: Any,
+    tensors: Sequence[torch.Tensor],
+    values: Mapping[int, Any],
+    read: set[int] | None = None,
+    *,
+    tf32: bool,
+) -> Call:
+    """Return a call as tile models see it. ``values``: by id, what tensors held that the operator wrote to; ``read``
+    learns the places of the tensors whose values models ask for; ``tf32``: whether products may use it.
+    """
+    operands: list[Operand] = []
+    by_name = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
+    first = len(operands)
+    as_operands(result, operands)
+
+    def value(operand: Operand) -> torch.Tensor | None:
+        tensor = tensors[operand.ref]
+        if read is not None:
+            read.add(operand.ref)
+        return None if isinstance(tensor, FakeTensor) else values.get(id(tensor), tensor)
+
+    return Call(operator.name, by_name, tuple(operands[first:]), tuple(operands), value, tf32)
