@@ -76,6 +76,7 @@ std::string Options::read_environment() {
     if (!when.empty() && when != "load" && when != "range")
         return "TILEPROF_PATCH=" + when + "; expected load or range";
     patch_in_ranges = when == "range";
+    proofs = text("TILEPROF_PROOFS");
     skip = number("TILEPROF_SKIP", 0);
     count = number("TILEPROF_COUNT", UINT64_MAX);
     if (std::string wait = text("TILEPROF_WAIT"); !wait.empty())

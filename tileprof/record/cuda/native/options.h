@@ -35,6 +35,9 @@ struct Options {
     bool verify = false;                // TILEPROF_VERIFY: 1 compares memory before and after every launch
     bool capturing = true;  // TILEPROF_CAPTURE: 0 waits for tileprof_capture or cuProfilerStart; Regions changes it
     std::optional<std::regex> nvtx;  // TILEPROF_NVTX: record only in ranges whose name has a match (nvtx.cpp)
+    // TILEPROF_PROOFS: a socket; code is patched only when a kernel is launched whose accesses do not follow from its
+    // code and parameters (launches/unpatched.h)
+    std::string proofs;
     bool patch_in_ranges = false;  // TILEPROF_PATCH=range: code is patched, and launches are seen, only while capturing
     uint64_t skip = 0;  // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
     uint64_t count = UINT64_MAX;
@@ -46,6 +49,10 @@ struct Options {
 
     // Whether launches are followed and code is patched now.
     bool sees_work() const { return capturing || !patch_in_ranges; }
+    // Whether code is left unpatched where proofs allow it.
+    bool leaves_unpatched() const {
+        return !proofs.empty() && pass == Pass::kAccesses && !patch_in_ranges && filters.hashes == 0;
+    }
 
     // Returns an empty string, or an error.
     std::string read_environment();

@@ -48,6 +48,7 @@ std::string Recorder::start() {
     callbacks.follow_calls(kProfiler);
     regions.start();
     memory.follow(&callbacks);
+    unpatched.start(&callbacks);
     if (options.sees_work()) callbacks.follow_work(true);
     watch(kStandstill * options.wait_ns);
     pthread_atfork(
@@ -111,6 +112,7 @@ void Recorder::resource(Sanitizer_CallbackId id, const void* data) {
             return memory.changed(id, *static_cast<const Sanitizer_ResourceMemoryData*>(data));
         case SANITIZER_CBID_RESOURCE_STREAM_DESTROY_STARTING: {
             const auto* stream = static_cast<const Sanitizer_ResourceStreamData*>(data);
+            unpatched.end_stream(stream->context, stream->hStream);
             if (Arena* arena = arenas.existing(stream->context)) arena->end_stream(stream->hStream);
             return;
         }
@@ -169,7 +171,7 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         if (data.callbackSite == SANITIZER_API_EXIT) capture(cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStart);
         return;
     }
-    if (memory.api_call(cbid, data) || regions.api_call(cbid, data)) return;
+    if (memory.api_call(cbid, data) || unpatched.api_call(cbid, data) || regions.api_call(cbid, data)) return;
     if (is_one_of(cbid, array_copies())) {
         if (options.capturing) array_copy(cbid, data);
         return;
@@ -182,7 +184,7 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (data.callbackSite == SANITIZER_API_ENTER) return launches.call_begins(cbid, data);
     gate.leave();
     launches.wait();
-    if (!Launches::is_another_way(cbid)) return launches.call_returned(cbid, data);
+    if (LaunchingCall{cbid, data.functionParams}.is_plain()) return launches.call_returned(cbid, data);
     graphs.wait();
     launches.other_call_returned();
 }

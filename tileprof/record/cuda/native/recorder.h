@@ -38,7 +38,8 @@ class Recorder {
     Arenas arenas{options};
     Memory memory{options, arenas};
     Modules modules{options};
-    Launches launches{options, arenas, modules};
+    Unpatched unpatched{options, arenas, memory, modules};
+    Launches launches{options, arenas, modules, unpatched};
     Graphs graphs{options, arenas, memory, modules, launches};
     Regions regions{options, arenas, modules, callbacks};
 };

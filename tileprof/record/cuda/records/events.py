@@ -181,6 +181,10 @@ class Launch(Event):
     t: int = 0
     unpatched: list[str] | None = None
     """Patches that the library refused in its module."""
+    parameters: list[int] | None = None
+    """Place and bytes in ``parameters.bin`` of the parameters of a launch without patches, whose accesses follow from them
+    and from the machine code of its kernel.
+    """
 
 
 @dataclass(frozen=True)

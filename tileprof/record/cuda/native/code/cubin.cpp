@@ -64,6 +64,20 @@ void scan_info(const char* info, size_t bytes, Visit visit) {
     }
 }
 
+// Offsets of the instructions that the entries of a relocation section change; one beyond all code if the section is
+// not whole.
+template <typename Relocation>
+std::vector<uint32_t> relocated_offsets(const char* image, size_t bytes, const Elf64_Shdr& section) {
+    if (section.sh_offset + section.sh_size > bytes) return {UINT32_MAX};
+    std::vector<uint32_t> offsets;
+    for (size_t at = 0; at + sizeof(Relocation) <= section.sh_size; at += sizeof(Relocation)) {
+        Relocation entry;
+        memcpy(&entry, image + section.sh_offset + at, sizeof entry);
+        offsets.push_back(static_cast<uint32_t>(entry.r_offset / kInstructionBytes * kInstructionBytes));
+    }
+    return offsets;
+}
+
 // Names of the driver's functions that code needs if it launches kernels or graphs, as the linker of 13.0 writes
 // them.
 int launched_by(const char* symbol) {
@@ -86,7 +100,7 @@ void KernelCode::does(const KernelCode& other) {
     surface |= other.surface;
 }
 
-std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
+std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes, bool all_text) {
     std::map<std::string, KernelCode> kernels;
     Elf64_Ehdr header;
     if (image == nullptr || bytes < sizeof header) return kernels;
@@ -100,7 +114,6 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
     };
     Elf64_Shdr names = section(header.e_shstrndx), symbols{}, strings{}, info{};
     size_t variables = 0;           // the section of constant variables
-    std::set<std::string> relocated_names;
     std::set<std::string> entries;  // kernels have parameters, functions that they call have not
     for (size_t i = 0; i < header.e_shnum; ++i) {
         Elf64_Shdr s = section(i);
@@ -109,12 +122,12 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (strncmp(name, kText, sizeof kText - 1) == 0 && s.sh_offset + s.sh_size <= bytes) {
             KernelCode& kernel = kernels[name + sizeof kText - 1];
             scan_code(image + s.sh_offset, s.sh_size, &kernel);
-            if (kernel.tensor_store || kernel.tensor_reduce)
+            if (all_text || kernel.stores_through_maps())
                 kernel.text = std::make_shared<const std::string>(image + s.sh_offset, s.sh_size);
         } else if (strncmp(name, kRelocated, sizeof kRelocated - 1) == 0) {
-            relocated_names.insert(name + sizeof kRelocated - 1);
+            kernels[name + sizeof kRelocated - 1].relocated = relocated_offsets<Elf64_Rel>(image, bytes, s);
         } else if (strncmp(name, kRelocatedToo, sizeof kRelocatedToo - 1) == 0) {
-            relocated_names.insert(name + sizeof kRelocatedToo - 1);
+            kernels[name + sizeof kRelocatedToo - 1].relocated = relocated_offsets<Elf64_Rela>(image, bytes, s);
         } else if (strncmp(name, kConstants, sizeof kConstants - 1) == 0) {
             entries.insert(name + sizeof kConstants - 1);
         } else if (strcmp(name, kVariables) == 0) {
@@ -141,8 +154,6 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (attribute == kRegisters && value[0] < symbols.sh_size / sizeof(Elf64_Sym))
             kernels[image + strings.sh_offset + symbol[value[0]].st_name].registers = value[1];
     });
-    for (const std::string& name : relocated_names)
-        if (auto kernel = kernels.find(name); kernel != kernels.end()) kernel->second.text.reset();
     std::vector<std::string> constants;
     int launches = 0;
     for (size_t i = 0; i < symbols.sh_size / sizeof(Elf64_Sym); ++i) {

@@ -25,18 +25,19 @@ struct KernelCode {
     bool surface = false;                // writes through surfaces
     // the code, or a kernel of the same module, launches 1: kernels, 2: graphs, whose nodes may be of any module
     int launches = 0;
-    // The instructions, if the kernel may store through tensor maps and the text is complete. Elsewhere, instructions
-    // that the linker or the loader adds are missing.
-    std::shared_ptr<const std::string> text;
+    std::shared_ptr<const std::string> text;  // the instructions of a kernel
+    std::vector<uint32_t> relocated;  // offsets of the instructions that the linker or the loader completes
     std::vector<std::string> constants;  // the module's constant variables, which any of its kernels may read
 
+    bool stores_through_maps() const { return tensor_store || tensor_reduce; }
     // Adds the accesses of a function that this code may call.
     void calls(const KernelCode& other);
     // Adds all kinds of accesses of the other code.
     void does(const KernelCode& other);
 };
 
-// Returns kernels by mangled name; empty if `image` is not a 64-bit ELF file.
-std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes);
+// Returns kernels by mangled name; empty if `image` is not a 64-bit ELF file. Without `all_text` only kernels that may
+// store through tensor maps keep their instructions.
+std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes, bool all_text);
 
 }  // namespace tileprof

@@ -63,9 +63,10 @@ void Modules::loaded(const Sanitizer_ResourceModuleData& data) {
     unloaded(data.module);  // if its unloading was not reported, its handle now belongs to the new module
     Module& module = modules_[data.module];
     module.context = data.context;
-    module.codes = scan_cubin(data.pCubin, data.cubinSize);
+    module.codes = scan_cubin(data.pCubin, data.cubinSize, on_demand_);
     module.left_alone = left_alone(module);
-    if (options_.sees_work()) follow_regions(data.module, &module);
+    module.waits = on_demand_ && !module.left_alone;
+    if (options_.sees_work() && !module.waits) follow_regions(data.module, &module);
 }
 
 // Kernels keep their ids; the handle no longer refers to them.
@@ -98,6 +99,68 @@ void Modules::context_destroyed(CUcontext context) {
 int Modules::id_of(const void* handle) const {
     auto kernel = handles_.find(handle);
     return kernel == handles_.end() ? -1 : static_cast<int>(kernel->second);
+}
+
+const Kernel* Modules::kernel_of(const void* handle, CUfunction* function) {
+    *function = static_cast<CUfunction>(const_cast<void*>(handle));
+    CUmodule module = nullptr;
+    if (api.cuFuncGetModule(&module, *function) != CUDA_SUCCESS || modules_.count(module) == 0) {
+        auto kernel = static_cast<CUkernel>(const_cast<void*>(handle));
+        if (api.cuKernelGetFunction(function, kernel) != CUDA_SUCCESS ||
+            api.cuFuncGetModule(&module, *function) != CUDA_SUCCESS || modules_.count(module) == 0)
+            return nullptr;
+    }
+    const char* name = nullptr;
+    return api.cuFuncGetName(&name, *function) == CUDA_SUCCESS ? &this->kernel(module, name) : nullptr;
+}
+
+bool Modules::is_left(CUmodule handle) const {
+    auto module = modules_.find(handle);
+    return module != modules_.end() && module->second.waits;
+}
+
+void Modules::patch_module(CUmodule handle) {
+    auto module = modules_.find(handle);
+    if (module == modules_.end() || module->second.left_alone) return;
+    ContextGuard inside(module->second.context);
+    module->second.waits = false;
+    module->second.streams.clear();
+    follow_regions(handle, &module->second);
+}
+
+std::vector<CUmodule> Modules::end_leaving_unpatched() {
+    on_demand_ = false;
+    std::vector<CUmodule> handles;
+    for (const auto& [handle, module] : modules_)
+        if (module.waits) handles.push_back(handle);
+    return handles;
+}
+
+void Modules::ran_unpatched(CUmodule handle, Sanitizer_StreamHandle stream) {
+    auto module = modules_.find(handle);
+    if (module != modules_.end()) module->second.streams.insert(stream);
+}
+
+std::set<Sanitizer_StreamHandle> Modules::streams_of(CUmodule handle) const {
+    auto module = modules_.find(handle);
+    return module == modules_.end() ? std::set<Sanitizer_StreamHandle>{} : module->second.streams;
+}
+
+CUcontext Modules::context_of(CUmodule handle) const {
+    auto module = modules_.find(handle);
+    return module == modules_.end() ? nullptr : module->second.context;
+}
+
+std::vector<CUmodule> Modules::ran_in(Sanitizer_StreamHandle stream) const {
+    std::vector<CUmodule> handles;
+    for (const auto& [handle, module] : modules_)
+        if (module.streams.count(stream) != 0) handles.push_back(handle);
+    return handles;
+}
+
+void Modules::end_stream(Sanitizer_StreamHandle stream, bool rested) {
+    for (auto& [handle, module] : modules_)
+        if (module.streams.erase(stream) != 0 && !rested) module.left_alone = true;  // while it `waits`
 }
 
 bool Modules::is_wanted(const std::string& name) const {
@@ -142,7 +205,7 @@ void Modules::follow_regions() {
 // One thread at a time changes the code of a module. When it has finished, a region may have ended or begun
 // meanwhile.
 void Modules::follow_regions(CUmodule handle, Module* module) {
-    if (module->left_alone || module->changing) return;
+    if (module->left_alone || module->waits || module->changing) return;
     module->changing = true;
     while (!module->gone && module->patched != options_.sees_work())
         if (!(options_.sees_work() ? patch(handle, module) : unpatch(handle, module))) break;
@@ -243,7 +306,8 @@ const Kernel& Modules::kernel(CUmodule module, const char* symbol) {
     uint64_t address = 0, bytes = 0;  // 0: unknown; block entries then cannot be checked against it
     if (api.sanitizerGetFunctionPcAndSize(module, symbol, &address, &bytes) != SANITIZER_SUCCESS) address = bytes = 0;
     events::kernel(kernel, symbol, address, bytes);
-    if (kernel.code.text && options_.pass == Pass::kAccesses)
+    if (kernel.code.stores_through_maps() && kernel.code.text && kernel.code.relocated.empty() &&
+        options_.pass == Pass::kAccesses)
         log_.file("code-" + std::to_string(kernel.id) + ".bin", kernel.code.text->data(), kernel.code.text->size());
     return kernel;
 }

@@ -50,8 +50,29 @@ class Modules {
     // Returns the kernel's id, or -1 if it was never launched outside of graphs.
     int id_of(const void* handle) const;
 
+    // The kernel by the handle of a launching call, and its function in this context; nullptr if the driver does not
+    // tell.
+    const Kernel* kernel_of(const void* handle, CUfunction* function);
+
     // Patches or unpatches all code according to the current options.
     void follow_regions();
+    // Leaves modules unpatched, those that are loaded later too, until `patch_module` or `patch_all`.
+    void leave_unpatched() { on_demand_ = true; }
+    bool leaves_unpatched() const { return on_demand_; }
+    // Whether a module was left unpatched, so that its launches record nothing.
+    bool is_left(CUmodule handle) const;
+    void patch_module(CUmodule handle);
+    // Ends `leave_unpatched`; the modules that are not patched yet.
+    std::vector<CUmodule> end_leaving_unpatched();
+    // Remembers the stream of a launch from a module that is not patched; the streams of all of these.
+    void ran_unpatched(CUmodule handle, Sanitizer_StreamHandle stream);
+    std::set<Sanitizer_StreamHandle> streams_of(CUmodule handle) const;
+    CUcontext context_of(CUmodule handle) const;
+    // Modules that ran unpatched in a stream.
+    std::vector<CUmodule> ran_in(Sanitizer_StreamHandle stream) const;
+    // A stream is destroyed. `rested`: its launches have ended; otherwise the modules that ran there are not patched
+    // any more.
+    void end_stream(Sanitizer_StreamHandle stream, bool rested);
     // Waits for all work in every context that has code.
     void wait_for_contexts();
     // Returns any context that has code, or nullptr.
@@ -71,6 +92,8 @@ class Modules {
         bool prepared = false;             // the instructions to patch have been chosen
         std::vector<std::string> refused;  // number of patches
         bool left_alone = false;           // it contains no kernel that is recorded
+        bool waits = false;  // it is patched when that is asked for
+        std::set<Sanitizer_StreamHandle> streams;  // of launches meanwhile
     };
     enum class Patches { kAdding, kAdded, kRefused };
 
@@ -84,6 +107,7 @@ class Modules {
     bool unpatch(CUmodule handle, Module* module);
 
     const Options& options_;
+    bool on_demand_ = false;
     std::vector<char> patches_;
     std::map<CUcontext, Patches> contexts_;
     std::map<CUmodule, Module> modules_;                           // loaded modules; the driver reuses handles

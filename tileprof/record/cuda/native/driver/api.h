@@ -53,7 +53,10 @@ struct LibraryFunction<Result (*)(Arguments...)> {
     X(cuDeviceGetCount)              \
     X(cuStreamSynchronize)           \
     X(cuStreamIsCapturing)           \
+    X(cuFuncGetModule)               \
+    X(cuFuncGetName)                 \
     X(cuFuncGetParamInfo)            \
+    X(cuKernelGetFunction)           \
     X(cuMemGetInfo)                  \
     X(cuModuleGetGlobal)
 

@@ -15,67 +15,13 @@ thread_local bool in_launching_call = false;
 
 namespace {
 
-// The arguments of two driver functions, in the order in which callbacks get them. The library's own header for them
-// does not compile against an older cuda.h.
-struct LaunchKernel {
-    CUfunction function;
-    unsigned int grid[3], block[3], shared_bytes;
-    CUstream stream;
-    void** parameters;
-    void** extra;
-};
-struct LaunchKernelEx {
-    const CUlaunchConfig* config;
-    CUfunction function;
-    void** parameters;
-    void** extra;
-};
-
-// The launching call in which this thread is.
-struct LaunchingCall {
-    uint32_t cbid = 0;
-    const void* arguments = nullptr;
-};
 thread_local LaunchingCall launching_call;
-
-// The blocks of such a launch wait for each other: if some of them ended early, the others would hang.
-bool is_cooperative(const CUlaunchConfig& config) {
-    for (unsigned i = 0; i < config.numAttrs; ++i)
-        if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config.attrs[i].value.cooperative != 0)
-            return true;
-    return false;
-}
-
-bool is_extended(uint32_t cbid) {
-    return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx ||
-           cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
-}
-
-const void* handle_of(uint32_t cbid, const void* arguments) {
-    return is_extended(cbid) ? static_cast<const void*>(static_cast<const LaunchKernelEx*>(arguments)->function)
-                             : static_cast<const void*>(static_cast<const LaunchKernel*>(arguments)->function);
-}
-
-std::vector<char> parameters_of(const LaunchingCall& call, CUfunction function) {
-    if (is_extended(call.cbid)) {
-        const auto* a = static_cast<const LaunchKernelEx*>(call.arguments);
-        return parameter_block(function, a->parameters, a->extra);
-    }
-    const auto* a = static_cast<const LaunchKernel*>(call.arguments);
-    return parameter_block(function, a->parameters, a->extra);
-}
 
 // The number of launches per kernel and grid that are replayed outside of recorded regions, so that others can use
 // the result. The limit matters if a parameter differs in each launch (a seed), which makes each of them a new case.
 constexpr uint32_t kMostLessons = 64;
 
 }  // namespace
-
-bool Launches::is_another_way(uint32_t cbid) {
-    return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel ||
-           cbid == SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel_ptsz ||
-           cbid == SANITIZER_CBID_DRIVER_API_cuGraphLaunch || cbid == SANITIZER_CBID_DRIVER_API_cuGraphLaunch_ptsz;
-}
 
 bool Launches::wants(const Kernel& kernel) {
     if (!options_.capturing || !kernel.wanted) return false;
@@ -91,8 +37,8 @@ bool Launches::stores_through_maps(const OpenLaunch& launch) const {
 
 // Products of different depth may have the same kernel, grid and result: each is a separate case.
 bool Launches::teaches(const OpenLaunch& launch) {
-    if (launching_call.arguments == nullptr) return false;
-    return !was_replayed(launch, parameters_of(launching_call, launch.function)) &&
+    if (!launching_call.is_plain()) return false;
+    return !was_replayed(launch, launching_call.parameters(launch.function)) &&
            ++lessons_[launch.geometry] <= kMostLessons;
 }
 
@@ -129,9 +75,13 @@ void Launches::begin(const Sanitizer_LaunchData& data, GraphLaunch* graph) {
     open.recorded = options_.pass != Pass::kFloor && wants(kernel);
     open.aside = kernel.aside && open.recorded;
     open.learned = !open.recorded && !kernel.aside && graph == nullptr && stores_through_maps(open) && teaches(open);
+    bool left = modules_.is_left(data.module);
+    if (left) modules_.ran_unpatched(data.module, data.hStream);
+    bool patched = kernel.patched && !left;
+    open.computed = left && open.recorded && graph == nullptr && unpatched_.proven();
     uint32_t generation = 0;
-    Header* header = header_of(&open, data, graph, &generation);
-    if (kernel.patched)
+    Header* header = header_of(&open, patched, data, graph, &generation);
+    if (patched)
         check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header),
               "a launch's callback data");
     if (open.recorded || open.learned || options_.pass == Pass::kFloor) {
@@ -145,6 +95,8 @@ void Launches::begin(const Sanitizer_LaunchData& data, GraphLaunch* graph) {
         fields.generation = generation;
         fields.ordinal = ordinal;
         fields.aside = open.aside;
+        fields.counted = patched;
+        if (open.computed) fields.parameters = unpatched_.keep(kernel);
         fields.unpatched = modules_.refused_patches(data.module);
         (open.learned ? events::learn : events::launch)(fields);
     }
@@ -153,11 +105,11 @@ void Launches::begin(const Sanitizer_LaunchData& data, GraphLaunch* graph) {
 
 // The header under which the launch's patches record. `open` gets its number, and `generation` its index among a
 // graph's kernels.
-Header* Launches::header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, GraphLaunch* graph,
+Header* Launches::header_of(OpenLaunch* open, bool patched, const Sanitizer_LaunchData& data, GraphLaunch* graph,
                             uint32_t* generation) {
     const Kernel& kernel = *open->kernel;
     Header* header = open->arena->off();
-    if (graph != nullptr && kernel.patched && options_.capturing && options_.pass != Pass::kFloor) {
+    if (graph != nullptr && patched && options_.capturing && options_.pass != Pass::kFloor) {
         // This is also done for a node that is not recorded, because it counts in the indices of the others.
         GraphLaunch::Shared& shared = graph->nodes[data.context];
         if (shared.nodes == 0) shared.header = open->arena->next_in_graph(&shared.launch);
@@ -193,6 +145,7 @@ void Launches::end(const Sanitizer_LaunchData& data) {
     if (replaying != nullptr || open_launch.arena == nullptr || open_launch.aside) return;
     if (!open_launch.recorded && !open_launch.learned) return;
     open_launch.arena->returned(&open_launch);
+    if (open_launch.computed) return;
     const Kernel& kernel = *open_launch.kernel;
     open_launch.place = open_launch.arena->launched(open_launch.geometry, data.hStream, kernel.name, kernel.spins);
     if (in_launching_call) return;
@@ -223,18 +176,21 @@ void Launches::give_up(uint32_t launch, const Kernel& kernel) {
 }
 
 void Launches::call_begins(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    LaunchingCall call{cbid, data.functionParams};
+    unpatched_.before(call);
     gate.enter();
     open_launch = OpenLaunch{};
     in_launching_call = true;
-    if (is_another_way(cbid)) return;
-    launching_call = {cbid, data.functionParams};
+    if (!call.is_plain()) return;
+    launching_call = call;
     if (options_.verify) remember_memory();
 }
 
 void Launches::call_returned(uint32_t cbid, const Sanitizer_CallbackData& data) {
     const OpenLaunch launch = open_launch;
-    report(launch, cbid, data);
-    if (launch.kernel != nullptr && !launch.aside) repeat(launch, cbid, data);
+    LaunchingCall call{cbid, data.functionParams};
+    report(launch, call);
+    if (launch.kernel != nullptr && !launch.aside) repeat(launch, call);
     in_launching_call = false;
     launching_call = {};
     // Do not wait behind a kernel that was set aside: it may wait for the next launch.
@@ -251,8 +207,8 @@ void Launches::other_call_returned() {
 }
 
 // The launch has its records now.
-void Launches::report(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data) {
-    const void* handle = handle_of(cbid, data.functionParams);
+void Launches::report(const OpenLaunch& launch, const LaunchingCall& call) {
+    const void* handle = call.handle();
     if (launch.kernel != nullptr) {
         modules_.named(handle, *launch.kernel);
         if (!launch.kernel->aside) modules_.report_constants(*launch.kernel);
@@ -266,24 +222,10 @@ void Launches::report(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_C
 
 // If the launch stores through tensor maps, which no callback reports, it is repeated to find the writer of each
 // byte.
-void Launches::repeat(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data) {
-    if ((!launch.recorded && !launch.learned) || !stores_through_maps(launch)) return;
-    if (is_extended(cbid) && is_cooperative(*static_cast<const LaunchKernelEx*>(data.functionParams)->config)) return;
-    std::vector<char> parameters = parameters_of({cbid, data.functionParams}, launch.function);
-    if (is_extended(cbid)) {
-        auto again = [](const void* call) {
-            const auto* c = static_cast<const LaunchKernelEx*>(call);
-            return api.cuLaunchKernelEx(c->config, c->function, c->parameters, c->extra) == CUDA_SUCCESS;
-        };
-        replay(launch, parameters, again, data.functionParams);
-    } else {
-        auto again = [](const void* call) {
-            const auto* c = static_cast<const LaunchKernel*>(call);
-            return api.cuLaunchKernel(c->function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
-                                      c->block[2], c->shared_bytes, c->stream, c->parameters, c->extra) == CUDA_SUCCESS;
-        };
-        replay(launch, parameters, again, data.functionParams);
-    }
+void Launches::repeat(const OpenLaunch& launch, const LaunchingCall& call) {
+    if ((!launch.recorded && !launch.learned) || !stores_through_maps(launch) || call.is_cooperative()) return;
+    auto again = [](const void* same) { return static_cast<const LaunchingCall*>(same)->again(); };
+    replay(launch, call.parameters(launch.function), again, &call);
 }
 
 }  // namespace tileprof

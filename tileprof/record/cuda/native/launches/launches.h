@@ -7,6 +7,7 @@
 #include "records/arenas.h"
 #include "memory/memory.h"
 #include "code/modules.h"
+#include "launches/unpatched.h"
 
 namespace tileprof {
 
@@ -15,6 +16,7 @@ struct OpenLaunch {
     bool recorded = false;
     bool aside = false;    // the launch is in the trace but has no records
     bool learned = false;  // not recorded but replayed: graphs and later launches use the result
+    bool computed = false;  // not patched: what it touches is computed afterwards
     uint32_t launch = 0;
     const Kernel* kernel = nullptr;
     uint32_t clusters = 0;
@@ -45,8 +47,8 @@ struct GraphLaunch {
 
 class Launches {
   public:
-    Launches(const Options& options, Arenas& arenas, Modules& modules)
-        : options_(options), arenas_(arenas), modules_(modules) {}
+    Launches(const Options& options, Arenas& arenas, Modules& modules, Unpatched& unpatched)
+        : options_(options), arenas_(arenas), modules_(modules), unpatched_(unpatched) {}
 
     // Called when a kernel is about to be launched, directly or as a node of `graph`.
     void begin(const Sanitizer_LaunchData& data, GraphLaunch* graph = nullptr);
@@ -57,7 +59,6 @@ class Launches {
     void call_begins(uint32_t cbid, const Sanitizer_CallbackData& data);
     void call_returned(uint32_t cbid, const Sanitizer_CallbackData& data);
     // Called for calls that also launch, but are neither repeated nor captured one by one.
-    static bool is_another_way(uint32_t cbid);
     void other_call_returned();
     // Waits for the launch of this thread, and stores how many entries such a launch appends.
     void wait();
@@ -69,15 +70,17 @@ class Launches {
     bool teaches(const OpenLaunch& launch);
     bool stores_through_maps(const OpenLaunch& launch) const;
     void prepare_all();
-    Header* header_of(OpenLaunch* open, const Sanitizer_LaunchData& data, GraphLaunch* graph, uint32_t* generation);
+    Header* header_of(OpenLaunch* open, bool patched, const Sanitizer_LaunchData& data, GraphLaunch* graph,
+                      uint32_t* generation);
     void give_filters(const OpenLaunch& open, Header* own, Sanitizer_StreamHandle stream);
     void give_up(uint32_t launch, const Kernel& kernel);
-    void report(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data);
-    void repeat(const OpenLaunch& launch, uint32_t cbid, const Sanitizer_CallbackData& data);
+    void report(const OpenLaunch& launch, const LaunchingCall& call);
+    void repeat(const OpenLaunch& launch, const LaunchingCall& call);
 
     const Options& options_;
     Arenas& arenas_;
     Modules& modules_;
+    Unpatched& unpatched_;
     const Kernel* last_ = nullptr;          // that was launched
     uint64_t launches_ = 0;                 // launches of the program, recorded or not: this number joins the passes
     uint64_t matching_ = 0;                 // launches of kernels that are selected
@@ -96,8 +99,5 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
 // Returns whether a launch of this kernel and grid was replayed whose parameters differ only in the addresses of
 // buffers.
 bool was_replayed(const OpenLaunch& launch, const std::vector<char>& parameters);
-
-// Returns the kernel's parameters as one block of bytes; empty if the driver does not know their sizes.
-std::vector<char> parameter_block(CUfunction function, void** parameters, void** extra);
 
 }  // namespace tileprof

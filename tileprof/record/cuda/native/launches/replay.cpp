@@ -225,26 +225,6 @@ void report(const OpenLaunch& launch, const ReplayResult& k, const std::vector<R
 
 }  // namespace
 
-std::vector<char> parameter_block(CUfunction function, void** parameters, void** extra) {
-    std::vector<char> block;
-    if (parameters == nullptr) {
-        const void* buffer = nullptr;
-        size_t bytes = 0;
-        for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-            if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = extra[1];
-            if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const size_t*>(extra[1]);
-        }
-        if (buffer != nullptr) block.assign(static_cast<const char*>(buffer), static_cast<const char*>(buffer) + bytes);
-        return block;
-    }
-    size_t offset = 0, bytes = 0;
-    for (size_t i = 0; api.cuFuncGetParamInfo(function, i, &offset, &bytes) == CUDA_SUCCESS; ++i) {
-        if (block.size() < offset + bytes) block.resize(offset + bytes);
-        memcpy(block.data() + offset, parameters[i], bytes);
-    }
-    return block;
-}
-
 bool was_replayed(const OpenLaunch& launch, const std::vector<char>& parameters) {
     return results.count(shape_of(launch, parameters)) != 0;
 }

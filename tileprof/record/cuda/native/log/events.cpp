@@ -45,13 +45,16 @@ void place(const char* kind, const LaunchFields& f) {
     marks::write();
     const Sanitizer_LaunchData& d = *f.data;
     std::string unpatched = f.unpatched.empty() ? "" : ",\"unpatched\":" + quoted_list(f.unpatched);
+    if (f.parameters.first >= 0)
+        unpatched +=
+            ",\"parameters\":[" + std::to_string(f.parameters.first) + "," + std::to_string(f.parameters.second) + "]";
     log_.event(R"("e":"%s","launch":%u,"kernel":%u,"grid":[%u,%u,%u],"block":[%u,%u,%u],"cluster":[%u,%u,%u],)"
                R"("stream":"%p","context":%d,"device":%d,"graph":%d,"generation":%u,"ordinal":%llu,"aside":%d,)"
                R"("counted":%d,"t":%llu%s)",
                kind, f.launch, f.kernel->id, d.gridDim_x, d.gridDim_y, d.gridDim_z, d.blockDim_x, d.blockDim_y,
                d.blockDim_z, f.cluster[0], f.cluster[1], f.cluster[2], static_cast<void*>(d.hStream), f.context,
-               static_cast<int>(d.device), f.graph, f.generation, static_cast<u64>(f.ordinal), f.aside,
-               f.kernel->patched, now(), unpatched.c_str());
+               static_cast<int>(d.device), f.graph, f.generation, static_cast<u64>(f.ordinal), f.aside, f.counted,
+               now(), unpatched.c_str());
 }
 
 }  // namespace

@@ -49,7 +49,10 @@ struct LaunchFields {
     uint32_t generation = 0;
     uint64_t ordinal = 0;
     bool aside = false;
+    bool counted = true;
     std::vector<std::string> unpatched;
+    // Place and bytes of the parameters of a launch without patches, whose accesses follow from them; place -1: none.
+    std::pair<int64_t, uint64_t> parameters{-1, 0};
 };
 void launch(const LaunchFields& fields);
 void learn(const LaunchFields& fields);

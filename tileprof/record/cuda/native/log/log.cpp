@@ -54,6 +54,21 @@ void Log::no_more_entries() {
     entries_ = nullptr;
 }
 
+int64_t Log::parameters(const std::vector<char>& block) {
+    if (events_ == nullptr || parameter_bytes_ < 0) return -1;
+    auto [place, fresh] = parameter_places_.try_emplace(std::string(block.begin(), block.end()), parameter_bytes_);
+    if (!fresh) return place->second;
+    if (parameters_ == nullptr) parameters_ = fopen((folder_ + "/parameters.bin").c_str(), "wb");
+    FILE* out = static_cast<FILE*>(parameters_);
+    if (out == nullptr || fwrite(block.data(), 1, block.size(), out) != block.size()) {
+        complain("the disk under %s took no more parameters", folder_.c_str());
+        parameter_places_.erase(place);
+        return parameter_bytes_ = -1;
+    }
+    parameter_bytes_ += static_cast<int64_t>(block.size());
+    return place->second;
+}
+
 void Log::file(const std::string& name, const void* bytes, size_t count) {
     FILE* out = fopen((folder_ + "/" + name).c_str(), "wb");
     if (out == nullptr) return complain("cannot write %s/%s", folder_.c_str(), name.c_str());
@@ -61,7 +76,9 @@ void Log::file(const std::string& name, const void* bytes, size_t count) {
     fclose(out);
 }
 
+// Parameters first: an event that is read names a place that is in the file, or beyond its end.
 void Log::flush() {
+    if (parameters_ != nullptr) fflush(static_cast<FILE*>(parameters_));
     if (events_ != nullptr) fflush(static_cast<FILE*>(events_));
     if (entries_ != nullptr && fflush(static_cast<FILE*>(entries_)) != 0) no_more_entries();
 }
@@ -69,7 +86,8 @@ void Log::flush() {
 void Log::close() {
     if (events_ != nullptr) fclose(static_cast<FILE*>(events_));
     if (entries_ != nullptr) fclose(static_cast<FILE*>(entries_));
-    events_ = entries_ = nullptr;
+    if (parameters_ != nullptr) fclose(static_cast<FILE*>(parameters_));
+    events_ = entries_ = parameters_ = nullptr;
 }
 
 void complain(const char* format, ...) {

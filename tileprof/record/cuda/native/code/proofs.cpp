@@ -1,0 +1,107 @@
+#include "code/proofs.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "driver/locks.h"
+#include "log/log.h"
+
+namespace tileprof {
+
+namespace {
+
+constexpr char kMagic[] = "TPP1";
+constexpr uint32_t kArchitecture = 90;  // of the code that the server understands
+constexpr size_t kMostCode = 256u << 10;
+constexpr time_t kPatienceS = 30;
+
+void append(std::string* out, const void* bytes, size_t count) { out->append(static_cast<const char*>(bytes), count); }
+
+void append(std::string* out, uint32_t word) { append(out, &word, sizeof word); }
+
+bool send_all(int connection, const std::string& bytes) {
+    for (size_t sent = 0; sent < bytes.size();) {
+        ssize_t n = send(connection, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+        if (n <= 0) return false;
+        sent += static_cast<size_t>(n);
+    }
+    return true;
+}
+
+int connected(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.size() >= sizeof address.sun_path) return -1;
+    memcpy(address.sun_path, path.c_str(), path.size() + 1);
+    int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connection < 0) return -1;
+    timeval patience{kPatienceS, 0};
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    if (connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return connection;
+    close(connection);
+    return -1;
+}
+
+}  // namespace
+
+bool Proofs::proven(uint32_t kernel, const KernelCode& code, const Geometry& geometry,
+                    const std::vector<char>& parameters, const std::vector<bool>& pointers) {
+    if (always_.count(kernel) != 0) return true;
+    if (silent_ || !code.text || code.text->size() > kMostCode || code.launches != 0) return false;
+    std::string launch;  // what tells a launch from others of its kernel, but for the addresses of buffers
+    append(&launch, kernel);
+    append(&launch, &geometry, sizeof geometry);
+    std::string words(parameters.begin(), parameters.end());
+    for (size_t i = 0; i < pointers.size(); ++i)
+        if (pointers[i]) words.replace(8 * i, 8, 8, '\0');
+    std::string bits((pointers.size() + 7) / 8, '\0');
+    for (size_t i = 0; i < pointers.size(); ++i)
+        if (pointers[i]) bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << i % 8);
+    launch += words + bits;
+    if (such_.count(launch) != 0) return true;
+
+    std::string request(kMagic, 4);
+    for (size_t word : {size_t{kArchitecture}, code.text->size(), code.relocated.size(), size_t{code.parameter_offset},
+                        parameters.size()})
+        append(&request, static_cast<uint32_t>(word));
+    append(&request, &geometry, sizeof geometry);
+    request += *code.text;
+    append(&request, code.relocated.data(), code.relocated.size() * sizeof(uint32_t));
+    request += words + bits;
+    char answer = ask(request);
+    if (answer == kEveryLaunch) always_.insert(kernel);
+    if (answer == kSuchLaunches) such_.insert(launch);
+    return answer == kEveryLaunch || answer == kSuchLaunches;
+}
+
+char Proofs::ask(const std::string& request) {
+    while (asking_) pause_without_holds();
+    if (silent_) return kNo;
+    asking_ = true;
+    char answer = kNo;
+    bool answered = false;
+    {
+        Unlock unlock;
+        if (connection_ < 0) connection_ = connected(socket_);
+        answered = connection_ >= 0 && send_all(connection_, request) && recv(connection_, &answer, 1, 0) == 1;
+    }
+    asking_ = false;
+    if (!answered) hang_up();
+    return answered ? answer : static_cast<char>(kNo);
+}
+
+// Everything is patched from now on.
+void Proofs::hang_up() {
+    if (connection_ >= 0) close(connection_);
+    connection_ = -1;
+    silent_ = true;
+    complain("nobody answered which kernels need no patches; all are patched from here on");
+}
+
+}  // namespace tileprof

@@ -1,0 +1,42 @@
+// Asks the process that started the recording whether all accesses of a launch follow from its kernel's machine code
+// and its parameters. Such launches need no patches: record/cuda/code/ computes what they touch afterwards.
+#pragma once
+
+#include <stdint.h>
+
+#include <map>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "code/cubin.h"
+#include "launches/launching_call.h"
+
+namespace tileprof {
+
+class Proofs {
+  public:
+    // `socket`: path of the server's Unix socket.
+    explicit Proofs(const std::string& socket) : socket_(socket) {}
+
+    // Returns whether the accesses of a launch are proven to follow. `pointers` has a bit for each 8-byte word of the
+    // parameters that is an address in device memory, which may be any other address in another launch. False if the
+    // server does not answer in time.
+    bool proven(uint32_t kernel, const KernelCode& code, const Geometry& geometry, const std::vector<char>& parameters,
+                const std::vector<bool>& pointers);
+
+  private:
+    enum Answer : char { kNo = 0, kEveryLaunch = 1, kSuchLaunches = 2 };
+
+    char ask(const std::string& request);
+    void hang_up();
+
+    const std::string& socket_;
+    int connection_ = -1;
+    bool asking_ = false;                        // another thread uses the connection
+    bool silent_ = false;                        // the server did not answer once
+    std::unordered_set<uint32_t> always_;        // kernels of which every launch is proven
+    std::unordered_set<std::string> such_;       // launches that are proven, without their pointers
+};
+
+}  // namespace tileprof
