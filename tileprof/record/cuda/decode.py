@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import accesses, calls, machine_code
+from tileprof.record.cuda import accesses, calls, computed, machine_code
 from tileprof.record.cuda.calls import OperatorCall
+from tileprof.record.cuda.code.emulate import Emulated
+from tileprof.record.cuda.code.proofs import Proofs
+from tileprof.record.cuda.computed import Computed
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
 from tileprof.record.cuda.filters import Inserted
 from tileprof.record.cuda.footprints import bind
@@ -85,6 +88,7 @@ class Decoder:
     lifetimes: Lifetimes = field(init=False)
     owners: unreported_stores.Owners = field(init=False)
     code: machine_code.Kernels = field(init=False)
+    computed: Computed = field(init=False)
     physical: Physical = field(init=False)
     graphs: Graphs = field(init=False)
     _kernels: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -122,6 +126,7 @@ class Decoder:
         self.lifetimes = Lifetimes(self.writer, tensors=tensors)
         self.owners = unreported_stores.Owners(self.process)
         self.code = machine_code.Kernels(self.process.folder, locate.nvdisasm())
+        self.computed = Computed(self.process.folder, Proofs(locate.nvdisasm()))
         self.physical = Physical.of(self.process.events)
         self.graphs = Graphs(self.process)
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
@@ -235,7 +240,8 @@ class Decoder:
         entries, attribution = self.graphs.entries(event)
         records = self._records()
         kin = children(entries, event, kernel, launched, attribution, self._kernels)
-        reason = missing_reason(records, event, kernel, launched, entries, attribution, kin)
+        emulated = self.computed.of(event, kernel)
+        reason = missing_reason(records, event, kernel, launched, entries, attribution, kin, emulated)
         crowded = bool(reason) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
         crowded |= kin is not None
         geometry = replace(launched, grid=(1, 1, 1), cluster=(1, 1, 1)) if crowded else launched
@@ -247,6 +253,9 @@ class Decoder:
             self.lifetimes.return_to(node.tensors, accesses.touched(entries, self.process.granule), self._own)
         call = self._call if event["graph"] < 0 else node.call if node is not None else None
         examined = Examined(event, kernel, geometry, entries, attribution, walk, call)
+        order = here
+        if isinstance(emulated, Emulated):
+            examined.emulated, order = emulated, computed.progress(emulated)
         examine(records, examined, reason)
         if kin is not None and not reason:
             examined.lower("conservative", kin.note())
@@ -255,11 +264,11 @@ class Decoder:
         places, block_times = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)
         notes += [f"its {launched.tiles:,} tiles stand as one"] if crowded else []
         if by_item is not None and walk is not None:
-            here = block_times = by_item.times(walk, here)
+            here = order = block_times = by_item.times(walk, here)
             places = by_item.places(places)
         if event["launch"] in self._changed:
             self._check_writes(event, parts)
-        bound = bind.bind(parts, here, self.lifetimes, call.origins() if call is not None else ())
+        bound = bind.bind(parts, order, self.lifetimes, call.origins() if call is not None else ())
         footprint = self._footprint(bound, places)
         timed = self.timed.get(event["ordinal"]) or self._from_blocks(block_times, notes, event.get("device", 0))
         registers = timed.registers or int(kernel["registers"])

@@ -94,7 +94,8 @@ def _disassembler() -> str:
     tool_path = locate.nvdisasm()
     if tool_path is None:
         raise UserError(
-            "No nvdisasm was found: stores through tensor maps that cannot be replayed are taken to go anywhere. "
+            "No nvdisasm was found: every kernel is instrumented, which is slower, and stores through tensor maps that "
+            "cannot be replayed are taken to go anywhere. "
             f"Type: {sys.executable} -m pip install nvidia-cuda-nvdisasm"
         )
     return str(tool_path)

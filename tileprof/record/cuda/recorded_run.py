@@ -60,9 +60,17 @@ def refuse_ranges_taken() -> None:
 
 
 def environment(
-    pass_: str, raw: Path, built: Built, sanitizer: Sanitizer, settings: Settings, *, skip: int, count: int | None
+    pass_: str,
+    raw: Path,
+    built: Built,
+    sanitizer: Sanitizer,
+    settings: Settings,
+    *,
+    skip: int,
+    count: int | None,
+    proofs: Path | None = None,
 ) -> dict[str, str]:
-    """Return the environment of one pass."""
+    """Return the environment of one pass. ``proofs``: socket of the server that says which launches need no patches."""
     out = {**os.environ, "TILEPROF_RAW": str(raw)}
     out["PYTHONPATH"] = os.pathsep.join([str(INPROCESS), *filter(None, [os.environ.get("PYTHONPATH")])])
     if pass_ == "time":  # noqa: S105 - the name of a pass over the program
@@ -70,6 +78,8 @@ def environment(
     out |= settings.environment(pass_, skip=skip, count=count)
     out |= {INJECTION: str(built.library), "TILEPROF_PATCHES": str(built.patches)}
     out |= {"TILEPROF_SANITIZER": str(sanitizer.library)}
+    if proofs is not None and pass_ == "accesses":  # noqa: S105 - as above
+        out["TILEPROF_PROOFS"] = str(proofs)
     out |= {NVTX_INJECTION: str(built.library)} if settings.nvtx is not None else {}
     if pass_ == "accesses" and (settings.hooks or settings.tensors):  # noqa: S105 - as above
         out |= hook_variables() if settings.hooks else {"TILEPROF_HOOKS": "tensors"}

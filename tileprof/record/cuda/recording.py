@@ -16,7 +16,8 @@ from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.record import ranges
 from tileprof.record.closing_line import ended_json
-from tileprof.record.cuda import recorded_run
+from tileprof.record.cuda import machine_code, recorded_run
+from tileprof.record.cuda.code import proofs
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.filters import Inserted
 from tileprof.record.cuda.installation import gpu, locate, recorder_build
@@ -81,13 +82,13 @@ def record(options: Options, settings: Settings | None = None) -> int:
     )
     device = gpu.device(device_info)
     passes = settings.runs
-    with _raw_folder(settings) as folder:
+    with _raw_folder(settings) as folder, _proofs(settings) as socket:
         exit_code = 0
         for number, pass_ in enumerate(passes):
             place = folder / pass_
             place.mkdir()
             variables = recorded_run.environment(
-                pass_, place, recorder_files, sanitizer, settings, skip=options.skip, count=options.count
+                pass_, place, recorder_files, sanitizer, settings, skip=options.skip, count=options.count, proofs=socket
             )
             code = recorded_run.run(command, variables, visible=number == 0, log=place / "output.txt")
             if number == 0:
@@ -323,6 +324,18 @@ def _launches(process: raw.Process) -> int:
 def _beside(path: Path, process: raw.Process) -> Path:
     stem = path.name.removesuffix(SUFFIX)
     return path.with_name(f"{stem}-{process.folder.name}{SUFFIX}")
+
+
+@contextmanager
+def _proofs(settings: Settings) -> Iterator[Path | None]:
+    """Serve proofs while the program runs: the socket; None where all kernels get patches."""
+    tool = locate.nvdisasm()
+    understood = all(g.architecture == f"sm_{machine_code.ARCHITECTURE}" for g in gpu.gpus())
+    if tool is None or not understood or not settings.leaves_unpatched:
+        yield None
+        return
+    with proofs.Server(tool) as server:
+        yield server.path
 
 
 @contextmanager

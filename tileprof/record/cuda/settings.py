@@ -14,8 +14,9 @@ from tileprof.record.filter_settings import FilterSettings
 PASSES: Final = ("accesses", "filters", "blocks", "time")
 """Names of passes in the order they run. The first one owns the program's stdin, stdout and exit code."""
 
-PATCH: Final = ("load", "range")
-"""Times at which code is patched: as modules are loaded, or while a captured region lasts."""
+PATCH: Final = ("need", "load", "range")
+"""Times at which code is patched: before the first launch whose accesses do not follow from a kernel's machine code and
+parameters, as modules are loaded, or while a captured region lasts."""
 
 _MOST_HASHES: Final = 255
 _MOST_BYTES: Final = 1 << 20
@@ -45,7 +46,8 @@ class Settings:
     taken for one that spins, and a tenth of how long nothing may move before the program is ended; ``capture_only``
     records nothing before ``tileprof.capture()`` or ``cudaProfilerStart``; ``nvtx`` records only inside NVTX ranges
     whose name (``name@domain`` in a domain) this regular expression matches, and with ``capture_only`` in both;
-    ``patch`` "range" leaves code alone and does not even count launches
+    ``patch`` "need" leaves code alone whose launches need no patches, since all that they touch is computed from machine
+    code and parameters; it is "load" where that cannot be (see `leaves_unpatched`); "range" leaves code alone and does not even count launches
     outside of those, so that the program runs there at its own speed, but CUDA graphs made before a region stay
     unseen and are recorded conservatively; ``verify`` compares all device memory
     before and after every launch with what was recorded, slowly; ``raw`` keeps the raw records in this folder; with
@@ -66,7 +68,7 @@ class Settings:
     wait_s: float = 60.0
     capture_only: bool = False
     nvtx: str | None = None
-    patch: str = "load"
+    patch: str = "need"
     raw: Path | None = None
     filters: FilterSettings | None = None
     filter_bytes: int = 256 << 20
@@ -81,7 +83,7 @@ class Settings:
         if not 1 <= self.granule <= 4096 or self.granule & (self.granule - 1):
             raise UserError(f"--granule takes a power of two from 1 to 4096, not {self.granule}")
         if self.patch not in PATCH:
-            raise UserError(f"--patch takes {' or '.join(PATCH)}, not {self.patch}")
+            raise UserError(f"--patch takes {', '.join(PATCH[:-1])} or {PATCH[-1]}, not {self.patch}")
         if self.patch == "range" and not self.capture_only and self.nvtx is None:
             raise UserError("--patch range applies to captured regions: give --capture or --nvtx as well")
         if self.filters is not None:
@@ -109,6 +111,13 @@ class Settings:
             raise UserError(f"--filters takes at most {_MOST_HASHES} hashes and filters and granules of 1 MiB")
 
     @property
+    def leaves_unpatched(self) -> bool:
+        """Whether launches may stay without patches: the blocks pass tells when their blocks ran, and no filters are
+        filled.
+        """
+        return self.patch == "need" and {"accesses", "blocks"} <= set(self.passes) and self.filters is None
+
+    @property
     def runs(self) -> list[str]:
         """The passes, in the order in which they run."""
         return [p for p in PASSES if p in self.passes]
@@ -119,7 +128,7 @@ class Settings:
             "TILEPROF_PASS": pass_, "TILEPROF_GRANULE": str(self.granule), "TILEPROF_ARENA": str(self.arena_bytes),
             "TILEPROF_REPLAY": str(int(self.replay)), "TILEPROF_CAPTURE": str(int(not self.capture_only)),
             "TILEPROF_WAIT": str(self.wait_s), "TILEPROF_SPINNING": "|".join(SPINNING),
-            "TILEPROF_SKIP": str(skip), "TILEPROF_VERIFY": str(int(self.verify)), "TILEPROF_PATCH": self.patch,
+            "TILEPROF_SKIP": str(skip), "TILEPROF_VERIFY": str(int(self.verify)), "TILEPROF_PATCH": "range" if self.patch == "range" else "load",
         }  # fmt: skip
         out |= {"TILEPROF_COUNT": str(count)} if count is not None else {}
         if self.filters is not None and pass_ in {"accesses", "filters"}:

@@ -1,9 +1,10 @@
 """What recording costs, as ratios of the plain run's GPU time: ``python measure_overhead.py RESULT.json [MODE ...]``.
 
-Modes: plain; accesses; and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it);
-blocks; floor (every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one
-process that runs all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the
-program, without gaps in which the GPU waits for the host. Between them a whole recording of GPT-2 medium: seconds,
+Modes: plain; accesses (as users get it: kernels whose accesses are computed have no patches); patched (all kernels have
+patches); and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it); blocks; floor
+(every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one process that
+runs all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the program,
+without gaps in which the GPU waits for the host (``ms``), and with them (``with_gaps_ms``). Between them a whole recording of GPT-2 medium: seconds,
 size of the trace, and how much of what it writes is exact. What matters most comes first, and RESULT.json is written
 after each number: a run that is ended early says what it lacks. With MODEs only these beside plain, and no whole
 recording; ``accesses@PATCHES.fatbin`` is accesses with other device patches, which ``nvcc --fatbin
@@ -64,7 +65,7 @@ def gemm_bf16(torch):
 
 
 MOST_KERNELS = 30
-MODES = ("plain", "accesses", "memcheck", "blocks", "floor")
+MODES = ("plain", "accesses", "patched", "memcheck", "blocks", "floor")
 LONGEST_MODE_S = 120
 PROGRAMS = (gpt2_medium, lstm, convolutions, gemm_fp32, gemm_bf16)
 
@@ -81,28 +82,41 @@ def child(names):
 
 
 def gpu_time(torch, run):
-    """Return the GPU's milliseconds and a checksum of the result.
+    """Return the GPU's milliseconds, without and with gaps, and a checksum of the result.
 
-    A kernel that waits runs in front, as long as the host takes to issue the launches: they queue up behind it, so that
+    For those without, a kernel that waits runs in front, as long as the host takes to issue the launches: they queue up behind it, so that
     the time has no gaps in which the GPU waits for the host.
     """
-    times, issue_s = [], 0.0
-    for _ in range(int(os.environ.get("REPEATS", REPEATS))):
+    times, with_gaps, issue_s = [], [], 0.0
+    repeats = int(os.environ.get("REPEATS", REPEATS))
+    for repeat in range(2 * repeats):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
-        torch.cuda._sleep(int(CYCLES_PER_S * min(1.5 * issue_s, LONGEST_WAIT_S)))
+        if repeat < repeats:
+            torch.cuda._sleep(int(CYCLES_PER_S * min(1.5 * issue_s, LONGEST_WAIT_S)))
         begin.record()
         issue_began = time.perf_counter()
         out = run()
         issue_s = time.perf_counter() - issue_began
         end.record()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return {"ms": statistics.median(times[-COUNTED:]), "checksum": out.float().abs().sum().item()}
+        (times if repeat < repeats else with_gaps).append(begin.elapsed_time(end))
+    return {
+        "ms": statistics.median(times[-COUNTED:]),
+        "with_gaps_ms": statistics.median(with_gaps[-COUNTED:]),
+        "checksum": out.float().abs().sum().item(),
+    }
 
 
 def measurements(environment, prefix=()):
     """Yield the rows of one mode by program, as they come within the limit."""
+    from tileprof.record.cuda.code import proofs
+    from tileprof.record.cuda.installation import locate
+
+    if environment.get("TILEPROF_PROOFS") == "":
+        with proofs.Server(locate.nvdisasm()) as server:
+            yield from measurements(environment | {"TILEPROF_PROOFS": str(server.path)}, prefix)
+        return
     command = [*prefix, sys.executable, __file__, "--child", *(p.__name__ for p in PROGRAMS)]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -133,6 +147,8 @@ def ratios(row):
     """Return each mode's GPU time relative to the plain run's, and memcheck's relative to tileprof's."""
     times = {mode: r["ms"] for mode, r in row.items() if r}
     actual = {mode: round(ms / times["plain"], 2) for mode, ms in times.items() if mode != "plain"}
+    gaps = {mode: r["with_gaps_ms"] for mode, r in row.items() if r}
+    actual |= {f"{mode}_with_gaps": round(ms / gaps["plain"], 2) for mode, ms in gaps.items() if mode != "plain"}
     if "memcheck" in times and "accesses" in times:
         actual["memcheck_over_accesses"] = round(times["memcheck"] / times["accesses"], 2)
     return actual
@@ -151,11 +167,15 @@ def mode(name, folder):
         return (dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error")) if tool else None
     recorder_files, sanitizer = recorder_build.build(gpu.gpus()[0].architecture), locate.sanitizer()
     pass_, _, patches = name.partition("@")
+    pass_ = "accesses" if pass_ == "patched" else pass_
     recorder_files = (
         recorder_build.Built(recorder_files.library, Path(patches).resolve()) if patches else recorder_files
     )
     settings = Settings(hooks=False, replay=False)
-    return recorded_run.environment(pass_, Path(folder), recorder_files, sanitizer, settings, skip=0, count=None), ()
+    environment = recorded_run.environment(
+        pass_, Path(folder), recorder_files, sanitizer, settings, skip=0, count=None
+    )
+    return environment | ({"TILEPROF_PROOFS": ""} if name == "accesses" else {}), ()
 
 
 def slowest(folder):
@@ -202,7 +222,7 @@ def overheads(result, names, write):
                 )
                 sys.stdout.flush()
                 write()
-            if name.startswith("accesses"):
+            if name.startswith(("accesses", "patched")):
                 result.setdefault("kernels", {})[name] = slowest(folder)
                 write()
 
@@ -266,10 +286,10 @@ def main(out, *only):
     if only:
         overheads(result, ("plain", *only), write)
         return
-    overheads(result, MODES[:3], write)
+    overheads(result, MODES[:4], write)
     result["recording_gpt2_medium"] = whole_recording()
     write()
-    overheads(result, MODES[3:], write)
+    overheads(result, MODES[4:], write)
 
 
 def left_out(result):

@@ -24,6 +24,7 @@ constexpr std::array kGraphsBegin = {
 struct Proven {
     bool holds = false;
     std::vector<char> parameters;
+    std::vector<uint32_t> pointers;  // words of them that are addresses in device memory
 };
 thread_local Proven proven_call;
 
@@ -66,11 +67,13 @@ bool Unpatched::follows(const LaunchingCall& call, const Kernel& kernel, CUfunct
         pointers[i] = memory_.allocation(word).second != 0;
     }
     if (!proofs_.proven(kernel.id, kernel.code, call.geometry(), parameters, pointers)) return false;
-    proven_call = {true, std::move(parameters)};
+    proven_call = {true, std::move(parameters), {}};
+    for (uint32_t i = 0; i < pointers.size(); ++i)
+        if (pointers[i]) proven_call.pointers.push_back(i);
     return true;
 }
 
-std::pair<int64_t, uint64_t> Unpatched::keep(const Kernel& kernel) {
+events::Parameters Unpatched::keep(const Kernel& kernel) {
     if (kept_.insert(kernel.id).second) {
         const KernelCode& code = kernel.code;
         std::string number = std::to_string(kernel.id) + ".bin";
@@ -78,7 +81,7 @@ std::pair<int64_t, uint64_t> Unpatched::keep(const Kernel& kernel) {
         if (!code.relocated.empty())
             log_.file("relocated-" + number, code.relocated.data(), code.relocated.size() * sizeof(uint32_t));
     }
-    return {log_.parameters(proven_call.parameters), proven_call.parameters.size()};
+    return {log_.parameters(proven_call.parameters), proven_call.parameters.size(), proven_call.pointers};
 }
 
 // Whether all launches of the module that were not patched have ended.

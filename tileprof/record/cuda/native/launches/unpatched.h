@@ -8,13 +8,13 @@
 #include <stdint.h>
 
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "code/modules.h"
 #include "code/proofs.h"
 #include "driver/callbacks.h"
 #include "launches/launching_call.h"
+#include "log/events.h"
 #include "memory/memory.h"
 #include "records/arenas.h"
 
@@ -32,9 +32,8 @@ class Unpatched {
     void before(const LaunchingCall& call);
     // Whether the launch of this thread's call is proven.
     bool proven() const;
-    // Keeps what the reader needs to compute what such a launch touches. Returns the place of the parameters in their
-    // file and their bytes.
-    std::pair<int64_t, uint64_t> keep(const Kernel& kernel);
+    // Keeps what the reader needs to compute what such a launch touches, and says where its parameters are.
+    events::Parameters keep(const Kernel& kernel);
     // Called before a stream is destroyed.
     void end_stream(CUcontext context, Sanitizer_StreamHandle stream);
 

@@ -44,17 +44,17 @@ std::string quoted_list(const std::vector<std::string>& names) {
 void place(const char* kind, const LaunchFields& f) {
     marks::write();
     const Sanitizer_LaunchData& d = *f.data;
-    std::string unpatched = f.unpatched.empty() ? "" : ",\"unpatched\":" + quoted_list(f.unpatched);
-    if (f.parameters.first >= 0)
-        unpatched +=
-            ",\"parameters\":[" + std::to_string(f.parameters.first) + "," + std::to_string(f.parameters.second) + "]";
+    std::string more = f.unpatched.empty() ? "" : ",\"unpatched\":" + quoted_list(f.unpatched);
+    if (const Parameters& p = f.parameters; p.place >= 0)
+        more += ",\"parameters\":[" + std::to_string(p.place) + "," + std::to_string(p.bytes) +
+                     "],\"pointers\":" + list(p.pointers, [](uint32_t word) { return std::to_string(word); });
     log_.event(R"("e":"%s","launch":%u,"kernel":%u,"grid":[%u,%u,%u],"block":[%u,%u,%u],"cluster":[%u,%u,%u],)"
                R"("stream":"%p","context":%d,"device":%d,"graph":%d,"generation":%u,"ordinal":%llu,"aside":%d,)"
                R"("counted":%d,"t":%llu%s)",
                kind, f.launch, f.kernel->id, d.gridDim_x, d.gridDim_y, d.gridDim_z, d.blockDim_x, d.blockDim_y,
                d.blockDim_z, f.cluster[0], f.cluster[1], f.cluster[2], static_cast<void*>(d.hStream), f.context,
                static_cast<int>(d.device), f.graph, f.generation, static_cast<u64>(f.ordinal), f.aside, f.counted,
-               now(), unpatched.c_str());
+               now(), more.c_str());
 }
 
 }  // namespace

@@ -39,6 +39,12 @@ void capture(bool on);
 
 void kernel(const Kernel& kernel, const char* symbol, uint64_t code_address, uint64_t code_bytes);
 
+// The parameters of a launch without patches, whose accesses follow from them.
+struct Parameters {
+    int64_t place = -1;  // in parameters.bin; -1: none
+    uint64_t bytes = 0;
+    std::vector<uint32_t> pointers;  // 8-byte words of them that are addresses in device memory
+};
 struct LaunchFields {
     uint32_t launch = 0;
     const Kernel* kernel = nullptr;
@@ -51,8 +57,7 @@ struct LaunchFields {
     bool aside = false;
     bool counted = true;
     std::vector<std::string> unpatched;
-    // Place and bytes of the parameters of a launch without patches, whose accesses follow from them; place -1: none.
-    std::pair<int64_t, uint64_t> parameters{-1, 0};
+    Parameters parameters;
 };
 void launch(const LaunchFields& fields);
 void learn(const LaunchFields& fields);
