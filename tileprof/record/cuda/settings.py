@@ -46,9 +46,10 @@ class Settings:
     taken for one that spins, and a tenth of how long nothing may move before the program is ended; ``capture_only``
     records nothing before ``tileprof.capture()`` or ``cudaProfilerStart``; ``nvtx`` records only inside NVTX ranges
     whose name (``name@domain`` in a domain) this regular expression matches, and with ``capture_only`` in both;
-    ``patch`` "need" leaves code alone whose launches need no patches, since all that they touch is computed from machine
-    code and parameters; it is "load" where that cannot be (see `leaves_unpatched`); "range" leaves code alone and does not even count launches
-    outside of those, so that the program runs there at its own speed, but CUDA graphs made before a region stay
+    ``patch`` "need" leaves code alone whose launches need no patches, since all that they touch is computed from
+    machine code and parameters; where that cannot be (`leaves_unpatched`) it is "load", which patches all code; "range"
+    leaves code alone and does not even count launches outside of those, so that the program runs there at its own
+    speed, but CUDA graphs made before a region stay
     unseen and are recorded conservatively; ``verify`` compares all device memory
     before and after every launch with what was recorded, slowly; ``raw`` keeps the raw records in this folder; with
     ``filters`` blocks also insert what they touch into Bloom filters, for which ``filter_bytes`` of device memory are
@@ -128,7 +129,8 @@ class Settings:
             "TILEPROF_PASS": pass_, "TILEPROF_GRANULE": str(self.granule), "TILEPROF_ARENA": str(self.arena_bytes),
             "TILEPROF_REPLAY": str(int(self.replay)), "TILEPROF_CAPTURE": str(int(not self.capture_only)),
             "TILEPROF_WAIT": str(self.wait_s), "TILEPROF_SPINNING": "|".join(SPINNING),
-            "TILEPROF_SKIP": str(skip), "TILEPROF_VERIFY": str(int(self.verify)), "TILEPROF_PATCH": "range" if self.patch == "range" else "load",
+            "TILEPROF_SKIP": str(skip), "TILEPROF_VERIFY": str(int(self.verify)),
+            "TILEPROF_PATCH": "range" if self.patch == "range" else "load",
         }  # fmt: skip
         out |= {"TILEPROF_COUNT": str(count)} if count is not None else {}
         if self.filters is not None and pass_ in {"accesses", "filters"}:

@@ -172,9 +172,7 @@ def mode(name, folder):
         recorder_build.Built(recorder_files.library, Path(patches).resolve()) if patches else recorder_files
     )
     settings = Settings(hooks=False, replay=False)
-    environment = recorded_run.environment(
-        pass_, Path(folder), recorder_files, sanitizer, settings, skip=0, count=None
-    )
+    environment = recorded_run.environment(pass_, Path(folder), recorder_files, sanitizer, settings, skip=0, count=None)
     return environment | ({"TILEPROF_PROOFS": ""} if name == "accesses" else {}), ()
 
 

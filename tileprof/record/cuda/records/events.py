@@ -182,8 +182,8 @@ class Launch(Event):
     unpatched: list[str] | None = None
     """Patches that the library refused in its module."""
     parameters: list[int] | None = None
-    """Place and bytes in ``parameters.bin`` of the parameters of a launch without patches, whose accesses follow from them
-    and from the machine code of its kernel.
+    """Place and bytes in ``parameters.bin`` of the parameters of a launch without patches, whose accesses follow from
+    them and from the machine code of its kernel.
     """
     pointers: list[int] | None = None
     """Those 8-byte words of the parameters that are addresses in device memory."""
