@@ -51,7 +51,8 @@ scale[(4,)](x, y, 1000, size=256)
 """
 ATOMICS = """
 x, at = torch.zeros(64, device="cuda"), torch.randint(64, (500,), device="cuda")
-x.index_add_(0, at, torch.ones(500, device="cuda")); torch.bincount(at); x[at]; x.scatter_add_(0, at, torch.ones(500, device="cuda"))
+ones = torch.ones(500, device="cuda")
+x.index_add_(0, at, ones); torch.bincount(at); x[at]; x.scatter_add_(0, at, ones)
 torch.sort(x); torch.nonzero(x > 1); F.embedding(at, torch.randn(64, 16, device="cuda"))
 """
 PROGRAMS = {
@@ -125,7 +126,6 @@ z = torch.tanh(y)
     assert without == [True, True, False, False, False]
     assert of.graph.tolist()[2:4] != [-1, -1]
     assert set(trace.launches.coverage) == {"exact"}
-    assert of.footprint.nunique() == 1 or set(of.coverage) == {"exact"}
 
 
 STREAMS = r"""

@@ -4,8 +4,8 @@ Modes: plain; accesses (as users get it: kernels whose accesses are computed hav
 patches); and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it); blocks; floor
 (every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one process that
 runs all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the program,
-without gaps in which the GPU waits for the host (``ms``), and with them (``with_gaps_ms``). Between them a whole recording of GPT-2 medium: seconds,
-size of the trace, and how much of what it writes is exact. What matters most comes first, and RESULT.json is written
+without gaps in which the GPU waits for the host (``ms``), and with them (``with_gaps_ms``). Between them a whole
+recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is exact. What matters most comes first, and RESULT.json is written
 after each number: a run that is ended early says what it lacks. With MODEs only these beside plain, and no whole
 recording; ``accesses@PATCHES.fatbin`` is accesses with other device patches, which ``nvcc --fatbin
 --compile-as-tools-patch`` makes. Beside the accesses modes stand the kernels that take longest under them: how many
@@ -84,8 +84,8 @@ def child(names):
 def gpu_time(torch, run):
     """Return the GPU's milliseconds, without and with gaps, and a checksum of the result.
 
-    For those without, a kernel that waits runs in front, as long as the host takes to issue the launches: they queue up behind it, so that
-    the time has no gaps in which the GPU waits for the host.
+    For the former, a kernel that waits runs in front, as long as the host takes to issue the launches: they queue up
+    behind it, so that the time has no gaps in which the GPU waits for the host.
     """
     times, with_gaps, issue_s = [], [], 0.0
     repeats = int(os.environ.get("REPEATS", REPEATS))
