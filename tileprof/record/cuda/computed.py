@@ -62,10 +62,10 @@ class Computed:
         if not code:
             return "its machine code is missing"
         begin = kernel["parameters"][0]
-        mask = [word in pointers for word in range(-(-len(parameters) // 8))]
+        mask = sum(1 << word for word in pointers).to_bytes(-(-len(parameters) // 64), "little")
         proven = self.proofs.of(code, relocated, begin, parameters, mask, geometry.grid, geometry.block)
-        if isinstance(proven, str):
-            return proven
+        if proven is None:
+            return self.proofs.reason
         bank = struct.pack("<6I", *geometry.block, *geometry.grid).ljust(begin, b"\0") + parameters
         touched = emulate.run(proven, geometry.grid, geometry.block, bank)
         return touched if touched is not None else "its threads take too many steps"

@@ -5,11 +5,11 @@ patches); and ``compute-sanitizer --tool memcheck`` where it is found (the wheel
 (every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one process that
 runs all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the program,
 without gaps in which the GPU waits for the host (``ms``), and with them (``with_gaps_ms``). Between them a whole
-recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is exact. What matters most comes first, and RESULT.json is written
-after each number: a run that is ended early says what it lacks. With MODEs only these beside plain, and no whole
-recording; ``accesses@PATCHES.fatbin`` is accesses with other device patches, which ``nvcc --fatbin
---compile-as-tools-patch`` makes. Beside the accesses modes stand the kernels that take longest under them: how many
-entries a launch makes, and its microseconds.
+recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is exact. What matters most comes
+first, and RESULT.json is written after each number: a run that is ended early says what it lacks. With MODEs only
+these beside plain, and no whole recording; ``accesses@PATCHES.fatbin`` is accesses with other device patches, which
+``nvcc --fatbin --compile-as-tools-patch`` makes. Beside the accesses modes stand the kernels that take longest under
+them: how many entries a launch makes, and its microseconds.
 """
 
 import datetime as dt
