@@ -15,7 +15,7 @@ namespace tileprof {
 
 namespace {
 
-constexpr char kMagic[] = "TPP1";
+constexpr char kMagic[] = "TPP2";
 constexpr uint32_t kArchitecture = 90;  // of the code that the server understands
 constexpr size_t kMostCode = 256u << 10;
 constexpr time_t kPatienceS = 30;

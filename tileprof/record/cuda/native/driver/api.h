@@ -53,6 +53,7 @@ struct LibraryFunction<Result (*)(Arguments...)> {
     X(cuDeviceGetCount)              \
     X(cuStreamSynchronize)           \
     X(cuStreamIsCapturing)           \
+    X(cuFuncGetAttribute)            \
     X(cuFuncGetModule)               \
     X(cuFuncGetName)                 \
     X(cuFuncGetParamInfo)            \

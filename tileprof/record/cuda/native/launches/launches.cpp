@@ -74,11 +74,12 @@ void Launches::begin(const Sanitizer_LaunchData& data, GraphLaunch* graph) {
         open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
     open.recorded = options_.pass != Pass::kFloor && wants(kernel);
     open.aside = kernel.aside && open.recorded;
-    open.learned = !open.recorded && !kernel.aside && graph == nullptr && stores_through_maps(open) && teaches(open);
     bool left = modules_.is_left(data.module);
+    open.learned =
+        !open.recorded && !left && !kernel.aside && graph == nullptr && stores_through_maps(open) && teaches(open);
     if (left) modules_.ran_unpatched(data.module, data.hStream);
     bool patched = kernel.patched && !left;
-    open.computed = left && open.recorded && graph == nullptr && unpatched_.proven();
+    open.computed = left && open.recorded && graph == nullptr && unpatched_.proven(cluster);
     uint32_t generation = 0;
     Header* header = header_of(&open, patched, data, graph, &generation);
     if (patched)
@@ -223,7 +224,8 @@ void Launches::report(const OpenLaunch& launch, const LaunchingCall& call) {
 // If the launch stores through tensor maps, which no callback reports, it is repeated to find the writer of each
 // byte.
 void Launches::repeat(const OpenLaunch& launch, const LaunchingCall& call) {
-    if ((!launch.recorded && !launch.learned) || !stores_through_maps(launch) || call.is_cooperative()) return;
+    if ((!launch.recorded && !launch.learned) || launch.computed) return;
+    if (!stores_through_maps(launch) || call.is_cooperative()) return;
     auto again = [](const void* same) { return static_cast<const LaunchingCall*>(same)->again(); };
     replay(launch, call.parameters(launch.function), again, &call);
 }

@@ -87,26 +87,36 @@ std::vector<char> LaunchingCall::parameters(CUfunction function) const {
                              : block_of(function, plain(*this).parameters, plain(*this).extra);
 }
 
-Geometry LaunchingCall::geometry() const {
+Geometry LaunchingCall::geometry(CUfunction function) const {
+    Geometry geometry{};
     if (is_extended(cbid)) {
         const CUlaunchConfig& c = *extended(*this).config;
-        return {{c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ}};
+        geometry = {{c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ}, {1, 1, 1}};
+    } else {
+        const LaunchKernel& k = plain(*this);
+        geometry = {{k.grid[0], k.grid[1], k.grid[2]}, {k.block[0], k.block[1], k.block[2]}, {1, 1, 1}};
     }
-    const LaunchKernel& k = plain(*this);
-    return {{k.grid[0], k.grid[1], k.grid[2]}, {k.block[0], k.block[1], k.block[2]}};
+    constexpr CUfunction_attribute kRequired[] = {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+                                                  CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+                                                  CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH};
+    for (int i = 0; i < 3; ++i) {
+        int required = 0;
+        if (api.cuFuncGetAttribute(&required, kRequired[i], function) == CUDA_SUCCESS && required > 0)
+            geometry.cluster[i] = static_cast<uint32_t>(required);
+    }
+    any_attribute(*this, [&](const CUlaunchAttribute& a) {
+        if (a.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return false;
+        const auto& d = a.value.clusterDim;
+        for (int i = 0; i < 3; ++i) geometry.cluster[i] = std::max(1u, i == 0 ? d.x : i == 1 ? d.y : d.z);
+        return true;
+    });
+    return geometry;
 }
 
 bool LaunchingCall::is_cooperative() const {
     return is_cooperative_call(cbid) || any_attribute(*this, [](const CUlaunchAttribute& a) {
                return a.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && a.value.cooperative != 0;
            });
-}
-
-bool LaunchingCall::has_clusters() const {
-    return any_attribute(*this, [](const CUlaunchAttribute& a) {
-        const auto& d = a.value.clusterDim;
-        return a.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && (d.x > 1 || d.y > 1 || d.z > 1);
-    });
 }
 
 bool LaunchingCall::again() const {

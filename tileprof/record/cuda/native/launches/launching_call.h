@@ -9,7 +9,7 @@
 namespace tileprof {
 
 struct Geometry {
-    uint32_t grid[3], block[3];
+    uint32_t grid[3], block[3], cluster[3];
 };
 
 struct LaunchingCall {
@@ -23,10 +23,10 @@ struct LaunchingCall {
     const void* handle() const;
     // The kernel's parameters as one block of bytes; empty if the driver does not know their sizes.
     std::vector<char> parameters(CUfunction function) const;
-    Geometry geometry() const;
+    // Clusters as the call or the kernel asks for them.
+    Geometry geometry(CUfunction function) const;
     // Whether its blocks wait for each other: if some of them ended early, the others would hang.
     bool is_cooperative() const;
-    bool has_clusters() const;
     // Makes the same call again; returns whether it worked.
     bool again() const;
 };

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <array>
 
 #include "log/log.h"
@@ -23,6 +24,7 @@ constexpr std::array kGraphsBegin = {
 // The parameters of the call that this thread makes, if its launch is proven.
 struct Proven {
     bool holds = false;
+    Geometry geometry{};
     std::vector<char> parameters;
     std::vector<uint32_t> pointers;  // words of them that are addresses in device memory
 };
@@ -42,7 +44,9 @@ bool Unpatched::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     return true;
 }
 
-bool Unpatched::proven() const { return proven_call.holds; }
+bool Unpatched::proven(const uint32_t cluster[3]) const {
+    return proven_call.holds && std::equal(cluster, cluster + 3, proven_call.geometry.cluster);
+}
 
 void Unpatched::before(const LaunchingCall& call) {
     proven_call = {};
@@ -57,7 +61,7 @@ void Unpatched::before(const LaunchingCall& call) {
 }
 
 bool Unpatched::follows(const LaunchingCall& call, const Kernel& kernel, CUfunction function) {
-    if (!kernel.scanned || !call.is_plain() || call.is_cooperative() || call.has_clusters()) return false;
+    if (!kernel.scanned || !call.is_plain() || call.is_cooperative()) return false;
     std::vector<char> parameters = call.parameters(function);
     parameters.resize(kernel.code.parameter_bytes);
     std::vector<bool> pointers((parameters.size() + 7) / 8);
@@ -66,8 +70,9 @@ bool Unpatched::follows(const LaunchingCall& call, const Kernel& kernel, CUfunct
         memcpy(&word, parameters.data() + 8 * i, sizeof word);
         pointers[i] = memory_.allocation(word).second != 0;
     }
-    if (!proofs_.proven(kernel.id, kernel.code, call.geometry(), parameters, pointers)) return false;
-    proven_call = {true, std::move(parameters), {}};
+    Geometry geometry = call.geometry(function);
+    if (!proofs_.proven(kernel.id, kernel.code, geometry, parameters, pointers)) return false;
+    proven_call = {true, geometry, std::move(parameters), {}};
     for (uint32_t i = 0; i < pointers.size(); ++i)
         if (pointers[i]) proven_call.pointers.push_back(i);
     return true;
