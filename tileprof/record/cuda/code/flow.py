@@ -12,6 +12,7 @@ from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES, Instructio
 
 Node = TypeVar("Node", bound=Hashable)
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]+")
+_RETURN: Final = re.compile(r"(R\d+) 0x0")
 _PREDICATE: Final = re.compile(r"!?UP(\d|T)|!?P(\d|T)")
 
 
@@ -77,8 +78,8 @@ def _end(instruction: Instruction, place: Mapping[int, int]) -> End | None:
         return None
     if operation == "CALL.REL.NOINC" and len(operands) == 1 and target >= 0:
         return End(Kind.CALL, target, guard)
-    if operation == "RET.REL.NODEC" and len(operands) == 2 and operands[1] == "0x0":
-        return End(Kind.RETURN, conditions=guard, register=operands[0])
+    if operation == "RET.REL.NODEC" and len(operands) == 1 and (match := _RETURN.fullmatch(operands[0])):
+        return End(Kind.RETURN, conditions=guard, register=match[1])
     if name == "BSYNC" and len(operands) == 1:
         return End(Kind.SYNC, conditions=guard, register=operands[0])
     return End(Kind.LOST, conditions=guard) if name.startswith(_LOST) else None

@@ -288,6 +288,8 @@ class Interpreter:
             return
         if is_uniform(name) and not guard.even:
             before = NEVER  # the other threads of the warp see the new value, or the old one
+        if isinstance(before, frozenset):
+            before = state.held(before)
         value = chosen(literal, result, before, even=guard.even)
         if guard.condition != ALWAYS:
             value = both(guard.condition, condition_of(value))

@@ -88,6 +88,11 @@ class State:
         self.conditional.pop(name, None)
         self.literals.pop(name, None)
 
+    def held(self, condition: Condition) -> Condition:
+        """Return a condition without what no register tells any more."""
+        symbols = {literal >> 1 for literal in self.literals.values()}
+        return frozenset(term for term in condition if all(literal >> 1 in symbols for literal in term))
+
     def expire(self, symbol: int) -> None:
         """Drop what was said of a symbol, before it stands for a new value."""
         pair = {2 * symbol, 2 * symbol + 1}
@@ -118,9 +123,9 @@ class State:
 
 
 def kept(terms: Iterable[Term]) -> Condition:
-    """Return a condition without terms that say nothing, and with the shortest terms where there are too many."""
+    """Return a condition without terms that say nothing; of too many, the shortest and newest."""
     out: list[Term] = []
-    for term in sorted(set(terms), key=lambda t: (len(t), sorted(t))):
+    for term in sorted(set(terms), key=lambda t: (len(t), sorted(-literal for literal in t))):
         if len(term) > MOST_LITERALS or len(out) == MOST_TERMS:
             break
         if not any(literal ^ 1 in term for literal in term) and not any(other <= term for other in out):
