@@ -507,7 +507,7 @@ def _permute(instruction: Instruction) -> Step:
         if isinstance(chosen, int):
             for place in range(4):
                 digit = chosen >> 4 * place & 15
-                byte = words[digit >> 2 & 1] >> 8 * (digit & 3) & 0xFF
+                byte: Word = words[digit >> 2 & 1] >> 8 * (digit & 3) & 0xFF
                 if digit & 8:
                     byte = (byte >> 7) * 0xFF
                 result = result | byte << 8 * place
