@@ -28,7 +28,6 @@ from tileprof.record.cuda.code.knowledge import (
     condition_of,
     is_uniform,
     same,
-    under,
 )
 
 
@@ -202,9 +201,8 @@ class Interpreter:
             if truth is not True and truth.literal is not None:
                 facts = State(facts=facts, implied=state.implied).with_facts([truth.literal])
         for read in access.reads:
-            value = self._constant(read)
-            if isinstance(value, str):
-                value = state.value(value, facts)
+            constant = self._constant(read)
+            value = state.value(constant, facts) if isinstance(constant, str) else constant
             if value is UNKNOWN or (isinstance(value, frozenset) and value != ALWAYS):
                 raise self.refused(n, f"its address depends on memory, by {read}")
 

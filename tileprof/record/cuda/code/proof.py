@@ -13,13 +13,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tileprof.record.cuda.code import flow
 from tileprof.record.cuda.code.flow import End, Kind
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES, Instruction
 from tileprof.record.cuda.code.interpret import Guard, Interpreter, RefusedError
-from tileprof.record.cuda.code.knowledge import ALWAYS, CLEAN, UNKNOWN, Constant, State, merged, same
+from tileprof.record.cuda.code.knowledge import ALWAYS, CLEAN, UNKNOWN, Constant, State, merged
 
 __all__ = ["CLEAN", "UNKNOWN", "Constant", "Proven", "prove"]
 
@@ -115,7 +116,7 @@ class _Proof:
             node = heapq.heappop(work)
             waiting.discard(node)
             states = [state.copy() for state in before[node].values()]
-            state = merged(states, lambda name, node=node: self.interpreter.symbol("join", node, name))
+            state = merged(states, partial(self.interpreter.symbol, "join", node))
             for name in self.lost.get(node, ()):
                 state.forget(name)
             self.edges[node] = edges = self._through(node, state)
@@ -193,7 +194,7 @@ class _Proof:
         if end.kind is Kind.RETURN:
             number = int(end.register.removeprefix("R"))
             low, high = (state.clean.get(f"R{number + i}") for i in (0, 1))
-            place = self._place(low) if isinstance(low, int) and same(high, 0) else None
+            place = self._place(low) if isinstance(low, int) and isinstance(high, int) and high == 0 else None
             if place is None:
                 raise self.interpreter.refused(n, "it returns to an unknown place")
             return [(place, calls[:-1])]
@@ -230,13 +231,17 @@ class _Proof:
             branch = self.blocks[node[0]] - 1
             join = over.get(node)
             if join is None:
-                raise self.interpreter.refused(branch, "its direction depends on memory, and the ways do not meet again")
+                raise self.interpreter.refused(
+                    branch, "its direction depends on memory, and the ways do not meet again"
+                )
             names = lost.setdefault(join, set())
             for begin, calls in flow.region(successors, node, join):
                 for n in range(begin, self.blocks[begin]):
                     if (n, calls) in touching:
                         address = self.interpreter.code[n].address
-                        raise self.interpreter.refused(branch, f"its direction depends on memory, and so does {address:#x}")
+                        raise self.interpreter.refused(
+                            branch, f"its direction depends on memory, and so does {address:#x}"
+                        )
                     if n not in self.ends:
                         plan = self.interpreter.plan(n)
                         names.update(plan.writes)
