@@ -136,7 +136,7 @@ def _as_word(flag: Flag) -> Word:
 def _add_pairs(instruction: Instruction) -> Step:
     target, *words = _count(instruction, 4)
     operands = Operands()
-    pairs = [operands.pair(w) for w in words]
+    pairs = [_pair(operands, w) for w in words]
 
     def run(values: Values) -> Values:
         total: Wide = 0
@@ -145,6 +145,15 @@ def _add_pairs(instruction: Instruction) -> Step:
         return [low(total), high(total)]
 
     return step_of(operands, register(target, 2), run)
+
+
+def _pair(operands: Operands, text: str) -> tuple[Number, Number]:
+    """Return 64 bits that may also be a number, whose sign is continued."""
+    match = re.fullmatch(r"(-?)0x([0-9a-f]{1,7})", text)
+    if match is None:
+        return operands.pair(text)
+    value = -int(match[2], 16) if match[1] else int(match[2], 16)
+    return Number(None, value & MASK), Number(None, value >> 32 & MASK)
 
 
 def _sum_64(a: Wide, b: Wide) -> Wide:
@@ -157,8 +166,6 @@ def _multiply_add(instruction: Instruction) -> Step:
     kinds = _kinds(instruction, "MOV", "IADD", "SHL", "U32", "X", "WIDE", "HI")
     if kinds & {"WIDE", "HI"}:
         return _multiply_wide(instruction, kinds)
-    if "X" in kinds and kinds != {"X"}:
-        raise UnknownOperand(instruction.operation)
     target, *words = _count(instruction, 5 if "X" in kinds else 4)
     operands = Operands()
     a, b = (operands.number(w, "-") for w in words[:2])
@@ -190,7 +197,8 @@ def _multiply_wide(instruction: Instruction, kinds: set[str]) -> Step:
         raise UnknownOperand(str(instruction))
     operands = Operands()
     a, b = (operands.number(w, "") for w in rest[:2])
-    c_low, c_high = operands.pair(rest[2])
+    negated = rest[2].startswith("-") and not flags and "X" not in kinds
+    c_low, c_high = operands.pair(rest[2][negated:])
     carry = operands.condition(rest[3]) if "X" in kinds else None
 
     def run(values: Values) -> Values:
@@ -200,7 +208,8 @@ def _multiply_wide(instruction: Instruction, kinds: set[str]) -> Step:
         if c_low.is_zero and c_high.is_zero:
             total, overflow = product, _nothing(product)
         else:
-            total = _sum_64(product, joined(c_low.word(values), c_high.word(values)))
+            summand = joined(c_low.word(values), c_high.word(values))
+            total = _sum_64(product, MASK_64 - summand + 1 if negated else summand)
             overflow = total < product
         halves = [low(total), high(total)]
         return [*(halves if wide_result else halves[1:]), *([overflow] if flags else [])]
@@ -464,10 +473,10 @@ def _extreme(a: Word, b: Word, least: Flag, *, unsigned: bool) -> Word:
 
 
 def _minimum(instruction: Instruction) -> Step:
-    """``VIMNMX R0, a, b, P0``: the smaller where P0; ``VIADDMNMX R0, a, b, c, P0``: of a + b and c."""
+    """``VIMNMX R0, a, b, P0``: the smaller where P0; ``VIMNMX3``: of three; ``VIADDMNMX``: of a + b and c."""
     unsigned = bool(_kinds(instruction, "U32"))
     adds = instruction.name == "VIADDMNMX"
-    target, *words, condition = _count(instruction, 5 if adds else 4)
+    target, *words, condition = _count(instruction, 5 if adds or instruction.name == "VIMNMX3" else 4)
     operands = Operands()
     numbers = [operands.number(w, "-" if adds and n < 2 else "") for n, w in enumerate(words)]
     least = operands.condition(condition)
@@ -476,7 +485,9 @@ def _minimum(instruction: Instruction) -> Step:
         first, *others = (n.word(values) for n in numbers)
         if adds:
             first = add(first, others.pop(0))
-        return [_extreme(first, others[0], least.flag(values), unsigned=unsigned)]
+        for other in others:
+            first = _extreme(first, other, least.flag(values), unsigned=unsigned)
+        return [first]
 
     return step_of(operands, register(target), run)
 
@@ -507,10 +518,8 @@ def _permute(instruction: Instruction) -> Step:
         if isinstance(chosen, int):
             for place in range(4):
                 digit = chosen >> 4 * place & 15
-                byte: Word = words[digit >> 2 & 1] >> 8 * (digit & 3) & 0xFF
-                if digit & 8:
-                    byte = (byte >> 7) * 0xFF
-                result = result | byte << 8 * place
+                picked = words[digit >> 2 & 1] >> 8 * (digit & 3) & 0xFF
+                result = result | ((picked >> 7) * 0xFF if digit & 8 else picked) << 8 * place
             return [result]
         both = joined(*words)
         for place in range(4):
@@ -557,7 +566,7 @@ def _count_bits(instruction: Instruction) -> Step:
 
 
 def _leading_one(instruction: Instruction) -> Step:
-    """``FLO.U32``: the place of the highest bit, -1 if there is none; ``.SH``: 31 less it."""
+    """``FLO.U32``: the place of the highest bit, ``.SH``: 31 less it; -1 if there is none."""
     kinds = _kinds(instruction, "U32", "SH")
     if "U32" not in kinds:
         raise UnknownOperand(instruction.operation)
@@ -571,7 +580,7 @@ def _leading_one(instruction: Instruction) -> Step:
             place: Word = value.bit_length() - 1 & MASK
         else:
             place = (np.frexp(value.astype(np.float64))[1] - 1).astype(np.int32).view(np.uint32)
-        return [add(31, Number(0, 0, "-").word([place])) if "SH" in kinds else place]
+        return [select(place == MASK, MASK, 31 ^ place) if "SH" in kinds else place]
 
     return step_of(operands, register(target), run)
 
@@ -628,7 +637,9 @@ def _part(word: Word, byte: Word, size: int, continues_sign: bool) -> Word:
     return select((part >> 8 * size - 1) != 0, part | MASK << 8 * size & MASK, part)
 
 
-_SPECIAL: Final = frozenset(f"SR_{kind}.{axis}" for kind in ("TID", "CTAID") for axis in "XYZ") | {"SR_LANEID"}
+_SPECIAL: Final = frozenset(f"SR_{kind}.{axis}" for kind in ("TID", "CTAID") for axis in "XYZ") | {
+    "SR_LANEID", "SR_CgaCtaId",
+}  # fmt: skip
 
 
 def _special(instruction: Instruction) -> Step:
@@ -737,7 +748,8 @@ RULES: Final[dict[str, Callable[[Instruction], Step]]] = {
     "IMAD": _multiply_add, "UIMAD": _multiply_add, "LEA": _scaled, "ULEA": _scaled, "SHF": _shift, "USHF": _shift,
     "LOP3": _logic, "ULOP3": _logic, "ISETP": _compare, "UISETP": _compare, "PLOP3": _predicate_logic,
     "UPLOP3": _predicate_logic, "SEL": _select, "USEL": _select, "IMNMX": _minimum, "UIMNMX": _minimum,
-    "VIMNMX": _minimum, "VIADDMNMX": _minimum, "IABS": _absolute, "PRMT": _permute, "UPRMT": _permute,
+    "VIMNMX": _minimum, "VIMNMX3": _minimum, "VIADDMNMX": _minimum, "IABS": _absolute, "PRMT": _permute,
+    "UPRMT": _permute,
     "SGXT": _sign_extend, "USGXT": _sign_extend, "POPC": _count_bits, "UPOPC": _count_bits, "FLO": _leading_one,
     "UFLO": _leading_one, "BREV": _reverse_bits, "UBREV": _reverse_bits, "LDC": _load_constant,
     "ULDC": _load_constant, "S2R": _special, "S2UR": _special, "CS2R": _zeros, "HFMA2": _half_constants,

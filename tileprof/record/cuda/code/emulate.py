@@ -22,7 +22,7 @@ from tileprof.record.cuda.code.instructions import Instruction
 from tileprof.record.cuda.code.live import live_names
 from tileprof.record.cuda.code.operands import MASK, Flag, Step, Values, Word
 from tileprof.record.cuda.code.proof import Proven
-from tileprof.record.cuda.code.touched import Touched, UnplacedError, keys_of
+from tileprof.record.cuda.code.touched import MOST_BLOCKS, Touched, UnplacedError, keys_of
 from tileprof.record.cuda.footprints.runs import Runs
 
 Triple = tuple[int, int, int]
@@ -97,8 +97,8 @@ def _merged(groups: list[_Group], names: frozenset[str]) -> _Group:
             np.full(n, v, kind) if not isinstance(v, np.ndarray) else v for v, n in zip(values, counts, strict=True)
         ]
         registers[name] = np.concatenate(parts)[order]
-    blocks, warps = (np.concatenate([getattr(g, kind) for g in groups])[order] for kind in ("blocks", "warps"))
-    return _Group(lanes[order], blocks, warps, registers)
+    keys, warps = (np.concatenate([getattr(g, kind) for g in groups])[order] for kind in ("keys", "warps"))
+    return _Group(lanes[order], keys, warps, registers)
 
 
 def _is_flag(name: str) -> bool:
@@ -136,7 +136,7 @@ class _Emulator:
         """Return what all blocks touch."""
         if not 0 < self.threads <= 1024 or not self.code:
             raise UnexpectedError("no threads, or too many")
-        per_chunk = max(1, lanes // self.threads)
+        per_chunk = min(max(1, lanes // self.threads), MOST_BLOCKS)
         for begin in range(0, self.blocks, per_chunk):
             self._chunk(begin, min(per_chunk, self.blocks - begin))
         return self.touched.runs()

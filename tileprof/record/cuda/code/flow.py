@@ -82,7 +82,7 @@ def _end(instruction: Instruction, place: Mapping[int, int]) -> End | None:
         return End(Kind.RETURN, conditions=guard, register=match[1])
     if name == "BSYNC" and len(operands) == 1:
         return End(Kind.SYNC, conditions=guard, register=operands[0])
-    return End(Kind.LOST, conditions=guard) if name.startswith(_LOST) else None
+    return End(Kind.LOST, conditions=guard) if name.startswith(_LOST) and name != "UBREV" else None
 
 
 def barrier_target(instruction: Instruction) -> tuple[str, int] | None:

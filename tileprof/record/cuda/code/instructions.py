@@ -58,41 +58,62 @@ def parse(text: str) -> list[Instruction]:
 _ONE_WORD: Final = frozenset((
     "MOV", "UMOV", "IADD3", "UIADD3", "LOP3", "ULOP3", "SEL", "USEL", "SHF", "USHF", "LEA", "ULEA", "ISETP", "UISETP",
     "PLOP3", "UPLOP3", "S2R", "S2UR", "CS2R", "R2UR", "LDC", "ULDC", "IMAD", "UIMAD", "PRMT", "UPRMT", "IMNMX",
-    "UIMNMX", "VIADD", "VIMNMX", "FSETP", "FADD", "FMUL", "FFMA", "I2F", "F2I", "I2FP", "POPC", "UPOPC", "FLO", "UFLO",
-    "BREV", "UBREV", "VOTE", "VOTEU", "SHFL", "LDS", "LDG", "LD", "LDL", "ELECT", "MUFU", "FMNMX", "HFMA2", "HADD2",
-    "HMUL2", "F2FP", "SGXT", "USGXT", "BMSK", "UBMSK", "LEPC", "IABS", "P2R", "R2P", "SYNCS", "FSEL", "FCHK", "MATCH",
-    "REDUX", "I2I", "NOP",
+    "UIMNMX", "VIADD", "VIMNMX", "VIMNMX3", "VIADDMNMX", "FSETP", "FADD", "FMUL", "FFMA", "I2F", "F2I", "I2FP", "POPC",
+    "UPOPC", "FLO", "UFLO", "BREV", "UBREV", "VOTE", "VOTEU", "SHFL", "LDS", "LDG", "LD", "LDL", "ELECT", "MUFU",
+    "FMNMX", "HFMA2", "HADD2", "HMUL2", "HMNMX2", "HSET2", "HSETP2", "F2F", "F2FP", "FRND", "FSET", "SGXT", "USGXT",
+    "BMSK", "UBMSK", "LEPC", "IABS", "P2R", "UP2UR", "R2P", "SYNCS", "FSEL", "FCHK", "MATCH", "REDUX", "I2I", "I2IP",
+    "IDP", "VABSDIFF", "VABSDIFF4", "DADD", "DMUL", "DFMA", "DSETP", "FSWZADD", "BMOV", "B2R", "QSPC", "MOVM", "LDSM",
+    "ATOM", "ATOMG", "ATOMS", "NOP",
 ))  # fmt: skip
 """Operations whose results are one word of a register, or two (``.64``, ``.WIDE``), or four (``.128``), and predicates
 that are named."""
 _NO_RESULT: Final = frozenset((
-    "ACQBULK", "ARRIVES", "BAR", "BPT", "BREAK", "BSSY", "BSYNC", "CCTL", "CGAERRBAR", "DEPBAR", "ERRBAR", "EXIT",
-    "FENCE", "LDGDEPBAR", "LDGSTS", "MEMBAR", "NANOSLEEP", "PREEXIT", "RED", "REDG", "ST", "STG", "STL", "STS", "STSM",
-    "UBLKCP", "UBLKRED", "UCGABAR_ARV", "UCGABAR_WAIT", "USETMAXREG", "UTMACCTL", "UTMACMDFLUSH", "UTMALDG", "UTMAPF",
-    "UTMAREDG", "UTMASTG", "WARPGROUP", "WARPSYNC", "YIELD",
+    "ACQBULK", "ARRIVES", "BAR", "BPT", "BRA", "BREAK", "BSSY", "BSYNC", "CCTL", "CGAERRBAR", "DEPBAR", "ENDCOLLECTIVE",
+    "ERRBAR", "EXIT", "FENCE", "LDGDEPBAR", "LDGSTS", "MEMBAR", "NANOSLEEP", "PREEXIT", "RED", "REDG", "ST", "STAS",
+    "STG", "STL", "STS", "STSM", "UBLKCP", "UBLKRED", "UCGABAR_ARV", "UCGABAR_WAIT", "USETMAXREG", "USETSHMSZ",
+    "UTMACCTL", "UTMACMDFLUSH", "UTMALDG", "UTMAPF", "UTMAREDG", "UTMASTG", "WARPGROUP", "WARPSYNC", "YIELD",
 ))  # fmt: skip
-_MANY_REGISTERS: Final = frozenset(
-    ("HGMMA", "QGMMA", "IGMMA", "BGMMA", "HMMA", "IMMA", "DMMA", "LDSM", "ATOM", "ATOMG", "ATOMS")
-)
+_UP_TO_FOUR: Final = frozenset((
+    "CS2R", "LEPC", "F2I", "I2F", "F2F", "FRND", "LDS", "LDG", "LD", "LDL", "LDSM", "SYNCS", "SHFL", "ELECT", "DADD",
+    "DMUL", "DFMA", "ATOM", "ATOMG", "ATOMS", "BMOV", "QSPC", "B2R", "I2I",
+))  # fmt: skip
+"""Operations of which not every spelling says how many words they write."""
+_ONLY_PREDICATES: Final = frozenset((
+    "ISETP", "UISETP", "FSETP", "DSETP", "HSETP2", "FCHK", "PLOP3", "UPLOP3",
+))  # fmt: skip
+_PRODUCTS: Final = frozenset(("HMMA", "IMMA", "DMMA", "BMMA"))
+"""Products of a warp: their results are at most eight words."""
+_MANY_REGISTERS: Final = frozenset(("HGMMA", "QGMMA", "IGMMA", "BGMMA"))
 """Operations that write any number of registers, but no uniform ones."""
 
 
 def written_registers(instruction: Instruction) -> list[str]:
     """Return all registers and predicates that an instruction may write, or more."""
-    registers = [
-        (kind, number) for o in instruction.operands for kind, number in _REGISTER.findall(o.partition("[")[0])
+    name = instruction.name
+    if name in _NO_RESULT:
+        return []
+    if name in {"R2P", "UR2UP"}:
+        return [f"{'P' if name == 'R2P' else 'UP'}{n}" for n in range(7)]
+    # Predicates that are written stand among the first three operands, and are never negated.
+    out = [
+        f"{kind}{number}"
+        for operand in instruction.operands[:3]
+        for kind, number in _REGISTER.findall(operand.partition("[")[0])
+        if kind in {"P", "UP"} and not operand.startswith("!") and number.isdigit()
     ]
-    out = [f"{kind}{number}" for kind, number in registers if kind in {"P", "UP"}]
-    if instruction.name in _NO_RESULT:
+    if name in _ONLY_PREDICATES:
         return out
-    if instruction.name == "R2P":
-        return [*out, *(f"P{n}" for n in range(7))]
-    if instruction.name not in _ONE_WORD:
-        uniform = 0 if instruction.name in _MANY_REGISTERS else 64
-        return [*out, *(f"R{n}" for n in range(256)), *(f"UR{n}" for n in range(uniform))]
-    two = r"\.(64|WIDE|X2)"
-    wide = 4 if ".128" in instruction.operation else 2 if re.search(two, instruction.operation) else 1
-    if instruction.name in {"CS2R", "LEPC", "F2I", "I2F", "LDS", "LDG", "LD", "LDL", "SYNCS", "SHFL", "ELECT"}:
-        wide = max(wide, 4)
-    kind, number = next(((k, n) for k, n in registers if k in {"R", "UR"}), ("R", "Z"))
+    registers = [
+        (kind, number)
+        for operand in instruction.operands
+        for kind, number in _REGISTER.findall(operand.partition("[")[0])
+        if kind in {"R", "UR"}
+    ]
+    if name not in _ONE_WORD | _PRODUCTS:
+        uniform = 0 if name in _MANY_REGISTERS else 64
+        predicates = [] if name in _MANY_REGISTERS else [f"{kind}{n}" for kind in ("P", "UP") for n in range(7)]
+        return [*out, *predicates, *(f"R{n}" for n in range(256)), *(f"UR{n}" for n in range(uniform))]
+    wide = 4 if ".128" in instruction.operation else 2 if re.search(r"\.(64|WIDE|X2)", instruction.operation) else 1
+    wide = 8 if name in _PRODUCTS else max(wide, 4) if name in _UP_TO_FOUR else wide
+    kind, number = registers[0] if registers else ("R", "Z")
     return out + [f"{kind}{int(number) + i}" for i in range(wide) if number.isdigit()]
