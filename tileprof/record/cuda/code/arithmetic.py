@@ -505,6 +505,16 @@ def _absolute(instruction: Instruction) -> Step:
     return step_of(operands, register(target), run)
 
 
+def _permuted(words: tuple[Word, Word], chosen: int) -> Word:
+    """Return four bytes of two words, by four digits."""
+    result: Word = 0
+    for place in range(4):
+        digit = chosen >> 4 * place & 15
+        byte = words[digit >> 2 & 1] >> 8 * (digit & 3) & 0xFF
+        result = result | ((byte >> 7) * 0xFF if digit & 8 else byte) << 8 * place
+    return result
+
+
 def _permute(instruction: Instruction) -> Step:
     """``PRMT R0, a, selector, c``: each byte one of those of c:a, or its sign."""
     _kinds(instruction)
@@ -514,14 +524,10 @@ def _permute(instruction: Instruction) -> Step:
 
     def run(values: Values) -> Values:
         words, chosen = (a.word(values), c.word(values)), selector.word(values)
-        result: Word = 0
         if isinstance(chosen, int):
-            for place in range(4):
-                digit = chosen >> 4 * place & 15
-                picked = words[digit >> 2 & 1] >> 8 * (digit & 3) & 0xFF
-                result = result | ((picked >> 7) * 0xFF if digit & 8 else picked) << 8 * place
-            return [result]
+            return [_permuted(words, chosen)]
         both = joined(*words)
+        result: Word = 0
         for place in range(4):
             digit = wide(chosen >> 4 * place & 15)
             byte = low(both >> (digit & 7) * 8) & 0xFF

@@ -73,11 +73,10 @@ _NO_RESULT: Final = frozenset((
     "STG", "STL", "STS", "STSM", "UBLKCP", "UBLKRED", "UCGABAR_ARV", "UCGABAR_WAIT", "USETMAXREG", "USETSHMSZ",
     "UTMACCTL", "UTMACMDFLUSH", "UTMALDG", "UTMAPF", "UTMAREDG", "UTMASTG", "WARPGROUP", "WARPSYNC", "YIELD",
 ))  # fmt: skip
-_UP_TO_FOUR: Final = frozenset((
-    "CS2R", "LEPC", "F2I", "I2F", "F2F", "FRND", "LDS", "LDG", "LD", "LDL", "LDSM", "SYNCS", "SHFL", "ELECT", "DADD",
-    "DMUL", "DFMA", "ATOM", "ATOMG", "ATOMS", "BMOV", "QSPC", "B2R", "I2I",
-))  # fmt: skip
-"""Operations of which not every spelling says how many words they write."""
+_TWO: Final = frozenset(("CS2R", "LEPC", "DADD", "DMUL", "DFMA", "SYNCS", "BMOV", "QSPC", "B2R", "I2I"))
+"""Operations that write up to two words, whatever their spelling says."""
+_WIDE: Final = {"128": 4, "64": 2, "WIDE": 2, "X2": 2, "F64": 2, "S64": 2, "U64": 2}
+"""Words of a result by what follows an operation's name."""
 _ONLY_PREDICATES: Final = frozenset((
     "ISETP", "UISETP", "FSETP", "DSETP", "HSETP2", "FCHK", "PLOP3", "UPLOP3",
 ))  # fmt: skip
@@ -113,7 +112,7 @@ def written_registers(instruction: Instruction) -> list[str]:
         uniform = 0 if name in _MANY_REGISTERS else 64
         predicates = [] if name in _MANY_REGISTERS else [f"{kind}{n}" for kind in ("P", "UP") for n in range(7)]
         return [*out, *predicates, *(f"R{n}" for n in range(256)), *(f"UR{n}" for n in range(uniform))]
-    wide = 4 if ".128" in instruction.operation else 2 if re.search(r"\.(64|WIDE|X2)", instruction.operation) else 1
-    wide = 8 if name in _PRODUCTS else max(wide, 4) if name in _UP_TO_FOUR else wide
+    wide = max([_WIDE.get(kind, 1) for kind in instruction.operation.split(".")])
+    wide = max(wide, 8 if name in _PRODUCTS else 4 if name == "LDSM" else 2 if name in _TWO else 1)
     kind, number = registers[0] if registers else ("R", "Z")
     return out + [f"{kind}{int(number) + i}" for i in range(wide) if number.isdigit()]
