@@ -473,10 +473,16 @@ def _extreme(a: Word, b: Word, least: Flag, *, unsigned: bool) -> Word:
 
 
 def _minimum(instruction: Instruction) -> Step:
-    """``VIMNMX R0, a, b, P0``: the smaller where P0; ``VIMNMX3``: of three; ``VIADDMNMX``: of a + b and c."""
-    unsigned = bool(_kinds(instruction, "U32"))
+    """``VIMNMX R0, a, b, P0``: the smaller where P0, else the larger; ``VIADDMNMX R0, a, b, c, P0``: of a + b and c.
+
+    ``.RELU``: at least zero.
+    """
+    kinds = _kinds(instruction, "U32", "RELU")
+    unsigned, clamps = "U32" in kinds, "RELU" in kinds
+    if unsigned and clamps:
+        raise UnknownOperand(instruction.operation)
     adds = instruction.name == "VIADDMNMX"
-    target, *words, condition = _count(instruction, 5 if adds or instruction.name == "VIMNMX3" else 4)
+    target, *words, condition = _count(instruction, 5 if adds else 4)
     operands = Operands()
     numbers = [operands.number(w, "-" if adds and n < 2 else "") for n, w in enumerate(words)]
     least = operands.condition(condition)
@@ -485,9 +491,8 @@ def _minimum(instruction: Instruction) -> Step:
         first, *others = (n.word(values) for n in numbers)
         if adds:
             first = add(first, others.pop(0))
-        for other in others:
-            first = _extreme(first, other, least.flag(values), unsigned=unsigned)
-        return [first]
+        first = _extreme(first, others[0], least.flag(values), unsigned=unsigned)
+        return [_extreme(first, 0, least=False, unsigned=False) if clamps else first]
 
     return step_of(operands, register(target), run)
 
@@ -543,7 +548,7 @@ def _sign_extend(instruction: Instruction) -> Step:
     target, source, width = _count(instruction, 3)
     operands = Operands()
     number, bits = operands.number(source, ""), operands.number(width, "")
-    if bits.index is not None or not 0 < bits.constant < 32:
+    if bits.index is not None or not 0 < bits.constant <= 32:
         raise UnknownOperand(str(instruction))
     left = 32 - bits.constant
 
@@ -754,11 +759,12 @@ RULES: Final[dict[str, Callable[[Instruction], Step]]] = {
     "IMAD": _multiply_add, "UIMAD": _multiply_add, "LEA": _scaled, "ULEA": _scaled, "SHF": _shift, "USHF": _shift,
     "LOP3": _logic, "ULOP3": _logic, "ISETP": _compare, "UISETP": _compare, "PLOP3": _predicate_logic,
     "UPLOP3": _predicate_logic, "SEL": _select, "USEL": _select, "IMNMX": _minimum, "UIMNMX": _minimum,
-    "VIMNMX": _minimum, "VIMNMX3": _minimum, "VIADDMNMX": _minimum, "IABS": _absolute, "PRMT": _permute,
+    "VIMNMX": _minimum, "VIADDMNMX": _minimum, "IABS": _absolute, "PRMT": _permute,
     "UPRMT": _permute,
     "SGXT": _sign_extend, "USGXT": _sign_extend, "POPC": _count_bits, "UPOPC": _count_bits, "FLO": _leading_one,
     "UFLO": _leading_one, "BREV": _reverse_bits, "UBREV": _reverse_bits, "LDC": _load_constant,
     "ULDC": _load_constant, "S2R": _special, "S2UR": _special, "CS2R": _zeros, "HFMA2": _half_constants,
     "P2R": _predicates_to_word, "UP2UR": _predicates_to_word, "R2P": _word_to_predicates, "SHFL": _from_lane,
 }  # fmt: skip
-"""How to read the instructions of each name."""
+"""How to read the instructions of each name. VIMNMX3 has none: nvdisasm 13.1 does not print that an operand is negated.
+"""
