@@ -29,6 +29,9 @@ Triple = tuple[int, int, int]
 LANES: Final = 1 << 16
 """Threads of a chunk: a register of all of them stays in a core's cache."""
 WARP: Final = 32
+ESTIMATES: Final = 4
+"""Results of a step that estimates."""
+STALE: Final = -1
 PARAMETERS: Final = 0x210
 """Place of the parameters in constant bank 0."""
 GEOMETRY: Final = 0x18
@@ -61,22 +64,26 @@ class _Group:
 
     ``lanes``: their numbers in the chunk, ascending. ``keys``: of each thread's block (`Touched`). ``warps``: the
     number in the chunk of each thread's own. ``registers``: what each name holds, one entry per thread in that order,
-    or a number for all.
+    or a number for all. While it depends on an estimate that has not been corrected yet, a value is an array
+    ``[estimates, threads]``, or 1 for all threads; ``origins`` has the estimate's instruction then, STALE where several
+    of its results, or of others, would be mixed.
     """
 
     lanes: NDArray[np.int64]
     keys: NDArray[np.int64]
     warps: NDArray[np.int64]
     registers: dict[str, Any]
+    origins: dict[str, int]
 
     def part(self, chosen: NDArray[np.bool_], names: frozenset[str]) -> _Group:
         """Return some of its threads, with the values of ``names``."""
         registers = {
-            name: value[chosen] if isinstance(value, np.ndarray) else value
+            name: value[..., chosen] if isinstance(value, np.ndarray) and value.shape[-1] == len(chosen) else value
             for name, value in self.registers.items()
             if name in names
         }
-        return _Group(self.lanes[chosen], self.keys[chosen], self.warps[chosen], registers)
+        origins = {name: origin for name, origin in self.origins.items() if name in names}
+        return _Group(self.lanes[chosen], self.keys[chosen], self.warps[chosen], registers, origins)
 
 
 def _merged(groups: list[_Group], names: frozenset[str]) -> _Group:
@@ -87,18 +94,27 @@ def _merged(groups: list[_Group], names: frozenset[str]) -> _Group:
     order = np.argsort(lanes, kind="stable")
     counts = [len(g.lanes) for g in groups]
     registers: dict[str, Any] = {}
+    origins: dict[str, int] = {}
     for name in dict.fromkeys(name for g in groups for name in g.registers if name in names):
         values = [g.registers.get(name, 0) for g in groups]
+        kind = np.bool_ if _is_flag(name) else np.uint32
+        if found := {g.origins[name] for g in groups if name in g.origins}:
+            origins[name] = found.pop() if len(found) == 1 else STALE
+            shapes = [(ESTIMATES, n) for n in counts]
+            rows: list[Any] = [
+                np.broadcast_to(np.asarray(v, kind), shape) for v, shape in zip(values, shapes, strict=True)
+            ]
+            registers[name] = np.concatenate(rows, axis=1)[:, order]
+            continue
         if not any(isinstance(v, np.ndarray) for v in values) and len(set(values)) == 1:
             registers[name] = values[0]
             continue
-        kind = np.bool_ if _is_flag(name) else np.uint32
         parts = [
             np.full(n, v, kind) if not isinstance(v, np.ndarray) else v for v, n in zip(values, counts, strict=True)
         ]
         registers[name] = np.concatenate(parts)[order]
     keys, warps = (np.concatenate([getattr(g, kind) for g in groups])[order] for kind in ("keys", "warps"))
-    return _Group(lanes[order], keys, warps, registers)
+    return _Group(lanes[order], keys, warps, registers, origins)
 
 
 def _is_flag(name: str) -> bool:
@@ -117,6 +133,7 @@ class _Plan:
     step: Step | None = None
     access: semantics.Access | None = None
     per_warp: bool = False
+    number: int = -1
 
 
 class _Emulator:
@@ -148,7 +165,7 @@ class _Emulator:
         access = semantics.access(instruction)
         if access is None and not needed:
             return None
-        step = None if access is not None else semantics.step(instruction)
+        step = None if access is not None else semantics.step(instruction) or semantics.estimate(instruction)
         if access is None and step is None:
             if n in self.ends:
                 return None
@@ -161,7 +178,7 @@ class _Emulator:
             if constant is None:
                 variables.append((place, name))
         uniform = step is not None and any(name.startswith("U") for name in step.writes)
-        return _Plan(instruction, values, tuple(variables), step, access, per_warp=uniform)
+        return _Plan(instruction, values, tuple(variables), step, access, per_warp=uniform, number=n)
 
     def _constant(self, name: str) -> Word | None:
         """Return the value of a name that no instruction writes and that all threads of the launch share."""
@@ -248,7 +265,7 @@ class _Emulator:
             value = linear // below % sizes[place]
             registers[name] = int(value[0]) if (value[0] == value).all() else value.astype(np.uint32)
         warps = blocks * -(-self.threads // WARP) + threads // WARP
-        return _Group(lanes, keys_of(blocks), warps, registers)
+        return _Group(lanes, keys_of(blocks), warps, registers, {})
 
     def _advance(self, n: int, group: _Group, following: int) -> list[tuple[int, _Group]]:
         """Execute a group until its threads part, or get as far as another group waits; return where they are then."""
@@ -282,8 +299,7 @@ class _Emulator:
         """Return where a group goes on, or the parts that it falls into."""
         taken: Flag = True
         for name, negated in end.conditions:
-            flag = self._flag(name, negated, group.registers)
-            taken = taken & flag
+            taken = taken & self._certain(name, negated, group)
         if isinstance(taken, np.ndarray):
             taken = True if taken.all() else taken if taken.any() else False
         if taken is False:
@@ -306,6 +322,8 @@ class _Emulator:
 
     def _returned(self, group: _Group, register: str) -> list[tuple[int, _Group]]:
         """Return where the threads of a group return to, by an address in a register."""
+        if register in group.origins:
+            raise UnexpectedError("where it returns to depends on an estimate")
         address = self._value(register, group.registers)
         out = []
         for place in [address] if isinstance(address, int) else np.unique(address).tolist():
@@ -330,6 +348,12 @@ class _Emulator:
             return value != negated
         return ~value if negated else value
 
+    def _certain(self, name: str, negated: bool, group: _Group) -> Flag:
+        """Return a predicate on which it depends what is executed or touched: no estimate decides that."""
+        if name in group.origins:
+            raise UnexpectedError(f"{name} depends on an estimate")
+        return self._flag(name, negated, group.registers)
+
     def _execute(self, plan: _Plan, group: _Group, registers: dict[str, Any]) -> None:
         """Execute an instruction for those threads of a group whose guard holds."""
         mask: Flag = True
@@ -343,13 +367,40 @@ class _Emulator:
         for place, name in plan.variables:
             values[place] = self._value(name, registers)
         if plan.access is not None:
+            if group.origins and self._origin(plan, group) is not None:
+                raise UnexpectedError("an address depends on an estimate")
             self._touch(plan.access, values, mask, group)
         elif plan.step is not None:
-            self._write(plan, plan.step, self._results(plan, plan.step, values, mask, group), mask, group)
+            if plan.step.estimates:
+                self._begin_estimate(plan, group)
+            origin = self._origin(plan, group) if group.origins else None
+            if plan.step.estimates and origin is not None:
+                raise UnexpectedError("an estimate of an estimate")
+            results = self._results(plan, plan.step, values, mask, group)
+            if plan.step.estimates:
+                origin = plan.number
+            self._write(plan, plan.step, results, mask, group, origin)
+
+    def _begin_estimate(self, plan: _Plan, group: _Group) -> None:
+        """Let nothing be mixed with results that an instruction estimated before."""
+        for name, origin in group.origins.items():
+            if origin == plan.number:
+                group.origins[name] = STALE
+
+    def _origin(self, plan: _Plan, group: _Group) -> int | None:
+        """Return the only estimate that what an instruction reads depends on; None where it depends on none."""
+        names = [name for _, name in plan.variables]
+        if plan.instruction.guard is not None:
+            names.append(plan.instruction.guard[0])
+            names += plan.step.writes if plan.step is not None else ()
+        found = {group.origins[name] for name in names if name in group.origins}
+        if STALE in found or len(found) > 1:
+            raise UnexpectedError("several estimates are mixed")
+        return found.pop() if found else None
 
     def _touch(self, access: semantics.Access, values: Values, mask: Flag, group: _Group) -> None:
         if access.condition is not None:
-            mask = mask & self._flag(*access.condition, group.registers)
+            mask = mask & self._certain(*access.condition, group)
             if mask is False:
                 return
         address = access.address(values)
@@ -360,6 +411,14 @@ class _Emulator:
         self.touched.add(access.mode, access.size, keys, address)
 
     def _results(self, plan: _Plan, step: Step, values: list[Any], mask: Flag, group: _Group) -> Values:
+        if step.estimates:
+            rows, holds = step.run(values)
+            if not (holds | ~np.asarray(mask)).all():
+                raise UnexpectedError("an estimate of something unusual")
+            return [rows]
+        leaves = step.source_lane is not None or step.indexed is not None
+        if leaves and group.origins and self._origin(plan, group) is not None:
+            raise UnexpectedError("an estimate leaves its thread, or chooses a constant")
         if step.source_lane is not None:
             return step.run([self._of_lane(step.source_lane, values[0], mask, group)])
         if step.indexed is not None:
@@ -402,10 +461,14 @@ class _Emulator:
             raise UnexpectedError("a place in the constant bank that is not known")
         return [self.bank[begin // 4 + i] for i in range(indexed.words)]
 
-    def _write(self, plan: _Plan, step: Step, results: Sequence[Any], mask: Flag, group: _Group) -> None:
+    def _write(
+        self, plan: _Plan, step: Step, results: Sequence[Any], mask: Flag, group: _Group, origin: int | None
+    ) -> None:
         registers = group.registers
         if mask is True:
             registers.update(zip(step.writes, results, strict=True))
+            if group.origins or origin is not None:
+                self._settle(step, group, origin)
             return
         if plan.per_warp:
             _check_uniform(mask, True, group.warps)
@@ -415,13 +478,32 @@ class _Emulator:
             before = registers.get(name, 0)
             pair = [x if isinstance(x, np.ndarray) else kind(x) for x in (result, before)]
             registers[name] = np.where(mask, *pair)
+        if group.origins or origin is not None:
+            self._settle(step, group, origin)
+
+    def _settle(self, step: Step, group: _Group, origin: int | None) -> None:
+        """Note on which estimate results depend, unless they turn out to be the same with all."""
+        for name in step.writes:
+            value = group.registers[name]
+            if not isinstance(value, np.ndarray) or value.ndim == 1:
+                group.origins.pop(name, None)
+            elif (value == value[:1]).all():
+                group.origins.pop(name, None)
+                row = value[0]
+                group.registers[name] = (bool if _is_flag(name) else int)(row[0]) if len(row) == 1 else row
+            elif origin is None:
+                raise UnexpectedError("an estimate of unknown origin")
+            else:
+                group.origins[name] = origin
 
 
 def _check_uniform(value: Word | Flag, mask: Flag, warps: I64) -> None:
-    """Raise `UnexpectedError` where threads of a warp do not agree on a value."""
-    if not isinstance(value, np.ndarray):
+    """Raise `UnexpectedError` where threads of a warp do not agree on a value, with any estimate."""
+    if not isinstance(value, np.ndarray) or value.shape[-1] == 1:
         return
     if isinstance(mask, np.ndarray):
-        value, warps = value[mask], warps[mask]
-    if ((value[1:] != value[:-1]) & (warps[1:] == warps[:-1])).any():
+        if mask.ndim > 1:
+            raise UnexpectedError("an estimate decides what a warp shares")
+        value, warps = value[..., mask], warps[mask]
+    if ((value[..., 1:] != value[..., :-1]) & (warps[1:] == warps[:-1])).any():
         raise UnexpectedError("threads of a warp do not agree on what they share")

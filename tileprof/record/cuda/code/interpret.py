@@ -104,6 +104,8 @@ class Interpreter:
         if relocated and access is not None:
             raise self.refused(n, "its address is filled in when the code is loaded")
         step = None if relocated or access is not None else semantics.step(instruction)
+        if step is None and not relocated:
+            step = semantics.estimate(instruction)
         reads: tuple[str | Constant, ...] = ()
         if step is not None:
             reads = tuple(self._constant(name) for name in step.reads)
@@ -231,7 +233,7 @@ class Interpreter:
                 return self._in_part(step, values) or nothing
             elif isinstance(value, Known):
                 even, numbers = even and value is EVEN, False
-        if numbers:
+        if numbers and not step.estimates:
             return [_number(result) for result in step.run([v for v in values if isinstance(v, int)])]
         if step.source_lane is not None:
             return (EVEN,) * len(plan.writes) if condition == ALWAYS else nothing
@@ -261,14 +263,14 @@ class Interpreter:
         even = all(isinstance(v, bool) or v is EVEN for i, v in enumerate(values) if i not in vague)
         out: list[Value] = []
         for n, name in enumerate(step.writes):
-            results = {bool(result[n]) for _, result in rows}
+            results = {_number(result[n]) for _, result in rows}
             if len(results) == 1:
                 out.append(results.pop())
                 continue
-            by_rest: dict[tuple[object, ...], set[bool]] = {}
+            by_rest: dict[tuple[object, ...], set[int]] = {}
             for row, result in rows:
                 rest = tuple(v for i, v in enumerate(row) if i not in vague)
-                by_rest.setdefault(rest, set()).add(bool(result[n]))
+                by_rest.setdefault(rest, set()).add(_number(result[n]))
             clear = all(len(found) == 1 for found in by_rest.values())
             out.append((EVEN if even or is_uniform(name) else CLEAN) if clear else NEVER)
         return out

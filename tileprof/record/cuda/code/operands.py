@@ -54,7 +54,9 @@ class Step:
     pure and goes lane by lane; numbers give numbers, arrays (among numbers, perhaps) arrays.
 
     With ``indexed``, ``run`` takes the words loaded after the register. With ``source_lane`` the instruction hands out
-    the value that this lane of the warp has: ``run`` takes it, and returns what each lane gets.
+    the value that this lane of the warp has: ``run`` takes it, and returns what each lane gets. With ``estimates`` the
+    hardware's result is one of several: ``run`` returns an array of all of them, ``[estimates, lanes]`` (or 1 for all
+    lanes), and for which lanes that holds.
     """
 
     reads: tuple[str, ...]
@@ -62,6 +64,7 @@ class Step:
     run: Callable[[Values], Values]
     indexed: Indexed | None = None
     source_lane: int | None = None
+    estimates: bool = False
 
     @property
     def crosses_lanes(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tileprof.record.cuda.code.arithmetic import RULES
+from tileprof.record.cuda.code.conversions import CONVERSIONS, reciprocal
 from tileprof.record.cuda.code.instructions import Instruction
 from tileprof.record.cuda.code.operands import (
     MASK_64,
@@ -26,7 +27,7 @@ from tileprof.record.cuda.code.operands import (
 )
 from tileprof.trace import ATOMIC, READ, WRITE
 
-__all__ = ["Access", "Flag", "Indexed", "Step", "Values", "Wide", "Word", "access", "is_harmless", "step"]
+__all__ = ["Access", "Flag", "Indexed", "Step", "Values", "Wide", "Word", "access", "estimate", "is_harmless", "step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Access:
 
 def step(instruction: Instruction) -> Step | None:
     """Return how an instruction computes what it writes; None where that is not known or depends on memory."""
-    rule = RULES.get(instruction.name)
+    rule = RULES.get(instruction.name) or CONVERSIONS.get(instruction.name)
     try:
         return rule(instruction) if rule is not None else None
     except UnknownOperand:
@@ -81,6 +82,17 @@ _ATOMIC: Final = frozenset(
      "WEAK", "GPU", "SYS", "SM", "CTA")
 )  # fmt: skip
 _COPY: Final = frozenset(("E", "BYPASS", "ACCESS", "LTC64B", "LTC128B", "LTC256B", "64", "128", "ZFILL"))
+
+
+def estimate(instruction: Instruction) -> Step | None:
+    """Return how an instruction computes something that the hardware only estimates; None where it does not.
+
+    The compiler divides integers by a reciprocal of which it knows the error, and corrects the quotient.
+    """
+    try:
+        return reciprocal(instruction) if instruction.name == "MUFU" else None
+    except UnknownOperand:
+        return None
 
 
 def access(instruction: Instruction) -> Access | None:
