@@ -103,7 +103,9 @@ class Interpreter:
         access = semantics.access(instruction)
         if relocated and access is not None:
             raise self.refused(n, "its address is filled in when the code is loaded")
-        step = None if relocated or access is not None else semantics.step(instruction)
+        step = None
+        if not relocated and access is None:
+            step = semantics.step(instruction) or semantics.estimate(instruction)
         if step is None and not relocated:
             step = semantics.estimate(instruction)
         reads: tuple[str | Constant, ...] = ()
