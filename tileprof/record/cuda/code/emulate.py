@@ -83,7 +83,21 @@ class _Group:
             if name in names
         }
         origins = {name: origin for name, origin in self.origins.items() if name in names}
-        return _Group(self.lanes[chosen], self.keys[chosen], self.warps[chosen], registers, origins)
+        out = _Group(self.lanes[chosen], self.keys[chosen], self.warps[chosen], registers, origins)
+        for name in list(origins):
+            out.settle(name)
+        return out
+
+    def settle(self, name: str) -> bool:
+        """Make one of a value that is the same with all estimates; whether it was or is one."""
+        value = self.registers[name]
+        if isinstance(value, np.ndarray) and value.ndim > 1:
+            if not (value == value[:1]).all():
+                return False
+            row = value[0]
+            self.registers[name] = (bool if _is_flag(name) else int)(row[0]) if len(row) == 1 else row
+        self.origins.pop(name, None)
+        return True
 
 
 def _merged(groups: list[_Group], names: frozenset[str]) -> _Group:
@@ -484,17 +498,11 @@ class _Emulator:
     def _settle(self, step: Step, group: _Group, origin: int | None) -> None:
         """Note on which estimate results depend, unless they turn out to be the same with all."""
         for name in step.writes:
-            value = group.registers[name]
-            if not isinstance(value, np.ndarray) or value.ndim == 1:
-                group.origins.pop(name, None)
-            elif (value == value[:1]).all():
-                group.origins.pop(name, None)
-                row = value[0]
-                group.registers[name] = (bool if _is_flag(name) else int)(row[0]) if len(row) == 1 else row
-            elif origin is None:
+            if group.settle(name):
+                continue
+            if origin is None:
                 raise UnexpectedError("an estimate of unknown origin")
-            else:
-                group.origins[name] = origin
+            group.origins[name] = origin
 
 
 def _check_uniform(value: Word | Flag, mask: Flag, warps: I64) -> None:
