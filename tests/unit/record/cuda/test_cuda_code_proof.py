@@ -152,6 +152,9 @@ def test_values_of_other_lanes_are_known_where_no_lane_has_left():
 PARAMETERS = {0x210 + 4 * n: kind for n, kind in enumerate(["number", "clean", "clean", "number", "unknown"])}
 
 
+_BITS = ["0x1", "0x2", "0xfffffffe", "0xfffffffd", "0xffff", "0xf00"]
+
+
 def _line(rng, lines, n):
     """Return a random line for place ``n``."""
     register = lambda: f"R{rng.randrange(6)}"  # noqa: E731
@@ -177,6 +180,10 @@ def _line(rng, lines, n):
         (2, f"PLOP3.LUT {predicate()}, PT, {condition()}, {condition()}, PT, {rng.choice(['0x80', '0xa8', '0x2a'])}, 0x0"),  # noqa: E501
         (1, f"P2R {register()}, PR, RZ, {rng.choice(['0x1', '0x2', '0x4', '0x3'])}"),
         (1, f"ISETP.NE.AND {predicate()}, PT, {register()}, RZ, PT"),
+        (3, f"LOP3.LUT {register()}, {register()}, {rng.choice(_BITS)}, RZ, {rng.choice(['0xc0', '0xfc'])}, !PT"),
+        (2, f"LOP3.LUT {predicate()}, RZ, {register()}, {rng.choice(_BITS)}, RZ, 0xc0, !PT"),
+        (1, f"R2P PR, {register()}, {rng.choice(['0x7', '0x3', '0x2'])}"),
+        (1, f"PRMT {register()}, {register()}, {rng.choice(['0x7610', '0x5410', '0x3254'])}, {register()}"),
         (2, f"LDG.E {register()}, desc[UR4][{pair()}.64]"),
         (4, f"LDS {register()}, [{register()}]"),
         (2, f"STG.E desc[UR4][{pair()}.64], {register()}"),
@@ -212,6 +219,15 @@ def _program(rng):
             body += [f"LDS {register}, [R0]", f"@{negation}{predicate} S2R {register}, SR_TID.X"]
             body += [_line(rng, lines, len(body)) for _ in range(rng.randrange(3))]
             body += [f"@{other}{predicate} STG.E desc[UR4][R{2 * pair}.64], R0"]
+        elif rng.random() < 0.1:  # a predicate that is packed into a register, and unpacked
+            pair, packed = rng.sample(range(3), 2)
+            register, bit, predicate = f"R{2 * packed}", 1 << rng.randrange(3), f"P{rng.randrange(3)}"
+            body += [f"LDS R{2 * pair}, [R0]", f"@{predicate} S2R R{2 * pair}, SR_TID.X"]
+            body += [f"LDS {register}, [R0]", f"LOP3.LUT {register}, {register}, {hex(MASK ^ bit)}, RZ, 0xc0, !PT"]
+            body += [f"@{predicate} LOP3.LUT {register}, {register}, {hex(bit)}, RZ, 0xfc, !PT"]
+            body += [_line(rng, lines, len(body)) for _ in range(rng.randrange(3))]
+            body += [f"LOP3.LUT {predicate}, RZ, {register}, {hex(bit)}, RZ, 0xc0, !PT"]
+            body += [f"@{rng.choice(['', '', '!'])}{predicate} STG.E desc[UR4][R{2 * pair}.64], R0"]
         else:
             body.append(_line(rng, lines, len(body)))
     return [*body, "NOP", "NOP", "STG.E desc[UR4][R2.64], R0", "EXIT"]
@@ -301,6 +317,19 @@ def _run(code, bank, thread, block, memory, only=None):
         elif i.name == "PLOP3":
             a, b, c = (holds(text) for text in o[2:5])
             put(o[0], bool(int(o[5], 16) >> (4 * a + 2 * b + c) & 1))
+        elif i.name == "LOP3":
+            predicate, words = (o[0], o[1:]) if o[0].startswith("P") else (None, o)
+            a, b = word(words[1]), word(words[2])
+            put(words[0], a & b if words[4] == "0xc0" else a | b)
+            if predicate is not None:
+                put(predicate, a & b != 0)
+        elif i.name == "R2P":
+            for k in range(3):
+                if int(o[2], 16) >> k & 1:
+                    put(f"P{k}", bool(word(o[1]) >> k & 1))
+        elif i.name == "PRMT":
+            whole = word(o[1]) | word(o[3]) << 32
+            put(o[0], sum((whole >> 8 * (int(o[2], 16) >> 4 * k & 7) & 0xFF) << 8 * k for k in range(4)))
         elif i.name == "NOP":
             pass
         elif i.name == "P2R":
@@ -374,6 +403,9 @@ def _mutants():
     def clean_results(self, plan, state, facts, guard):
         return [CLEAN] * len(plan.writes)
 
+    def other_bits(self, other, literal=None, either=knowledge.Bits.either):
+        return either(self, other, None if literal is None else literal ^ 1)
+
     return {
         "one way into a block": (proof, "merged", first_way_in),
         "partial writes": (interpret.Interpreter, "_write", written_always),
@@ -381,6 +413,9 @@ def _mutants():
         "what ways wrote that depend on memory": (knowledge.State, "forget", lambda self, name: None),
         "what runs before ways meet": (proof.flow, "region", lambda *_: set()),
         "conditions": (knowledge, "under", lambda condition, facts: condition and knowledge.ALWAYS),
+        "bits of partial writes": (knowledge.Bits, "either", lambda self, other, literal=None: self),
+        "the other polarity of bits": (knowledge.Bits, "either", other_bits),
+        "bits from memory": (knowledge, "NOTHING", knowledge.Bits(MASK)),
         "numbers that differ": (knowledge, "_joined", lambda name, values, together: values[0]),
         "guards from memory": (interpret.Interpreter, "truth", known_guard),
         "results from memory": (interpret.Interpreter, "_results", clean_results),

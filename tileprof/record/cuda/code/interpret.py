@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from tileprof.record.cuda.code import flow, semantics
+from tileprof.record.cuda.code import bits, flow, semantics
 from tileprof.record.cuda.code.instructions import Instruction, written_registers
 from tileprof.record.cuda.code.knowledge import (
     ALWAYS,
     CLEAN,
     EVEN,
+    MASK,
     NEVER,
+    NOTHING,
     UNKNOWN,
+    Bits,
     Condition,
     Constant,
     Known,
     State,
     Term,
     Value,
+    bits_of,
     both,
     chosen,
     condition_of,
@@ -124,7 +130,8 @@ class Interpreter:
     def _constant(self, name: str) -> str | Constant:
         """Return what is known of a name that is no register, else the name."""
         if name.startswith("c["):
-            return self.constants(int(name[2:-1], 16))
+            value = self.constants(int(name[2:-1], 16))
+            return EVEN if value is CLEAN else value  # all threads read the same word
         if name.startswith("SR_"):
             return CLEAN if name in _PER_THREAD else EVEN if name in _PER_BLOCK else UNKNOWN
         return name
@@ -172,9 +179,21 @@ class Interpreter:
         if not plan.writes:
             return
         results = self._results(plan, state, facts, guard)
+        words: dict[str, Bits] = {}
+        if plan.step is not None and bits.may_tell(instruction, results, state):
+            words = bits.results(instruction, partial(self._bits, state, facts))
+            results = [
+                bits.value(name, words[name]) if result == NEVER and name in words else result
+                for name, result in zip(plan.writes, results, strict=True)
+            ]
         meanings = _meanings(instruction, plan, state) if guard is None and plan.step is not None else {}
+        if guard is None:
+            meanings |= {n: _Meaning(literal) for n, word in words.items() if (literal := dict(word.tags).get(0, 0))}
+        before = {name: state.bits(name, state.facts) for name in plan.writes if name in words or name in state.partial}
         for name, result in zip(plan.writes, results, strict=True):
             self._write(name, result, guard, state)
+            if name in before and plan.step is not None:
+                self._write_bits(name, words.get(name) or bits_of(result), before[name], guard, state)
         predicates = [name for name in plan.writes if _is_predicate(name)]
         symbols = {name: self.symbol("write", n, calls, name) for name in predicates}
         for symbol in symbols.values():
@@ -183,14 +202,38 @@ class Interpreter:
             meaning = meanings.get(name, _NO_MEANING)
             if isinstance(state.clean.get(name), bool) or (name not in state.clean and name not in state.conditional):
                 continue
+            if name not in symbols:
+                continue
             if meaning.literal and meaning.literal >> 1 not in symbols.values():
                 state.literals[name] = meaning.literal
-            elif name in symbols:
+            else:
                 literal = 2 * symbols[name] + 1
                 state.literals[name] = literal
                 for key, follows in ((literal, meaning.if_true), (literal ^ 1, meaning.if_false)):
                     if follows := frozenset(other for other in follows if other >> 1 not in symbols.values()):
                         state.implied[key] = follows
+
+    def _write_bits(self, name: str, word: Bits, before: Bits, guard: Guard | None, state: State) -> None:
+        """Give a register bits, beside what it is as a whole."""
+        if guard is not None:
+            sure = guard.condition == ALWAYS and (guard.even or not is_uniform(name))
+            word = word.either(before, guard.literal) if sure else NOTHING
+        if word.tells and not _is_predicate(name) and not isinstance(state.clean.get(name), int):
+            state.partial[name] = word
+
+    def _bits(self, state: State, facts: Term, operand: str) -> Bits:
+        """Return what is known of an operand's bits."""
+        operand = operand.removesuffix(".reuse")
+        if operand in {"RZ", "URZ"}:
+            return bits_of(0)
+        if re.fullmatch(r"-?0x[0-9a-f]+", operand):
+            return bits_of(int(operand, 16))
+        if match := re.fullmatch(r"c\[0x0\]\[0x([0-9a-f]+)\]", operand):
+            return bits_of(self.constants(int(match[1], 16)))
+        if not re.fullmatch(r"U?[RP]\d+", operand):
+            return NOTHING
+        word, literal = state.bits(operand, facts), state.literals.get(operand)
+        return word if literal is None or word.known == MASK else replace(word, tags=frozenset({(0, literal)}))
 
     def _check(self, n: int, access: semantics.Access, state: State, guard: Guard | None, facts: Term) -> None:
         """Raise `RefusedError` unless an access's addresses and the threads that make it are known."""
@@ -330,10 +373,6 @@ def _literal(operand: str, state: State) -> int:
 def _meanings(instruction: Instruction, plan: Plan, state: State) -> dict[str, _Meaning]:
     """Return what predicates that an instruction writes have to do with those that it reads."""
     name, operands = instruction.name, instruction.operands
-    if instruction.operation == "P2R" and len(operands) == 4 and operands[1:3] == ("PR", "RZ"):
-        mask = int(operands[3], 16) if operands[3].startswith("0x") else 0
-        single = mask > 0 and mask & (mask - 1) == 0
-        return {operands[0]: _Meaning(_literal(f"P{mask.bit_length() - 1}", state))} if single else {}
     if name in {"ISETP", "UISETP"} and len(operands) >= 5:
         return _of_comparison(instruction, state)
     if plan.step is not None and plan.reads and all(_is_predicate(read) for read in plan.step.reads):
@@ -346,8 +385,8 @@ def _of_comparison(instruction: Instruction, state: State) -> dict[str, _Meaning
     first, second, a, b, other, *_ = instruction.operands
     kinds = instruction.operation.split(".")[1:]
     if b in {"RZ", "URZ"} and other in {"PT", "UPT"} and kinds[0] in {"NE", "EQ"} and "EX" not in kinds:
-        literal = state.literals.get(a.removesuffix(".reuse"), 0)
-        if literal:
+        word = state.partial.get(a.removesuffix(".reuse"), NOTHING)
+        if literal := word.nonzero:
             literal ^= kinds[0] == "EQ"
             return {first: _Meaning(literal), second: _Meaning(literal ^ 1)}
     if literal := _literal(other, state):

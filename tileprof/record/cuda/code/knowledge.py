@@ -10,7 +10,7 @@ negation. `Condition` is a disjunction of conjunctions of literals.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -35,16 +35,69 @@ ALWAYS: Final[Condition] = frozenset({frozenset()})
 NEVER: Final[Condition] = frozenset()
 Value = int | Known | Condition
 """A number (a bool for a predicate), CLEAN or EVEN; or clean where a condition holds, which is NEVER where unknown."""
+MASK: Final = 0xFFFFFFFF
 MOST_TERMS: Final = 4
 MOST_LITERALS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """A word: the bits that are clean, those of them that are known now, and what these are; literals that say of some
+    bits whether they are set.
+    """
+
+    clean: int = 0
+    known: int = 0
+    value: int = 0
+    tags: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def whole(self) -> int | Known | None:
+        """The same as a value, where all bits are clean; None otherwise."""
+        if self.clean != MASK:
+            return None
+        return self.value if self.known == MASK else CLEAN
+
+    @property
+    def tells(self) -> bool:
+        """Whether this says more than a value would."""
+        return self.clean not in {0, MASK} or (self.known not in {0, MASK}) or bool(self.tags)
+
+    @property
+    def nonzero(self) -> int:
+        """The literal that holds where the word is other than zero; 0 where there is none."""
+        open_bits = ~(self.known & ~self.value) & MASK
+        return dict(self.tags).get(open_bits.bit_length() - 1, 0) if open_bits and open_bits & open_bits - 1 == 0 else 0
+
+    def either(self, other: Bits, literal: int | None = None) -> Bits:
+        """Return what is known of a word that is this one where a literal holds, and another one where it does not; by
+        a choice that is clean.
+        """
+        both_known = self.known & other.known
+        differs = both_known & (self.value ^ other.value)
+        tags = set(self.tags & other.tags)
+        if literal is not None:
+            tags |= {(n, literal ^ (not self.value >> n & 1)) for n in range(32) if differs >> n & 1}
+        known = both_known & ~differs
+        return Bits(self.clean & other.clean, known, self.value & known, frozenset(tags))
+
+
+NOTHING: Final = Bits()
+
+
+def bits_of(value: Value) -> Bits:
+    """Return a value as bits."""
+    if isinstance(value, frozenset) or value is UNKNOWN:
+        return NOTHING
+    return Bits(MASK) if isinstance(value, Known) else Bits(MASK, MASK, value & MASK)
 
 
 @dataclass(slots=True)
 class State:
     """What is known at a place.
 
-    ``clean``: numbers, CLEAN and EVEN. ``conditional``: registers that are clean where a condition holds.
-    ``literals``: of predicates, and of registers that are not zero where a literal holds. ``facts``: literals that hold
+    ``clean``: numbers, CLEAN and EVEN. ``conditional``: registers that are clean where a condition holds. ``partial``:
+    what more is known of bits of registers. ``literals``: of predicates. ``facts``: literals that hold
     in each thread that comes here. ``implied``: literals that follow from one. ``together``: whether no warp's threads
     can have parted on the way.
     """
@@ -55,11 +108,18 @@ class State:
     facts: Term = frozenset()
     implied: dict[int, Term] = field(default_factory=dict)
     together: bool = True
+    partial: dict[str, Bits] = field(default_factory=dict)
 
     def copy(self) -> State:
         """Return a state that can be changed on its own."""
         return State(
-            dict(self.clean), dict(self.conditional), dict(self.literals), self.facts, dict(self.implied), self.together
+            dict(self.clean),
+            dict(self.conditional),
+            dict(self.literals),
+            self.facts,
+            dict(self.implied),
+            self.together,
+            dict(self.partial),
         )
 
     def value(self, name: str, facts: Term) -> Value:
@@ -72,9 +132,7 @@ class State:
 
     def put(self, name: str, value: Value) -> None:
         """Give a register a value; a predicate has no literal any more."""
-        self.clean.pop(name, None)
-        self.conditional.pop(name, None)
-        self.literals.pop(name, None)
+        self.forget(name)
         if not isinstance(value, frozenset):
             self.clean[name] = value
         elif value == ALWAYS:
@@ -84,13 +142,27 @@ class State:
 
     def forget(self, name: str) -> None:
         """Drop what is known of a register."""
+        self.partial.pop(name, None)
         self.clean.pop(name, None)
         self.conditional.pop(name, None)
         self.literals.pop(name, None)
 
+    def bits(self, name: str, facts: Term) -> Bits:
+        """Return the bits of a register that are known where ``facts`` hold."""
+        value = self.value(name, facts)
+        if isinstance(value, int):
+            return bits_of(value)
+        return self.partial.get(name) or bits_of(value)
+
+    @property
+    def held_symbols(self) -> set[int]:
+        """Symbols whose values a register still tells."""
+        tags = {literal >> 1 for bits in self.partial.values() for _, literal in bits.tags}
+        return tags | {literal >> 1 for literal in self.literals.values()}
+
     def held(self, condition: Condition) -> Condition:
         """Return a condition without what no register tells any more."""
-        symbols = {literal >> 1 for literal in self.literals.values()}
+        symbols = self.held_symbols
         return frozenset(term for term in condition if all(literal >> 1 in symbols for literal in term))
 
     def expire(self, symbol: int) -> None:
@@ -104,6 +176,9 @@ class State:
                 del self.conditional[name]
         for name in [n for n, literal in self.literals.items() if literal in pair]:
             del self.literals[name]
+        for name, bits in self.partial.items():
+            if any(literal in pair for _, literal in bits.tags):
+                self.partial[name] = replace(bits, tags=frozenset(t for t in bits.tags if t[1] not in pair))
         self.facts -= pair
         for literal in pair:
             self.implied.pop(literal, None)
@@ -207,8 +282,18 @@ def merged(states: Sequence[State], symbol_of: Callable[[str], int]) -> State:
         value = _joined(name, [state.clean[name] for state in states], out.together)
         if value is not UNKNOWN:
             out.clean[name] = value
-    for name, condition in _partly(states, partly, out, {literal >> 1 for literal in literals.values()}).items():
-        out.put(name, condition)
+    for name in {name for state in states for name in state.partial}:
+        bits = states[0].bits(name, states[0].facts)
+        for state in states[1:]:
+            bits = bits.either(state.bits(name, state.facts))
+        if bits.tells and (out.together or not is_uniform(name)):
+            out.partial[name] = bits
+    held = out.held_symbols | {literal >> 1 for literal in literals.values()}
+    for name, condition in _partly(states, partly, out, held).items():
+        out.conditional[name] = condition
+        if condition == ALWAYS:
+            del out.conditional[name]
+            out.clean[name] = CLEAN
     out.literals = {n: literal for n, literal in literals.items() if n in out.clean or n in out.conditional}
     return out
 
@@ -287,6 +372,10 @@ def _rename(state: State, change: dict[int, int], fresh: set[int]) -> None:
         if key := renamed(frozenset({literal})):
             implied[next(iter(key))] = frozenset(t for o in others for t in renamed(frozenset({o})) or ())
     state.implied = implied
+    for name, bits in state.partial.items():
+        if bits.tags:
+            tags = frozenset((n, t) for n, literal in bits.tags for t in renamed(frozenset({literal})) or ())
+            state.partial[name] = replace(bits, tags=tags)
 
 
 def _partly(states: Sequence[State], names: Iterable[str], out: State, held: set[int]) -> dict[str, Condition]:
