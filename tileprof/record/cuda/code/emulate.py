@@ -32,6 +32,9 @@ WARP: Final = 32
 ESTIMATES: Final = 4
 """Results of a step that estimates."""
 STALE: Final = -1
+"""Origin of a value that depends on an estimate, which has been made anew since."""
+UNCLEAR: Final = -2
+"""Origin of a value that is not known: two estimates were mixed, or an instruction did something unusual."""
 PARAMETERS: Final = 0x210
 """Place of the parameters in constant bank 0."""
 GEOMETRY: Final = 0x18
@@ -42,6 +45,10 @@ MOST_WORK: Final = 40_000_000
 
 class UnexpectedError(ValueError):
     """Something happened that a proof says nothing about."""
+
+
+class _UnclearError(ValueError):
+    """What an instruction computes is not known; it may be that nothing depends on it."""
 
 
 def run(
@@ -65,8 +72,7 @@ class _Group:
     ``lanes``: their numbers in the chunk, ascending. ``keys``: of each thread's block (`Touched`). ``warps``: the
     number in the chunk of each thread's own. ``registers``: what each name holds, one entry per thread in that order,
     or a number for all. While it depends on an estimate that has not been corrected yet, a value is an array
-    ``[estimates, threads]``, or 1 for all threads; ``origins`` has the estimate's instruction then, STALE where several
-    of its results, or of others, would be mixed.
+    ``[estimates, threads]``, or 1 for all threads; ``origins`` has the estimate's instruction then, STALE or UNCLEAR.
     """
 
     lanes: NDArray[np.int64]
@@ -91,6 +97,8 @@ class _Group:
     def settle(self, name: str) -> bool:
         """Make one of a value that is the same with all estimates; whether it was or is one."""
         value = self.registers[name]
+        if self.origins.get(name) == UNCLEAR:
+            return False
         if isinstance(value, np.ndarray) and value.ndim > 1:
             if not (value == value[:1]).all():
                 return False
@@ -113,7 +121,7 @@ def _merged(groups: list[_Group], names: frozenset[str]) -> _Group:
         values = [g.registers.get(name, 0) for g in groups]
         kind = np.bool_ if _is_flag(name) else np.uint32
         if found := {g.origins[name] for g in groups if name in g.origins}:
-            origins[name] = found.pop() if len(found) == 1 else STALE
+            origins[name] = UNCLEAR if UNCLEAR in found else STALE if len(found) > 1 else found.pop()
             shapes = [(ESTIMATES, n) for n in counts]
             rows: list[Any] = [
                 np.broadcast_to(np.asarray(v, kind), shape) for v, shape in zip(values, shapes, strict=True)
@@ -201,6 +209,8 @@ class _Emulator:
             if not self._is_known(offset):
                 raise UnexpectedError(f"{name} is not known")
             return int(self.bank[offset // 4])
+        if name == "SR_CgaCtaId":
+            raise UnexpectedError("a block's place in its cluster is not known")
         if name.startswith("SR_") and name != "SR_LANEID":
             kind, axis = name[3:].split(".")
             if (self.block if kind == "TID" else self.grid)["XYZ".index(axis)] == 1:
@@ -338,7 +348,7 @@ class _Emulator:
         """Return where the threads of a group return to, by an address in a register."""
         if register in group.origins:
             raise UnexpectedError("where it returns to depends on an estimate")
-        address = self._value(register, group.registers)
+        address = group.registers.get(register, 0)
         out = []
         for place in [address] if isinstance(address, int) else np.unique(address).tolist():
             index = flow.index_of(place, self.code)
@@ -348,16 +358,10 @@ class _Emulator:
             out.append((index, part))
         return out
 
-    def _value(self, name: str, registers: dict[str, Any]) -> Any:
-        try:
-            return registers[name]
-        except KeyError:
-            raise UnexpectedError(f"{name} was not computed") from None
-
     def _flag(self, name: str, negated: bool, registers: dict[str, Any]) -> Flag:
         if name in {"PT", "UPT"}:
             return not negated
-        value: Flag = self._value(name, registers)
+        value: Flag = registers.get(name, False)
         if isinstance(value, bool):
             return value != negated
         return ~value if negated else value
@@ -369,9 +373,13 @@ class _Emulator:
         return self._flag(name, negated, group.registers)
 
     def _execute(self, plan: _Plan, group: _Group, registers: dict[str, Any]) -> None:
-        """Execute an instruction for those threads of a group whose guard holds."""
+        """Execute an instruction for those threads of a group whose guard holds.
+
+        What nothing has computed before is zero: a proof says that nothing depends on it.
+        """
         mask: Flag = True
-        if plan.instruction.guard is not None:
+        origin = self._origin(plan, group) if group.origins else None
+        if plan.instruction.guard is not None and origin != UNCLEAR:
             mask = self._flag(*plan.instruction.guard, registers)
             if isinstance(mask, np.ndarray):
                 mask = True if mask.all() else mask if mask.any() else False
@@ -379,38 +387,40 @@ class _Emulator:
                 return
         values = plan.values.copy()
         for place, name in plan.variables:
-            values[place] = self._value(name, registers)
+            values[place] = registers.get(name, 0)
         if plan.access is not None:
-            if group.origins and self._origin(plan, group) is not None:
-                raise UnexpectedError("an address depends on an estimate")
+            if origin is not None:
+                raise UnexpectedError("an address depends on an estimate, or on something unclear")
             self._touch(plan.access, values, mask, group)
         elif plan.step is not None:
-            if plan.step.estimates:
-                self._begin_estimate(plan, group)
-            origin = self._origin(plan, group) if group.origins else None
-            if plan.step.estimates and origin is not None:
-                raise UnexpectedError("an estimate of an estimate")
-            results = self._results(plan, plan.step, values, mask, group)
-            if plan.step.estimates:
-                origin = plan.number
-            self._write(plan, plan.step, results, mask, group, origin)
+            try:
+                if plan.step.estimates:
+                    origin = self._begin_estimate(plan, group, origin)
+                self._write(plan, plan.step, self._results(plan, plan.step, values, mask, group), mask, group, origin)
+            except _UnclearError:
+                origin = UNCLEAR
+            if origin == UNCLEAR:
+                for name in plan.step.writes:
+                    registers.setdefault(name, False if _is_flag(name) else 0)
+                    group.origins[name] = UNCLEAR
 
-    def _begin_estimate(self, plan: _Plan, group: _Group) -> None:
-        """Let nothing be mixed with results that an instruction estimated before."""
-        for name, origin in group.origins.items():
-            if origin == plan.number:
+    def _begin_estimate(self, plan: _Plan, group: _Group, origin: int | None) -> int:
+        """Return the origin of what an instruction estimates; nothing is mixed with what it estimated before."""
+        for name, before in group.origins.items():
+            if before == plan.number:
                 group.origins[name] = STALE
+        return plan.number if origin is None else UNCLEAR
 
     def _origin(self, plan: _Plan, group: _Group) -> int | None:
-        """Return the only estimate that what an instruction reads depends on; None where it depends on none."""
+        """Return the only estimate that an instruction's results depend on; None where they depend on none."""
         names = [name for _, name in plan.variables]
         if plan.instruction.guard is not None:
             names.append(plan.instruction.guard[0])
             names += plan.step.writes if plan.step is not None else ()
         found = {group.origins[name] for name in names if name in group.origins}
-        if STALE in found or len(found) > 1:
-            raise UnexpectedError("several estimates are mixed")
-        return found.pop() if found else None
+        if not found:
+            return None
+        return UNCLEAR if len(found) > 1 or STALE in found else found.pop()
 
     def _touch(self, access: semantics.Access, values: Values, mask: Flag, group: _Group) -> None:
         if access.condition is not None:
@@ -428,11 +438,10 @@ class _Emulator:
         if step.estimates:
             rows, holds = step.run(values)
             if not (holds | ~np.asarray(mask)).all():
-                raise UnexpectedError("an estimate of something unusual")
+                raise _UnclearError  # an estimate of something unusual
             return [rows]
-        leaves = step.source_lane is not None or step.indexed is not None
-        if leaves and group.origins and self._origin(plan, group) is not None:
-            raise UnexpectedError("an estimate leaves its thread, or chooses a constant")
+        if (step.source_lane is not None or step.indexed is not None) and any(np.ndim(value) > 1 for value in values):
+            raise _UnclearError
         if step.source_lane is not None:
             return step.run([self._of_lane(step.source_lane, values[0], mask, group)])
         if step.indexed is not None:
@@ -451,7 +460,7 @@ class _Emulator:
         there = place < len(source)
         there[there] = group.warps[source][place[there]] == group.warps[there]
         if not (there | ~np.asarray(mask)).all():
-            raise UnexpectedError("a lane that others ask is elsewhere")
+            raise _UnclearError
         if isinstance(value, int):
             return value
         return np.where(there, value[source[np.minimum(place, len(source) - 1)]], value)
@@ -463,7 +472,7 @@ class _Emulator:
             base = offset // 4 * 4
             known = offset % indexed.size == 0 and all(self._is_known(base + 4 * i) for i in range(indexed.words))
             if not known:
-                raise UnexpectedError("a place in the constant bank that is not known")
+                raise _UnclearError
             return [int(self.bank[base // 4 + i]) for i in range(indexed.words)]
         offsets = (register + np.uint32(indexed.offset)).astype(np.int64)
         if isinstance(mask, np.ndarray):
@@ -472,20 +481,20 @@ class _Emulator:
         end = begin + 4 * indexed.words
         inside = (end <= 4 * len(self.bank)) & ((end <= GEOMETRY) | (begin >= PARAMETERS))
         if not (inside & (offsets % indexed.size == 0)).all():
-            raise UnexpectedError("a place in the constant bank that is not known")
+            raise _UnclearError
         return [self.bank[begin // 4 + i] for i in range(indexed.words)]
 
     def _write(
         self, plan: _Plan, step: Step, results: Sequence[Any], mask: Flag, group: _Group, origin: int | None
     ) -> None:
         registers = group.registers
+        if plan.per_warp:
+            _check_uniform(mask, True, group.warps)
         if mask is True:
             registers.update(zip(step.writes, results, strict=True))
             if group.origins or origin is not None:
                 self._settle(step, group, origin)
             return
-        if plan.per_warp:
-            _check_uniform(mask, True, group.warps)
         for name, result in zip(step.writes, results, strict=True):
             flag = _is_flag(name)
             kind: Callable[..., Any] = np.bool_ if flag else np.uint32
@@ -498,20 +507,18 @@ class _Emulator:
     def _settle(self, step: Step, group: _Group, origin: int | None) -> None:
         """Note on which estimate results depend, unless they turn out to be the same with all."""
         for name in step.writes:
-            if group.settle(name):
-                continue
-            if origin is None:
-                raise UnexpectedError("an estimate of unknown origin")
-            group.origins[name] = origin
+            group.origins.pop(name, None)
+            if not group.settle(name):
+                group.origins[name] = UNCLEAR if origin is None else origin
 
 
 def _check_uniform(value: Word | Flag, mask: Flag, warps: I64) -> None:
-    """Raise `UnexpectedError` where threads of a warp do not agree on a value, with any estimate."""
+    """Raise `_UnclearError` where threads of a warp do not agree on a value, with any estimate."""
     if not isinstance(value, np.ndarray) or value.shape[-1] == 1:
         return
     if isinstance(mask, np.ndarray):
         if mask.ndim > 1:
-            raise UnexpectedError("an estimate decides what a warp shares")
+            raise _UnclearError
         value, warps = value[..., mask], warps[mask]
     if ((value[..., 1:] != value[..., :-1]) & (warps[1:] == warps[:-1])).any():
-        raise UnexpectedError("threads of a warp do not agree on what they share")
+        raise _UnclearError
