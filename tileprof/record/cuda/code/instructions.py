@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import tempfile
@@ -102,9 +103,11 @@ def written_registers(instruction: Instruction) -> list[str]:
     ]
     if name in _ONLY_PREDICATES:
         return out
+    # A register that is written stands before any address.
+    before = itertools.takewhile(lambda operand: not operand.startswith(("[", "desc[")), instruction.operands)
     registers = [
         (kind, number)
-        for operand in instruction.operands
+        for operand in before
         for kind, number in _REGISTER.findall(operand.partition("[")[0])
         if kind in {"R", "UR"}
     ]
