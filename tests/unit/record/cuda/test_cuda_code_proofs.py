@@ -9,8 +9,9 @@ import pytest
 
 from tileprof.record.cuda.code import instructions, proofs
 from tileprof.record.cuda.code.instructions import parse
-from tileprof.record.cuda.code.proof import CLEAN, UNKNOWN, Proven
+from tileprof.record.cuda.code.proof import CLEAN, UNKNOWN
 from tileprof.record.cuda.code.proofs import Launch, Proofs, Server, Verdicts
+from tileprof.trace import WRITE
 
 ADDRESS = ["S2R R0, SR_TID.X", "LDC.64 R2, c[0x0][0x210]", "IMAD.WIDE R2, R0, 0x4, R2", "STG.E desc[UR4][R2.64], R0"]
 POINTERS = ["LDC R0, c[0x0][0x218]", "ISETP.NE.AND P0, PT, R0, RZ, PT", "LDC.64 R2, c[0x0][0x210]",
@@ -43,14 +44,14 @@ def times_asked(tool):
 
 
 def request(code, parameters=PARAMETERS, pointers=b"\x01", **changes):
-    fields = {"magic": b"TPP1", "architecture": 90, "offset": 0x210, "grid": (4, 1, 1), "block": (32, 1, 1),
-              "relocated": (), "code_bytes": len(code)} | changes  # fmt: skip
+    fields = {"magic": b"TPP2", "architecture": 90, "offset": 0x210, "grid": (4, 1, 1), "block": (32, 1, 1),
+              "cluster": (1, 1, 1), "relocated": (), "code_bytes": len(code)} | changes  # fmt: skip
     relocated = fields["relocated"]
     return (
         fields["magic"]
         + struct.pack("<4I", fields["architecture"], fields["code_bytes"], len(relocated), fields["offset"])
         + struct.pack("<I", len(parameters))
-        + struct.pack("<6I", *fields["grid"], *fields["block"])
+        + struct.pack("<9I", *fields["grid"], *fields["block"], *fields["cluster"])
         + code
         + struct.pack(f"<{len(relocated)}I", *relocated)
         + parameters
@@ -108,7 +109,7 @@ def test_programs_ask_at_once(tool):
     "bad",
     [
         b"",
-        b"TPP1",
+        b"TPP2",
         request(b"A" * 16, magic=b"NOPE"),
         request(b"A" * 16)[:-1],
         request(b"A" * 16, code_bytes=0xFFFFFFFF),
@@ -148,7 +149,7 @@ def test_a_fault_of_the_analysis_is_not_a_proof(tool, monkeypatch):
     monkeypatch.setattr(proofs, "prove", fails)
     launch = Launch(b"A" * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1))
     kept = Proofs(tool)
-    assert kept.proven(launch) is None
+    assert kept.always(launch) is None
     assert "a fault" in kept.reason
     monkeypatch.setattr(Verdicts, "of", fails)
     with Server(tool) as server:
@@ -158,7 +159,7 @@ def test_a_fault_of_the_analysis_is_not_a_proof(tool, monkeypatch):
 def test_a_server_ends_at_once_although_programs_are_connected(tool):
     with Server(tool) as server:
         path, connection = server.path, connected(server)
-        connection.sendall(b"TPP1")
+        connection.sendall(b"TPP2")
     assert ended(connection)
     connection.close()
     assert not os.path.exists(path)  # noqa: PTH110
@@ -208,35 +209,54 @@ def test_a_cache_that_cannot_be_used_is_none(tool, tmp_path, how):
     assert verdicts.of(Launch(b"A" * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1))) == 1
 
 
-def test_decoding_gets_the_proof_and_why_there_is_none(tool):
+def test_decoding_gets_what_is_touched_and_why_that_is_unknown(tool):
     kept = Proofs(tool)
-    one = (1, 1, 1)
-    assert isinstance(kept.of(b"A" * 16, [], 0x210, PARAMETERS, b"\x01", one, one), Proven)
-    assert isinstance(kept.of(b"P" * 16, [], 0x210, PARAMETERS, b"\x01", one, one), Proven)
+    place = 0x7F0012340000
+
+    def launch(name, *words, grid=(2, 1, 1)):
+        return Launch(name * 16, (), 0x210, struct.pack("<QI", *words), b"\x01", grid, (32, 1, 1))
+
+    runs = kept.touched(launch(b"A", place, 0)).runs[WRITE]
+    assert [runs.tile.tolist(), runs.start.tolist(), runs.end.tolist()] == [[0, 1], [place] * 2, [place + 128] * 2]
+    runs = kept.touched(launch(b"P", place + 64, 0, grid=(1, 1, 1))).runs[WRITE]
+    assert [runs.start.tolist(), runs.end.tolist()] == [[place + 64], [place + 68]]
     assert kept.reason == ""
-    array = struct.pack("<QI", 0x7F0012340000, 1)
-    assert kept.of(b"P" * 16, [], 0x210, array, b"\x01", one, one) is None
+    assert kept.touched(launch(b"P", place, 1)) is None
     assert "STG.E at 0x40" in kept.reason
-    assert times_asked(tool) == 2
-    assert isinstance(kept.of(b"P" * 16, [], 0x210, PARAMETERS, b"\x01", one, one), Proven)
+    assert kept.touched(launch(b"P", place + 16, 0, grid=(1, 1, 1))).runs[WRITE].start.tolist() == [place + 16]
     assert times_asked(tool) == 2
 
 
 def test_a_kernel_that_is_never_proven_is_not_asked_for_ever(tool, monkeypatch):
     attempts = []
-    monkeypatch.setattr(proofs, "prove", lambda *_: attempts.append(0) or "no")
+    monkeypatch.setattr(proofs, "prove", lambda *_: "no")
+    monkeypatch.setattr(proofs.traced, "trace", lambda *_: attempts.append(0) or "no")
     verdicts = Verdicts.opened(tool)
     for n in range(3 * proofs.MOST_FAILURES):
         launch = Launch(b"B" * 16, (), 0x210, struct.pack("<Q", n), b"\0", (1, 1, 1), (1, 1, 1))
         assert verdicts.of(launch) == 0
-    assert len(attempts) == 1 + proofs.MOST_FAILURES
+    assert len(attempts) == proofs.MOST_FAILURES
 
 
 def test_words_of_the_constant_bank():
     parameters = struct.pack("<QQI", 0x7F0012340000, 0x1_0000_0002, 3)
     launch = Launch(b"", (), 0x210, parameters, b"\x01", (7, 8, 9), (4, 5, 6))
-    here, anywhere = launch.constants(), launch.anywhere()
-    assert [here(at) for at in range(0, 0x1C, 4)] == [4, 5, 6, 7, 8, 9, UNKNOWN]
-    assert [here(at) for at in range(0x20C, 0x228, 4)] == [UNKNOWN, CLEAN, CLEAN, 2, 1, 3, UNKNOWN]
+    anywhere = launch.anywhere()
     assert [anywhere(at) for at in range(0x20C, 0x228, 4)] == [UNKNOWN, *[CLEAN] * 5, UNKNOWN]
     assert [anywhere(at) for at in (0, 0x14, 0x18)] == [CLEAN, CLEAN, UNKNOWN]
+    bank = launch.traced.bank
+    assert struct.unpack("<6I", bank[:24]) == (4, 5, 6, 7, 8, 9)
+    assert bank[0x210:] == parameters
+    assert launch.traced.pointers == {0x210}
+
+
+def test_launches_that_differ_in_pointers_alone_share_a_proof():
+    def key(*words, **changes):
+        fields = {"grid": (7, 8, 9), "block": (4, 5, 6), "cluster": (1, 1, 1)} | changes
+        return Launch(b"", (), 0x210, struct.pack("<QQ", *words), b"\x01", **fields).here
+
+    first = key(0x7F0012340000, 2)
+    assert key(0x7F0056780000, 2) == first
+    others = [key(0x7F0012340000, 3), key(0x1000, 2), key(0x7F0012340000, 2, cluster=(7, 1, 1)),
+              key(0x7F0012340000, 2, grid=(8, 7, 9))]  # fmt: skip
+    assert len({first, *others}) == 5

@@ -3,12 +3,15 @@
 A recorded program asks before it launches a kernel that is not instrumented, over a Unix socket. All numbers are little
 endian:
 
-    request  4 bytes "TPP1", then words of 32 bits: architecture (90), bytes of code, number of relocated instructions,
-             offset of the parameters in constant bank 0, bytes of parameters, grid x, y, z, block x, y, z;
+    request  4 bytes "TPP2", then words of 32 bits: architecture (90), bytes of code, number of relocated instructions,
+             offset of the parameters in constant bank 0, bytes of parameters, grid x, y, z, block x, y, z,
+             cluster x, y, z in blocks;
              the code; the offsets in it of relocated instructions, 32 bits each; the parameters; one bit per 8 bytes of
              parameters, least significant first: whether that word points into device memory
-    answer   1 byte: 1 proven for every launch of the code; 2 proven for this grid and block and these words that are
-             no pointers; 0 not proven
+    answer   1 byte: 1 proven for every launch of the code; 2 proven for this grid, block and cluster and these words
+             that are no pointers; 0 not proven
+
+A proof for every launch comes from `proof`, one for such launches from `traced`.
 """
 
 from __future__ import annotations
@@ -22,23 +25,28 @@ import struct
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
+
+import numpy as np
 
 from tileprof import building
 from tileprof.errors import UserError
-from tileprof.record.cuda.code import instructions
+from tileprof.record.cuda.code import emulate, instructions, traced
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES, Instruction
 from tileprof.record.cuda.code.knowledge import CLEAN, UNKNOWN, Constant
 from tileprof.record.cuda.code.proof import Proven, prove
+from tileprof.record.cuda.code.reading import Kernel
+from tileprof.record.cuda.code.traced import Placed, Trace
 from tileprof.record.cuda.installation import locate
 
-MAGIC: Final = b"TPP1"
-HEADER: Final = struct.Struct("<4s11I")
+MAGIC: Final = b"TPP2"
+HEADER: Final = struct.Struct("<4s14I")
 ARCHITECTURE: Final = 90
 NOT_PROVEN, ALWAYS_PROVEN, PROVEN_HERE = 0, 1, 2
 MOST_CODE: Final = 256 << 10
@@ -48,6 +56,8 @@ MOST_SKIPPED: Final = 64 << 20
 MOST_PARAMETERS: Final = 32 << 10
 MOST_FAILURES: Final = 8
 """Launches of one kernel that cannot be proven, after which the rest of them is not looked at."""
+MOST_TRACES: Final = 256
+"""Kinds of launches of which is kept in memory what they touch."""
 MOST_KERNELS: Final = 128
 """Kernels whose instructions are kept in memory."""
 MOST_FILES: Final = 50_000
@@ -59,6 +69,7 @@ _GEOMETRY_BYTES: Final = 24
 """Block x, y, z and grid x, y, z at the beginning of constant bank 0."""
 
 Dimensions = tuple[int, int, int]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,7 @@ class Launch:
 
     ``relocated``: offsets in the code of instructions that are changed when it is loaded. ``offset``: of the parameters
     in constant bank 0. ``pointers``: one bit per 8 bytes of parameters, whether they point into device memory.
+    ``cluster``: in blocks.
     """
 
     code: bytes
@@ -76,6 +88,7 @@ class Launch:
     pointers: bytes
     grid: Dimensions
     block: Dimensions
+    cluster: Dimensions = (1, 1, 1)
 
     @property
     def kernel(self) -> bytes:
@@ -100,9 +113,17 @@ class Launch:
     @property
     def here(self) -> bytes:
         """What launches share for which a proof is the same."""
-        words = self.words
-        text = repr((self.grid, self.block, words)).encode()
-        return hashlib.sha256(self.kernel + text).digest()
+        text = repr((self.grid, self.block, self.cluster, self.words, traced.has_high_pointers(self.traced)))
+        return hashlib.sha256(self.kernel + text.encode()).digest()
+
+    @property
+    def traced(self) -> traced.Launch:
+        """The launch as `traced` follows it."""
+        bank = struct.pack("<6I", *self.block, *self.grid).ljust(self.offset, b"\0") + self.parameters
+        pointers = frozenset(
+            self.offset + 8 * n for n, word in enumerate(self.words) if word is None and 8 * n + 8 <= self.size
+        )
+        return traced.Launch(self.grid, self.block, self.cluster, bank, self.offset, pointers)
 
     def anywhere(self) -> Callable[[int], Constant]:
         """Return the words of constant bank 0 as every launch of the kernel knows them."""
@@ -113,28 +134,23 @@ class Launch:
 
         return constant
 
-    def constants(self) -> Callable[[int], Constant]:
-        """Return the words of constant bank 0 as this launch knows them, whatever its pointers are."""
-        known: dict[int, Constant] = dict(zip(range(0, _GEOMETRY_BYTES, 4), (*self.block, *self.grid), strict=True))
-        for n, word in enumerate(self.words):
-            for half in (0, 1):
-                if 8 * n + 4 * half < self.size:
-                    known[self.offset + 8 * n + 4 * half] = CLEAN if word is None else word >> 32 * half & 0xFFFFFFFF
-        return lambda at: known.get(at, UNKNOWN)
-
 
 @dataclass(slots=True)
 class _Kernel:
-    """One kernel's instructions, None before they are needed, and its proofs, or why there is none."""
+    """One kernel's instructions, None before they are needed, and its proof for all launches, or why there is none.
+
+    ``failures``: launches that could not be proven, and none could.
+    """
 
     code: list[Instruction] | None = None
+    read: Kernel | None = None
     always: Proven | str | None = None
-    here: dict[bytes, Proven | str] = field(default_factory=dict)
+    failures: int = 0
 
 
 @dataclass(slots=True)
 class Proofs:
-    """Proofs for launches, kept in memory by kernel and, where they depend on them, by parameters.
+    """What launches touch, as far as that is proven: kept in memory by kernel, and by parameters that are no pointers.
 
     ``tool``: an nvdisasm; without one nothing is proven. ``reason``: why there was no proof the last time.
     """
@@ -142,46 +158,45 @@ class Proofs:
     tool: Path | None
     reason: str = ""
     _kernels: OrderedDict[bytes, _Kernel] = field(default_factory=OrderedDict)
+    _traces: OrderedDict[bytes, Trace | str] = field(default_factory=OrderedDict)
 
-    def of(
-        self,
-        code: bytes,
-        relocated: Sequence[int],
-        parameter_offset: int,
-        parameters: bytes,
-        pointer_mask: bytes,
-        grid: Dimensions,
-        block: Dimensions,
-    ) -> Proven | None:
-        """Return the proof for a launch; None where there is none, for the reason in ``reason``.
-
-        ``pointer_mask``: a bit per 8 bytes of parameters, least significant first: whether they are a pointer.
-        """
-        return self.proven(Launch(code, tuple(relocated), parameter_offset, parameters, pointer_mask, grid, block))
-
-    def proven(self, launch: Launch) -> Proven | None:
-        """Return the proof for a launch."""
-        always = self.always(launch)
-        return always if always is not None else self.here(launch)
+    def touched(self, launch: Launch) -> Placed | None:
+        """Return what a launch touches; None where that is not proven, for the reason in ``reason``."""
+        trace = self.here(launch)
+        if trace is not None:
+            return traced.placed(trace, launch.traced)
+        reason = self.reason
+        proven = self.always(launch)
+        if proven is None:
+            self.reason = reason
+            return None
+        runs = emulate.run(proven, launch.grid, launch.block, launch.traced.bank)
+        self.reason = "its threads take too many steps" if runs is None else ""
+        return None if runs is None else Placed(runs, [], np.zeros(prod(launch.grid), np.int64))
 
     def always(self, launch: Launch) -> Proven | None:
         """Return the proof for all launches of a kernel."""
         kernel = self._kernel(launch)
         if kernel.always is None:
-            kernel.always = self._proof(kernel, launch, launch.anywhere())
+            kernel.always = self._proven(kernel, launch)
         return self._answer(kernel.always)
 
-    def here(self, launch: Launch) -> Proven | None:
-        """Return the proof for launches with these parameters that are no pointers, grid and block."""
-        kernel = self._kernel(launch)
-        if launch.here not in kernel.here:
-            if len(kernel.here) >= MOST_FAILURES and all(isinstance(proof, str) for proof in kernel.here.values()):
+    def here(self, launch: Launch) -> Trace | None:
+        """Return what launches touch that have these parameters, pointers aside, grid, block and cluster."""
+        kernel, key = self._kernel(launch), launch.here
+        if key not in self._traces:
+            if kernel.failures >= MOST_FAILURES:
                 self.reason = _ENOUGH
                 return None
-            kernel.here[launch.here] = self._proof(kernel, launch, launch.constants())
-        return self._answer(kernel.here[launch.here])
+            self._traces[key] = self._traced(kernel, launch)
+            failed = isinstance(self._traces[key], str)
+            kernel.failures = kernel.failures + 1 if failed and kernel.failures >= 0 else -1
+            while len(self._traces) > MOST_TRACES:
+                self._traces.popitem(last=False)
+        self._traces.move_to_end(key)
+        return self._answer(self._traces[key])
 
-    def _answer(self, proof: Proven | str) -> Proven | None:
+    def _answer(self, proof: T | str) -> T | None:
         self.reason = proof if isinstance(proof, str) else ""
         return None if isinstance(proof, str) else proof
 
@@ -192,19 +207,32 @@ class Proofs:
             self._kernels.popitem(last=False)
         return kernel
 
-    def _proof(self, kernel: _Kernel, launch: Launch, constants: Callable[[int], Constant]) -> Proven | str:
+    def _proven(self, kernel: _Kernel, launch: Launch) -> Proven | str:
+        try:
+            unread = self._read(kernel, launch)
+            return unread or prove(kernel.code or [], launch.anywhere(), frozenset(launch.relocated))
+        except Exception as error:  # noqa: BLE001 - a fault of the analysis must not end a recording
+            return f"the analysis failed: {type(error).__name__}: {error}"
+
+    def _traced(self, kernel: _Kernel, launch: Launch) -> Trace | str:
+        try:
+            if unread := self._read(kernel, launch):
+                return unread
+            if kernel.read is None:
+                kernel.read = Kernel(kernel.code or [], frozenset(launch.relocated))
+            return traced.trace(kernel.read, launch.traced)
+        except Exception as error:  # noqa: BLE001 - as above
+            return f"the analysis failed: {type(error).__name__}: {error}"
+
+    def _read(self, kernel: _Kernel, launch: Launch) -> str:
+        """Read a kernel's instructions; return why they cannot be, or nothing."""
         if len(launch.code) > MOST_CODE or len(launch.code) % INSTRUCTION_BYTES:
             return f"{len(launch.code)} bytes of code are not looked at"
         if self.tool is None:
             return "there is no nvdisasm"
-        try:
-            if kernel.code is None:
-                kernel.code = instructions.disassembled(self.tool, launch.code)
-            if not kernel.code:
-                return "nvdisasm does not read its code"
-            return prove(kernel.code, constants, frozenset(launch.relocated))
-        except Exception as error:  # noqa: BLE001 - a fault of the analysis must not end a recording
-            return f"the analysis failed: {type(error).__name__}: {error}"
+        if kernel.code is None:
+            kernel.code = instructions.disassembled(self.tool, launch.code)
+        return "" if kernel.code else "nvdisasm does not read its code"
 
 
 @cache
@@ -248,7 +276,7 @@ class Verdicts:
             always = self._kept(launch.kernel, ALWAYS_PROVEN, lambda: self.proofs.always(launch))
             return always or self._kept(launch.here, PROVEN_HERE, lambda: self.proofs.here(launch))
 
-    def _kept(self, key: bytes, proven: int, prove_it: Callable[[], Proven | None]) -> int:
+    def _kept(self, key: bytes, proven: int, prove_it: Callable[[], object]) -> int:
         """Return the answer that the cache has, or find it and put it there."""
         path = self.folder / hashlib.sha256(self.version + key).hexdigest() if self.folder is not None else None
         if path is not None:
@@ -356,9 +384,9 @@ class Server:
         if architecture != ARCHITECTURE or not code or code_bytes > MOST_CODE or size > MOST_PARAMETERS:
             return NOT_PROVEN
         places = tuple(place for (place,) in struct.iter_unpack("<I", relocated))
-        grid, block = (dimensions[0], dimensions[1], dimensions[2]), (dimensions[3], dimensions[4], dimensions[5])
+        grid, block, cluster = ((x, y, z) for x, y, z in (dimensions[0:3], dimensions[3:6], dimensions[6:9]))
         try:
-            return self._of(Launch(code, places, offset, parameters, pointers, grid, block))
+            return self._of(Launch(code, places, offset, parameters, pointers, grid, block, cluster))
         except Exception:  # noqa: BLE001 - whatever fails here, the program is instrumented as without proofs
             return NOT_PROVEN
 
