@@ -9,8 +9,9 @@ import subprocess
 import pytest
 
 from tileprof.record.cuda import machine_code
+from tileprof.record.cuda.code.instructions import parse
 from tileprof.record.cuda.installation import locate
-from tileprof.record.cuda.machine_code import parse, reached
+from tileprof.record.cuda.machine_code import reached
 
 PARAMETERS_AT = 0x7F0012340210
 

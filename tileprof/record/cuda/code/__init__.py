@@ -1,0 +1,1 @@
+"""Machine code of kernels: what its instructions compute, and which memory they touch."""

@@ -1,0 +1,924 @@
+"""What one launch touches, followed through its machine code, as far as that follows from its parameters.
+
+All threads run through the code in groups that are at the same instruction, with the launch's own parameters. Of each
+value it is known how much it is worth (a level of `lanes`): what comes from memory, clocks or floats is unknown, and
+what a pointer went into may be an address, but decides nothing. A branch on something unknown is taken in neither
+direction: its threads go on where both ways have met, if nothing in between touches memory; what may have been written
+there is unknown. So every thread of a real run does what one here does, or the launch is refused. The result holds for
+all launches that differ in nothing but their pointers.
+
+Shared memory (`slots`): a thread that loads a word waits until no other can go on. If all stores to this word so far,
+by any block of the cluster, stored the same known number, it has that one. In the end the stores of the whole run are
+compared with the numbers that were relied on: the first load in a real run that had another would have needed a store
+that is not among them. Not covered are programs that read shared memory in which nothing was stored.
+
+Uniform registers are followed per thread, because threads that parted execute their ways in any order, and correct code
+depends on none. Where threads of a warp would hold different ones (a thread's index was moved to it), nothing but other
+uniform registers may depend on it until they are equal again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Final
+
+import numpy as np
+
+from tileprof.arrays import I64
+from tileprof.arrays.intervals import grouped_union
+from tileprof.record.cuda.code import flow
+from tileprof.record.cuda.code.flow import End, Kind
+from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES
+from tileprof.record.cuda.code.lanes import (
+    PLACE,
+    POINTER,
+    UNEVEN,
+    UNKNOWN,
+    WARP,
+    Array,
+    Group,
+    Held,
+    Layout,
+    Level,
+    Value,
+    Warps,
+    is_flag,
+    merged,
+    worse,
+)
+from tileprof.record.cuda.code.operands import Step
+from tileprof.record.cuda.code.reading import Kernel, Part, Tensor, following
+from tileprof.record.cuda.code.slots import PLACE_BITS, Slots
+from tileprof.record.cuda.footprints.runs import Runs
+from tileprof.record.cuda.tensor_maps import tensormap
+from tileprof.record.cuda.tensor_maps.loads import Loads
+from tileprof.record.cuda.tensor_maps.tensormap import TensorMap
+from tileprof.trace import READ, WRITE
+
+Triple = tuple[int, int, int]
+GEOMETRY_BYTES: Final = 0x18
+"""Of constant bank 0: sizes of a block, then of the grid."""
+PARAMETERS_ADDRESS: Final = 0x198
+"""Place of the address of the first parameter."""
+BANK_ADDRESS: Final = 0xC0
+"""Place of the address of constant bank 0 itself: cuBLAS's kernels add to it what lies between it and their tensor maps
+(seen on an H200, driver 580)."""
+_ADDRESS: Final = 0x7E12_3456_0000
+"""Stands for the address of constant bank 0, which only tells tensor maps apart."""
+POINTER_BITS: Final = 40
+"""A pointer among the parameters stands for its number from 1 on, times 2 to this power: nothing that is added to it
+reaches another."""
+MAP_BYTES: Final = 64
+_BARRIER_BYTES: Final = 8
+_STORED_BYTES: Final = 16
+"""The most bytes that a thread stores in shared memory by one instruction."""
+LANES: Final = 1 << 16
+"""Threads that are followed together: a register of all of them stays in a core's cache."""
+MOST_WORK: Final = 1_000_000
+"""Instructions, each counted once and once more per 2,048 threads, before a launch is given up."""
+MOST_ROWS: Final = 2_000_000
+"""Runs that are collected before they are united."""
+
+
+class Refused(Exception):  # noqa: N818
+    """Why a launch is not proven."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch: sizes, constant bank 0 up to the end of the parameters, offsets in it of words that point into memory.
+
+    ``begin``: offset of the first parameter. ``pointers``: of words of 8 bytes, which may have any value.
+    """
+
+    grid: Triple
+    block: Triple
+    cluster: Triple
+    bank: bytes
+    begin: int
+    pointers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAccess:
+    """Boxes loaded or stored through the map at an offset in constant bank 0: linear block, coordinates ``[n, 5]``, and
+    after how many instructions of the block.
+    """
+
+    map: int
+    mode: int
+    tile: I64
+    coordinates: I64
+    first: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What launches touch that differ in nothing but their pointers.
+
+    ``rows``: by mode, (linear block, pointer, begin, end, first) of bytes behind the pointer at that offset in constant
+    bank 0, or -1 where begin and end are addresses; first touched after that many instructions of the block.
+    ``tensors``: boxes of tensor maps. ``steps``: instructions of each block.
+    """
+
+    rows: dict[int, I64]
+    tensors: list[TensorAccess]
+    steps: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What one launch touches: runs at addresses by mode, boxes of tensor maps with their modes, tiles being linear
+    block ids; and instructions of each block, the unit of ``first``.
+    """
+
+    runs: dict[int, Runs]
+    boxes: list[tuple[int, Loads]]
+    steps: I64
+
+
+def has_high_pointers(launch: Launch) -> bool:
+    """Return whether all pointers of a launch are so high that none is null, whatever is added to it."""
+    return all(_word_at(launch.bank, pointer) >> POINTER_BITS for pointer in launch.pointers)
+
+
+def trace(kernel: Kernel, launch: Launch) -> Trace | str:
+    """Return everything in global memory that a launch touches; or why that is not known."""
+    try:
+        return _Run(kernel, launch).run()
+    except Refused as refused:
+        return str(refused)
+
+
+def placed(found: Trace, launch: Launch) -> Placed:
+    """Return what a launch touches whose pointers are those in its constant bank."""
+    out = {}
+    for mode, rows in found.rows.items():
+        base = np.array([_word_at(launch.bank, p) if p >= 0 else 0 for p in rows[:, 1].tolist()], np.int64)
+        out[mode] = _united(rows[:, 0], rows[:, 2] + base, rows[:, 3] + base, rows[:, 4])
+    boxes = []
+    for tensor in found.tensors:
+        map_ = _map_at(launch.bank, tensor.map)
+        assert map_ is not None
+        offsets = np.zeros(len(tensor.tile), np.int64)
+        boxes.append((tensor.mode, Loads(map_, tensor.tile, tensor.coordinates, tensor.first, offsets)))
+    return Placed(out, boxes, found.steps)
+
+
+def _united(tile: I64, start: I64, end: I64, first: I64) -> Runs:
+    order = np.lexsort((start, tile))
+    tile, start, end, first = tile[order], start[order], end[order], first[order]
+    row, start, end = grouped_union(tile, start, end)
+    return Runs(tile[row], start, end, np.minimum.reduceat(first, row) if len(row) else first)
+
+
+def _word_at(bank: bytes, at: int) -> int:
+    return int.from_bytes(bank[at : at + 8], "little")
+
+
+def _map_at(bank: bytes, at: int) -> TensorMap | None:
+    return tensormap.decode(np.frombuffer(bank[at : at + MAP_BYTES], "<u4"), loaded=True)
+
+
+@dataclass(slots=True)
+class _Touched:
+    """Collects what blocks touch."""
+
+    pointers: int
+    pending: dict[int, list[I64]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    tensors: dict[tuple[int, int], list[I64]] = field(default_factory=dict)
+
+    def add(self, mode: int, rows: I64) -> None:
+        """Add rows (block, number of the pointer, begin, end, first)."""
+        self.pending.setdefault(mode, []).append(rows)
+        self.counts[mode] = self.counts.get(mode, 0) + len(rows)
+        if self.counts[mode] > MOST_ROWS:
+            self.counts[mode] = min(0, MOST_ROWS - 2 * len(self.unite(mode)))
+
+    def unite(self, mode: int) -> I64:
+        """Unite the rows of a mode, and return them."""
+        rows = np.concatenate(self.pending[mode])
+        group = rows[:, 0] * (self.pointers + 1) + rows[:, 1]
+        rows = rows[np.lexsort((rows[:, 2], group))]
+        group = rows[:, 0] * (self.pointers + 1) + rows[:, 1]
+        row, begin, end = grouped_union(group, rows[:, 2], rows[:, 3])
+        first = np.minimum.reduceat(rows[:, 4], row) if len(row) else rows[:, 4]
+        rows = np.stack([rows[row, 0], rows[row, 1], begin, end, first], axis=1)
+        self.pending[mode] = [rows]
+        return rows
+
+    def boxes(self) -> list[TensorAccess]:
+        """Return the boxes of each map, each once per block, when it was first."""
+        out = []
+        for (at, mode), parts in sorted(self.tensors.items()):
+            table = np.concatenate(parts)
+            table = table[np.lexsort(table.T[::-1])]  # by block, coordinates, first
+            new = np.concatenate([[True], (table[1:, :-1] != table[:-1, :-1]).any(axis=1)])
+            table = table[new]
+            out.append(TensorAccess(at, mode, table[:, 0], table[:, 1:-1], table[:, -1]))
+        return out
+
+
+class _Run:
+    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+        self.kernel, self.launch = kernel, launch
+        threads, self.blocks = prod(launch.block), prod(launch.grid)
+        if not 0 < threads <= 1024 or not kernel.code or not kernel.understood:
+            raise Refused("no threads or no code, or relocations that are not understood")
+        if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
+            raise Refused("a grid that is no whole clusters")
+        elects = any(p.name == "ELECT" for p in kernel.parts)
+        self.layout = Layout(threads, 2 if elects else 1)
+        self.places = np.array([-1, *sorted(launch.pointers)])
+        self.touched = _Touched(len(self.places))
+        self.high_pointers = has_high_pointers(launch)
+        self.maps: dict[int, TensorMap] = {}
+        self.steps = np.zeros(self.blocks, np.int64)
+        self.work, self.estimates = MOST_WORK, 0
+        self.added: dict[tuple[int, tuple[str, ...]], bool] = {}
+        self._read_bank()
+
+    def _read_bank(self) -> None:
+        launch = self.launch
+        words = len(launch.bank) // 4
+        self.words = np.zeros(words + 4, np.uint32)
+        self.words[:words] = np.frombuffer(launch.bank[: 4 * words], "<u4")
+        self.levels = np.full(words + 4, UNKNOWN, np.uint8)
+        self.levels[: GEOMETRY_BYTES // 4] = 0
+        self.levels[launch.begin // 4 : words] = 0
+        for n, pointer in enumerate(sorted(launch.pointers)):
+            self._stand_for(pointer, (n + 1) << POINTER_BITS, POINTER)
+        self._stand_for(PARAMETERS_ADDRESS, _ADDRESS + launch.begin, PLACE)
+        self._stand_for(BANK_ADDRESS, _ADDRESS, PLACE)
+
+    def _stand_for(self, at: int, address: int, level: int) -> None:
+        for half in (0, 1):
+            self.words[at // 4 + half] = address >> 32 * half & 0xFFFFFFFF
+            self.levels[at // 4 + half] = level
+
+    def run(self) -> Trace:
+        """Follow all blocks, some whole clusters at a time."""
+        order, cluster = self._by_cluster()
+        of_cluster = prod(self.launch.cluster)
+        count = max(1, LANES // (self.layout.of_block * of_cluster)) * of_cluster
+        for begin in range(0, self.blocks, count):
+            self._follow(order[begin : begin + count], cluster[begin : begin + count])
+        rows = {}
+        for mode in self.touched.pending:
+            rows[mode] = self.touched.unite(mode).copy()
+            rows[mode][:, 1] = self.places[rows[mode][:, 1]]
+        return Trace(rows, self.touched.boxes(), self.steps)
+
+    def _by_cluster(self) -> tuple[I64, I64]:
+        """Return all blocks by cluster, and the number of the cluster of each."""
+        block = np.arange(self.blocks)
+        cluster, below = np.zeros(self.blocks, np.int64), 1
+        for axis in range(3):
+            cluster += below * (self._axis(block, self.launch.grid, axis) // self.launch.cluster[axis])
+            below *= self.launch.grid[axis] // self.launch.cluster[axis]
+        order = np.argsort(cluster, kind="stable")
+        return order, cluster[order]
+
+    def _follow(self, blocks: I64, cluster: I64) -> None:
+        self.block, self.cluster = blocks, cluster
+        lanes = self.layout.all(len(blocks))
+        self.living = np.zeros(len(blocks) * self.layout.of_block, bool)
+        self.living[lanes] = True
+        self.slots = Slots()
+        self.groups = [Group(0, lanes, {})]
+        self.waiting: list[Group] = []
+        while self.groups or self.waiting:
+            if not self.groups:
+                self._resume()
+            else:
+                self._execute(self._next())
+        if not self.slots.hold():
+            raise Refused("words of shared memory that decide something have several values")
+
+    def _next(self) -> Group:
+        """Return the group that is furthest behind, joined with others that are at the same place."""
+        at = min(g.at for g in self.groups)
+        if len(self.groups) == 1:
+            return self.groups[0]
+        here = [g for g in self.groups if g.at == at]
+        if len(here) == 1:
+            return here[0]
+        group = merged(here, self.kernel.live[at])
+        self.groups = [*(g for g in self.groups if g.at != at), group]
+        return group
+
+    # -- values
+
+    def _read(self, group: Group, name: str) -> Held:
+        held = group.registers.get(name)
+        if held is not None:
+            return held
+        if name.startswith("c["):
+            n = int(name[2:-1], 16) // 4
+            return Held(int(self.words[n]), int(self.levels[n])) if n < len(self.words) else Held(0, UNKNOWN)
+        if name.startswith("SR_"):
+            return self._special_register(name, group.lanes)
+        return Held(False if is_flag(name) else 0, UNKNOWN)
+
+    def _special_register(self, name: str, lanes: I64) -> Held:
+        block, thread = self.block[lanes // self.layout.of_block], self.layout.thread(lanes)
+        if name == "SR_LANEID":
+            return Held((thread % WARP).astype(np.uint32), 0)
+        if name == "SR_CgaCtaId":
+            rank, below = np.zeros(len(lanes), np.int64), 1
+            for axis in range(3):
+                rank += below * (self._axis(block, self.launch.grid, axis) % self.launch.cluster[axis])
+                below *= self.launch.cluster[axis]
+            return Held(rank.astype(np.uint32), 0)
+        kind, _, axis_name = name.partition(".")
+        if kind not in {"SR_TID", "SR_CTAID"} or axis_name not in {"X", "Y", "Z"}:
+            return Held(0, UNKNOWN)
+        of, sizes = (thread, self.launch.block) if kind == "SR_TID" else (block, self.launch.grid)
+        return Held(self._axis(of, sizes, "XYZ".index(axis_name)).astype(np.uint32), 0)
+
+    @staticmethod
+    def _axis(linear: I64, sizes: Sequence[int], axis: int) -> I64:
+        return linear // prod(sizes[:axis]) % sizes[axis]
+
+    def _flag(self, group: Group, name: str, *, negated: bool) -> tuple[Value, Array | bool]:
+        """Return a predicate, and where it is not known."""
+        if name in {"PT", "UPT"}:
+            return not negated, False
+        held = self._read(group, name)
+        value, unknown = held.value, held.level != 0
+        if held.origin >= 0:
+            unknown = unknown | (value != value[0]).any(axis=0)
+            value = value[0]
+        if negated:
+            value = ~value if isinstance(value, np.ndarray) else not value
+        return value, unknown
+
+    def _condition(self, group: Group, conditions: Sequence[tuple[str, bool]]) -> tuple[Value, Array | bool]:
+        """Return where conditions all hold, or may, and where that is not known.
+
+        One that is known not to hold decides it, whatever the others are.
+        """
+        holds: Value = True
+        unknown: Array | bool = False
+        for name, negated in conditions:
+            value, unknown_here = self._flag(group, name, negated=negated)
+            holds = holds & (value | unknown_here)
+            unknown = unknown | unknown_here
+        return holds, unknown & holds
+
+    # -- one instruction
+
+    def _execute(self, group: Group) -> None:
+        n = self.kernel.next[group.at]
+        limit = min((g.at for g in self.groups if g is not group), default=n)
+        if group.at < limit < n:
+            n = limit
+        group.steps += n - group.at
+        group.at = n
+        if n >= len(self.kernel.parts):
+            raise Refused("it runs behind its end")
+        self.work -= 1 + len(group.lanes) // 2048
+        if self.work < 0:
+            raise Refused("too many instructions")
+        part = self.kernel.parts[n]
+        group.steps += 1
+        if part.end is not None:
+            self._leave(group, part, part.end)
+            return
+        holds: Value = True
+        unknown: Array | bool = False
+        if part.instruction.guard is not None:
+            holds, unknown = self._condition(group, [part.instruction.guard])
+            if not np.any(holds):
+                group.at += 1
+                return
+            if isinstance(holds, np.ndarray) and holds.all():
+                holds = True
+        if not self._effects(group, part, holds, unknown):
+            return
+        if part.worth:
+            results = self._results(group, part, holds, unknown)
+            for name in {*part.written, *results}:
+                self._write(group, name, results.get(name), holds, unknown)
+        group.at += 1
+
+    def _effects(self, group: Group, part: Part, holds: Value, unknown: Array | bool) -> bool:
+        """Do what an instruction does other than to write registers; whether it goes on to those."""
+        if part.access is not None:
+            self._touch(group, part, holds, unknown)
+        elif part.tensor is not None:
+            if np.any(unknown):
+                raise Refused(f"whether {_words(part)} is executed is unknown")
+            self._box(group, part, part.tensor, holds)
+        elif not part.harmless:
+            raise Refused(f"{_words(part)} is not known")
+        if self.kernel.slots and part.stores_shared:
+            self._store_shared(group, part, holds)
+        if part.loads_word and part.worth and not np.any(unknown):
+            return not self._wait(group, part, holds)
+        return True
+
+    def _results(self, group: Group, part: Part, holds: Value, unknown: Array | bool) -> dict[str, Held]:
+        if (barrier := flow.barrier_target(part.instruction)) is not None:
+            return {barrier[0]: Held(barrier[1], 0)}
+        if part.name in _ACROSS:
+            return {} if np.any(unknown) else _ACROSS[part.name](self, group, part, holds)
+        return self._computed(group, part, part.step) if part.step is not None else {}
+
+    def _computed(self, group: Group, part: Part, step: Step) -> dict[str, Held]:
+        if step.source_lane is not None:
+            return self._shuffled(group, step, step.source_lane)
+        values: list[Value] = []
+        level: Level = 0
+        origin = -1
+        decided = self._is_no_null(group, part)
+        for name in step.reads:
+            held = self._read(group, name)
+            values.append(held.value)
+            level = level if name in decided else level | held.level
+            if held.origin >= 0:
+                if origin not in {-1, held.origin}:
+                    return {}
+                origin = held.origin
+        if not isinstance(level, np.ndarray) and level & UNKNOWN:
+            return {}
+        if step.indexed is not None:
+            if origin >= 0:
+                return {}
+            level = level | self._load_bank(values, step.indexed.offset, step.indexed.size, step.indexed.words)
+        if not part.uniform:
+            level = worse(level, UNEVEN)
+        if np.any(np.asarray(level) & (POINTER | PLACE)) and not self._adds(group, part, step):
+            level = worse(level, POINTER | PLACE)
+        if not isinstance(level, np.ndarray) and level & UNKNOWN:
+            return {}
+        if step.estimates:
+            return {} if origin >= 0 else self._estimated(group, step, values, level)
+        out = {}
+        for name, value in zip(step.writes, step.run(values), strict=True):
+            two = origin >= 0 and isinstance(value, np.ndarray) and value.ndim > 1
+            out[name] = self._evened(group, part, Held(value, level, origin if two else -1))
+        return out
+
+    def _is_no_null(self, group: Group, part: Part) -> tuple[str, ...]:
+        """Return what does not decide a comparison of a pointer with zero: it is far from it, whatever it is.
+
+        ``ISETP.NE.AND.EX P0, PT, R3, RZ, PT, P1`` compares the high halves; P1 tells of the low ones.
+        """
+        operands = [o.removesuffix(".reuse") for o in part.instruction.operands]
+        if _NULL.fullmatch(part.instruction.operation) is None or len(operands) != 6 or not self.high_pointers:
+            return ()
+        words = [o for o in operands[2:4] if o not in {"RZ", "URZ", "0x0"}]
+        if len(words) != 1:
+            return ()
+        match = _BANK.fullmatch(words[0])
+        name = f"c[{match[1]}]" if match else words[0]
+        held = self._read(group, name)
+        number = np.asarray(held.value, np.int64) + 128 >> POINTER_BITS - 32
+        if (np.asarray(held.level) != POINTER).any() or held.origin >= 0:
+            return ()
+        return (name, operands[5].lstrip("!")) if ((number > 0) & (number < len(self.places))).all() else ()
+
+    def _evened(self, group: Group, part: Part, held: Held) -> Held:
+        """Return a result; one of uniform registers with a note whether threads of a warp have different ones."""
+        if not part.uniform:
+            return held
+        uneven = not self.layout.is_even(group.lanes, held.value)
+        return replace(held, level=(held.level & (0xFF ^ UNEVEN)) | (UNEVEN if uneven else 0))
+
+    def _load_bank(self, values: list[Value], offset: int, size: int, words: int) -> Level:
+        """Append what lies in the constant bank at a register's offset, and return its level."""
+        at = np.asarray(values[0], np.uint32) + np.uint32(offset)
+        level: Array = np.where(at % size, UNKNOWN, 0).astype(np.uint8)
+        for n in range(words):
+            place = np.minimum(at.astype(np.int64) // 4 + n, len(self.words) - 1)
+            loaded = self.words[place]
+            level = level | self.levels[place]
+            values.append(int(loaded) if loaded.ndim == 0 else loaded)
+        return int(level) if level.ndim == 0 else level
+
+    def _estimated(self, group: Group, step: Step, values: list[Value], level: Level) -> dict[str, Held]:
+        """Return everything that the hardware may estimate. Nothing that depends on it is known until all are equal."""
+        rows, usual = step.run(values)
+        n = len(group.lanes)
+        level = np.where(np.broadcast_to(usual, n), np.broadcast_to(np.asarray(level, np.uint8), n), np.uint8(UNKNOWN))
+        self.estimates += 1
+        rows = np.broadcast_to(rows, (len(rows), n))
+        return {step.writes[0]: Held(rows, level.astype(np.uint8), self.estimates)}
+
+    def _adds(self, group: Group, part: Part, step: Step) -> bool:
+        """Return whether an instruction does no more with a pointer, or a half of it, than to add something to it."""
+        moved = tuple(n for n in step.reads if np.any(np.asarray(self._read(group, n).level) & (POINTER | PLACE)))
+        key = group.at, moved
+        if key not in self.added:
+            self.added[key] = _only_adds(part, moved)
+        return self.added[key]
+
+    def _shuffled(self, group: Group, step: Step, source: int) -> dict[str, Held]:
+        """Return what one thread of each warp hands out to all, where all of them are here."""
+        held = self._read(group, step.reads[0])
+        n, warps = len(group.lanes), Warps(self.layout, group, self.living)
+        if held.origin >= 0:
+            return {}
+        value, level = np.broadcast_to(held.value, n), np.broadcast_to(np.asarray(held.level, np.uint8), n)
+        bad = ~warps.whole()
+        given: list[Array] = []
+        for copy in range(self.layout.copies):
+            lane = warps.warp * self.layout.of_warp + copy * WARP + source
+            at = np.minimum(np.searchsorted(group.lanes, lane), n - 1)
+            given.append(value[at])
+            bad |= (group.lanes[at] != lane) | (level[at] != 0) | (given[0] != given[-1])
+        return {step.writes[0]: Held(warps.spread(given[0]), warps.spread(np.where(bad, UNKNOWN, 0).astype(np.uint8)))}
+
+    def _write(self, group: Group, name: str, result: Held | None, holds: Value, unknown: Array | bool) -> None:
+        if holds is True and not np.any(unknown):
+            if result is None:
+                group.registers.pop(name, None)
+            else:
+                group.registers[name] = result.kept()
+            return
+        old = group.registers.get(name)
+        if old is None and result is None:
+            return
+        n = len(group.lanes)
+        old, new = old or Held(0, UNKNOWN), result or Held(0, UNKNOWN)
+        if old.origin >= 0 and new.origin not in {-1, old.origin}:
+            old = Held(0, UNKNOWN)  # of another estimate
+        kind = bool if is_flag(name) else np.uint32
+        value = np.where(holds, np.asarray(new.value, kind), np.asarray(old.value, kind))
+        level = np.where(holds, np.asarray(new.level, np.uint8), np.asarray(old.level, np.uint8))
+        level = np.broadcast_to(np.where(unknown, np.uint8(UNKNOWN), level).astype(np.uint8), n)
+        origin = max(old.origin, new.origin)
+        value = np.broadcast_to(value, (value.shape[0], n) if origin >= 0 else n)
+        if name.startswith("U") and not self.layout.is_even(group.lanes, value):
+            level = level | np.uint8(UNEVEN)
+        group.registers[name] = Held(value, level, origin).kept()
+
+    # -- control
+
+    def _leave(self, group: Group, part: Part, end: End) -> None:
+        if end.kind is Kind.LOST or not end.decided:
+            raise Refused(f"{_words(part)} goes somewhere unknown")
+        holds, unknown = self._condition(group, end.conditions)
+        index = group.at
+        if np.any(unknown):
+            if end.kind is not Kind.BRANCH:
+                raise Refused(f"whether {_words(part)} is taken is unknown")
+            self._skip(group, part, unknown)
+            return
+        if holds is True or bool(np.all(holds)):
+            self._go(group, part, end)
+        elif not np.any(holds):
+            group.at = index + 1
+        else:
+            self.groups.remove(group)
+            stay = group.part(~holds, self.kernel.live[index + 1])
+            stay.at = index + 1
+            gone = group.part(holds, self.kernel.live[index])
+            self.groups += [stay, gone]
+            self._go(gone, part, end)
+
+    def _go(self, group: Group, part: Part, end: End) -> None:
+        if end.kind is Kind.EXIT:
+            self.living[group.lanes] = False
+            np.maximum.at(self.steps, self.block[group.lanes // self.layout.of_block], group.steps)
+            self.groups.remove(group)
+        elif end.kind is Kind.RETURN:
+            self._return(group, part, end.register)
+        elif end.kind is Kind.SYNC:
+            held = self._read(group, end.register)
+            if np.any(np.asarray(held.level)) or np.any(held.value != part.instruction.address + INSTRUCTION_BYTES):
+                raise Refused(f"where threads continue after {_words(part)} is unknown")
+            group.at += 1
+        else:
+            if end.target < 0:
+                raise Refused(f"{_words(part)} goes somewhere unknown")
+            group.at = end.target
+
+    def _return(self, group: Group, part: Part, register: str) -> None:
+        held = self._read(group, register)
+        if np.any(np.asarray(held.level)) or held.origin >= 0:
+            raise Refused(f"where {_words(part)} goes is unknown")
+        self.groups.remove(group)
+        address = np.broadcast_to(held.value, len(group.lanes))
+        for place in np.unique(address).tolist():
+            index = flow.index_of(place, self.kernel.code)
+            if index is None:
+                raise Refused(f"{_words(part)} goes somewhere unknown")
+            returned = group.part(address == place, self.kernel.live[index])
+            returned.at = index
+            self.groups.append(returned)
+
+    def _skip(self, group: Group, part: Part, unknown: Array | bool) -> None:
+        """Let threads of which it is not known where they go continue where both ways have met."""
+        found = self.kernel.join(group.at)
+        if found is None:
+            raise Refused(f"{_words(part)} depends on something unknown, and its ways do more than to compute")
+        join, inside = found
+        if isinstance(unknown, np.ndarray) and not unknown.all():
+            self.groups.remove(group)
+            names = self.kernel.live[group.at]
+            lost, rest = group.part(unknown, names), group.part(~unknown, names)
+            self.groups += [lost, rest]  # the rest comes here again, and all is known of it
+            group = lost
+        for n in inside:
+            for name in self.kernel.parts[n].written:
+                group.registers.pop(name, None)
+        group.steps += max(0, join - group.at - 1)
+        group.at = join
+
+    # -- global memory
+
+    def _touch(self, group: Group, part: Part, holds: Value, unknown: Array | bool) -> None:
+        accessed = part.access
+        assert accessed is not None
+        if accessed.condition is not None:
+            also, unknown_too = self._condition(group, [accessed.condition])
+            holds, unknown = holds & also, unknown | unknown_too
+        if np.any(unknown & holds):
+            raise Refused(f"whether {_words(part)} touches memory is unknown")
+        if not np.any(holds):
+            return
+        held = [self._read(group, name) for name in accessed.reads]
+        level: Level = 0
+        for h in held:
+            level = level | h.level
+            if h.origin >= 0:
+                raise Refused(f"the address of {_words(part)} depends on an estimate")
+        if np.any((np.asarray(level) & (0xFF ^ POINTER) != 0) & holds):
+            raise Refused(f"the address of {_words(part)} is unknown")
+        n = len(group.lanes)
+        address = np.broadcast_to(np.asarray(accessed.address([h.value for h in held]), np.uint64), n).astype(np.int64)
+        block = self.block[group.lanes // self.layout.of_block]
+        behind = np.broadcast_to(np.asarray(level) & POINTER != 0, n)
+        if isinstance(holds, np.ndarray):
+            address, block, behind = address[holds], block[holds], behind[holds]
+        number = np.where(behind, address + (1 << POINTER_BITS - 1) >> POINTER_BITS, 0)
+        if ((number < 0) | (number >= len(self.places)) | (behind & (number == 0))).any():
+            raise Refused(f"the address of {_words(part)} is not a pointer plus an offset")
+        self._add_rows(accessed.mode, accessed.size, block, number, address - (number << POINTER_BITS), group.steps)
+
+    def _add_rows(self, mode: int, size: int, block: I64, number: I64, begin: I64, steps: int) -> None:
+        """Add ``size`` bytes from each place on, as runs of those that follow each other."""
+        apart = (begin[1:] != begin[:-1] + size) & (begin[1:] != begin[:-1])
+        apart |= (block[1:] != block[:-1]) | (number[1:] != number[:-1])
+        head = np.flatnonzero(np.concatenate([[True], apart]))
+        last = np.append(head[1:], len(block)) - 1
+        first = np.full(len(head), steps)
+        rows = np.stack([block[head], number[head], begin[head], begin[last] + size, first], axis=1)
+        self.touched.add(mode, rows)
+
+    # -- tensor maps
+
+    def _box(self, group: Group, part: Part, tensor: Tensor, holds: Value) -> None:
+        """A load or store through a tensor map, once per warp and with the warp's uniform registers."""
+        low, high = (self._uniform(group, part, holds, name, PLACE) for name in tensor.address)
+        lanes = group.lanes if holds is True else group.lanes[holds]
+        table = np.zeros((len(lanes), 8), np.int64)
+        table[:, 0] = (low | high << 32) - _ADDRESS
+        table[:, 1] = self.block[lanes // self.layout.of_block]
+        for n, name in enumerate(tensor.coordinates):
+            table[:, 2 + n] = self._uniform(group, part, holds, name, 0).astype(np.uint32).view(np.int32)
+        table[:, 7] = group.steps
+        table = np.unique(table, axis=0)
+        offsets = np.unique(table[:, 0]).tolist()
+        for offset in offsets:
+            map_ = self._map(offset, part)
+            if len(map_.sizes) != tensor.dimensions:
+                raise Refused(f"{_words(part)} through a map of {len(map_.sizes)} dimensions")
+            rows = table[table[:, 0] == offset, 1:]
+            self.touched.tensors.setdefault((offset, READ if tensor.loads else WRITE), []).append(rows)
+        if tensor.loads and self.kernel.slots:
+            size = max(self.maps[o].element * prod(self.maps[o].box) for o in offsets)
+            for name, bytes_ in ((f"UR{tensor.box}", size), (f"UR{tensor.box + 1}", _BARRIER_BYTES)):
+                self.slots.store_unknown(self._place(lanes, self._uniform(group, part, holds, name, 0)), bytes_)
+
+    def _uniform(self, group: Group, part: Part, holds: Value, name: str, also: int) -> I64:
+        held = self._read(group, name)
+        n = len(group.lanes)
+        level = np.broadcast_to(np.asarray(held.level, np.uint8), n)
+        value = np.broadcast_to(held.value[0] if held.origin >= 0 else held.value, n)
+        if holds is not True:
+            value, level = value[holds], level[holds]
+        if (level & (0xFF ^ also)).any() or held.origin >= 0:
+            raise Refused(f"{name} of {_words(part)} is unknown")
+        return value.astype(np.int64)
+
+    def _map(self, offset: int, part: Part) -> TensorMap:
+        if offset not in self.maps:
+            launch = self.launch
+            if offset < launch.begin or offset % 4 or offset + MAP_BYTES > len(launch.bank):
+                raise Refused(f"{_words(part)} through a map that is not among the parameters")
+            if (self.levels[offset // 4 + 2 : (offset + MAP_BYTES) // 4] != 0).any():
+                raise Refused(f"{_words(part)} through a map with pointers in it")
+            found = _map_at(launch.bank, offset)
+            if found is None or found.im2col:
+                raise Refused(f"{_words(part)} through a map that is not understood")
+            self.maps[offset] = found
+        return self.maps[offset]
+
+    # -- shared memory
+
+    def _place(self, lanes: I64, address: I64) -> I64:
+        cluster = self.cluster[lanes // self.layout.of_block]
+        return np.asarray(cluster << PLACE_BITS | address & (1 << PLACE_BITS) - 1)
+
+    def _shared_address(self, group: Group, part: Part) -> tuple[I64, Array] | None:
+        """Return the address in shared memory that an instruction names, and where it is not known."""
+        if part.shared is None:
+            return None
+        n = len(group.lanes)
+        total, bad = np.full(n, part.shared.offset), np.zeros(n, bool)
+        for name in part.shared.registers:
+            held = self._read(group, name)
+            if held.origin >= 0:
+                return None
+            total, bad = total + np.asarray(held.value, np.int64), bad | (np.asarray(held.level) != 0)
+        return total, bad
+
+    def _store_shared(self, group: Group, part: Part, holds: Value) -> None:
+        found = self._shared_address(group, part)
+        n = len(group.lanes)
+        chosen = np.arange(n) if holds is True else np.flatnonzero(holds)
+        if part.instruction.operation.startswith("SYNCS.PHASECHK"):
+            return
+        if found is None or found[1][chosen].any():
+            self.slots.anywhere = True
+            return
+        address = found[0][chosen]
+        place = self._place(group.lanes[chosen], address)
+        if part.name == "STAS":
+            self._signal(group, part, chosen)
+        if part.stored is not None:
+            held = Held(0, 0) if part.stored == "RZ" else self._read(group, part.stored)
+            if held.origin < 0:
+                known = np.broadcast_to(np.asarray(held.level) == 0, n)[chosen] & (address % 4 == 0)
+                value = np.broadcast_to(np.asarray(held.value, np.int64), n)[chosen]
+                self.slots.store_words(place[known], value[known])
+                place = place[~known]
+        if len(place):
+            barrier = part.name in {"SYNCS", "ARRIVES"}
+            self.slots.store_unknown(place, _BARRIER_BYTES if barrier else _STORED_BYTES)
+
+    def _signal(self, group: Group, part: Part, chosen: I64) -> None:
+        """Note the barrier that a store in another block signals: in the register after that of its address."""
+        assert part.shared is not None
+        held = self._read(group, following(part.shared.registers[0])) if part.shared.registers else Held(0, UNKNOWN)
+        n = len(group.lanes)
+        if held.origin >= 0 or np.broadcast_to(np.asarray(held.level) != 0, n)[chosen].any():
+            self.slots.anywhere = True
+            return
+        address = np.broadcast_to(np.asarray(held.value, np.int64), n)[chosen]
+        for offset in {0, part.shared.offset}:
+            self.slots.store_unknown(self._place(group.lanes[chosen], address + offset), _BARRIER_BYTES)
+
+    def _wait(self, group: Group, part: Part, holds: Value) -> bool:
+        """Let threads wait that load a word of shared memory; whether they do. Others load something unknown."""
+        found = self._shared_address(group, part)
+        if found is None or self.slots.anywhere or (found[1] & holds).any() or ((found[0] % 4 != 0) & holds).any():
+            return False
+        self.groups.remove(group)
+        if holds is not True:
+            rest = group.part(~holds, self.kernel.live[group.at])
+            rest.at += 1
+            self.groups.append(rest)
+            group = group.part(holds, self.kernel.live[group.at])
+        self.waiting.append(group)
+        return True
+
+    def _resume(self) -> None:
+        """Give the threads that wait for shared memory what is there."""
+        at = min(g.at for g in self.waiting)
+        here = [g for g in self.waiting if g.at == at]
+        self.waiting = [g for g in self.waiting if g.at != at]
+        part = self.kernel.parts[at]
+        for group in here:
+            found = self._shared_address(group, part)
+            assert found is not None
+            wanted, inverse = np.unique(self._place(group.lanes, found[0]), return_inverse=True)
+            value, known = self.slots.load(wanted)
+            level = np.where(known[inverse], 0, UNKNOWN).astype(np.uint8)
+            for name in part.written:
+                self._write(group, name, Held(value[inverse].astype(np.uint32), level), True, False)
+            group.at += 1
+            self.groups.append(group)
+
+    # -- across threads
+
+    def vote(self, group: Group, part: Part, holds: Value) -> dict[str, Held]:
+        """``VOTEU.ANY UP3, !P5``: whether it holds in any (or all) of the warp's threads."""
+        operands = part.instruction.operands
+        kind = part.instruction.operation.partition(".")[2]
+        if kind not in {"ANY", "ALL"} or len(operands) != 2 or not re.fullmatch(r"U?P\d", operands[0]):
+            return {}
+        n = len(group.lanes)
+        value, unknown = self._flag(group, operands[1].lstrip("!"), negated=operands[1].startswith("!"))
+        warps = Warps(self.layout, group, self.living)
+        voting = np.broadcast_to(np.asarray(holds), n)
+        decides = np.broadcast_to(np.asarray(value), n) == (kind == "ANY")
+        known = ~np.broadcast_to(np.asarray(unknown), n)
+        sure, never = warps.some(decides & known & voting), ~warps.any((decides | ~known) & voting)
+        all_vote = ~warps.any(~voting)
+        bad = ~(sure | never) | ~warps.whole() | ~all_vote
+        result = sure if kind == "ANY" else ~sure
+        return {operands[0]: Held(warps.spread(result), warps.spread(np.where(bad, UNKNOWN, 0).astype(np.uint8)))}
+
+    def elect(self, group: Group, part: Part, holds: Value) -> dict[str, Held]:
+        """``ELECT P0, URZ, PT``: true in one thread of the warp."""
+        operands = part.instruction.operands
+        if holds is not True or len(operands) != 3 or operands[1:] != ("URZ", "PT") or not is_flag(operands[0]):
+            return {}
+        warps = Warps(self.layout, group, self.living)
+        level = warps.spread(np.where(warps.whole(), 0, UNKNOWN).astype(np.uint8))
+        return {operands[0]: Held(group.lanes % self.layout.of_warp < WARP, level)}
+
+    def to_uniform(self, group: Group, part: Part, holds: Value) -> dict[str, Held]:
+        """``R2UR UR4, R0``: the value that any of the threads has which execute it; the whole warp has it then."""
+        step = part.step
+        if step is None or len(step.reads) != 1:
+            return {}
+        held = self._read(group, step.reads[0])
+        if holds is True and (held.origin >= 0 or not isinstance(held.value, np.ndarray)):
+            return self._computed(group, part, step)
+        if held.origin >= 0:
+            return {}
+        n = len(group.lanes)
+        taking = np.broadcast_to(np.asarray(holds), n)
+        value = np.broadcast_to(np.asarray(held.value, np.uint32), n)
+        level = np.broadcast_to(np.asarray(held.level, np.uint8), n)
+        warps = Warps(self.layout, group, self.living)
+        least = np.minimum.reduceat(np.where(taking, value, np.uint32(0xFFFFFFFF)), warps.heads)
+        most = np.maximum.reduceat(np.where(taking, value, np.uint32(0)), warps.heads)
+        levels = np.bitwise_or.reduceat(np.where(taking, level, np.uint8(0)), warps.heads)
+        written = warps.any(taking)
+        levels = levels | np.where(written & ~warps.some(taking), np.uint8(UNKNOWN), np.uint8(0))
+        even = warps.spread(least == most)
+        new = Held(
+            np.where(even, warps.spread(least), value),
+            warps.spread(levels) | np.where(even, np.uint8(0), np.uint8(UNEVEN)),
+        )
+        # The register is the warp's: those of its threads that do not execute this have it too.
+        self._write(group, step.writes[0], new, _whole(warps.spread(written)), False)
+        return {step.writes[0]: group.registers[step.writes[0]]}
+
+
+_ACROSS: Final = {"VOTE": _Run.vote, "VOTEU": _Run.vote, "ELECT": _Run.elect, "R2UR": _Run.to_uniform}
+_NULL: Final = re.compile(r"U?ISETP\.(NE|EQ)(\.U32)?\.(AND|OR|XOR)\.EX")
+_BANK: Final = re.compile(r"c\[0x0\]\[(0x[0-9a-f]+)\]")
+_MOVES: Final = frozenset(("MOV", "UMOV", "R2UR", "LDC", "ULDC"))
+_SUMS: Final = frozenset(("IADD3", "UIADD3", "VIADD"))
+_ADDENDS: Final = {"IMAD": 2, "UIMAD": 2, "LEA": 1, "ULEA": 1}
+"""Operations that add to an address, and which of their words it may be then."""
+
+
+def _whole(holds: Array) -> Value:
+    return True if holds.all() else holds
+
+
+def _words(part: Part) -> str:
+    return f"{part.instruction.operation} at {part.instruction.address:#x}"
+
+
+def _only_adds(part: Part, moved: Sequence[str]) -> bool:
+    """Return whether an instruction does no more with halves of pointers and carries of such sums than to add to them.
+
+    ``moved``: names of what it reads that are some.
+    """
+    carries, halves = [n for n in moved if is_flag(n)], [n for n in moved if not is_flag(n)]
+    name, operation = part.name, part.instruction.operation
+    operands = [o.removesuffix(".reuse") for o in part.instruction.operands]
+    if carries and ".X" not in operation:
+        return False
+    if name in _MOVES:
+        return part.step is None or part.step.indexed is None or not halves
+    words = [n for n, o in enumerate(operands) if n and not re.fullmatch(r"!?U?P(\d|T)", o)]
+    pairs = words[2:3] if ".WIDE" in operation else words if ".64" in operation else []
+    places = [n for n in words if any(_names(operands[n], half, pair=n in pairs) for half in halves)]
+    if (halves and not places) or len(places) > 1 or any(operands[n].startswith(("-", "~")) for n in places):
+        return False
+    if name in _SUMS:
+        return True
+    addend = _ADDENDS.get(name)
+    if addend is None or len(words) <= addend:
+        return False
+    if not places or places[0] == words[addend]:
+        return True
+    # R4 * 1 + R6
+    return (
+        name in {"IMAD", "UIMAD"}
+        and ".WIDE" not in operation
+        and "0x1" in {operands[n] for n in words[:2]} - {operands[places[0]]}
+    )
+
+
+def _names(operand: str, register: str, *, pair: bool) -> bool:
+    """Return whether an operand names a register, or a pair that it belongs to."""
+    word = operand.lstrip("-~")
+    if register.startswith("c["):
+        offset = int(register[2:-1], 16)
+        return word == f"c[0x0][{offset:#x}]" or (pair and word == f"c[0x0][{offset - 4:#x}]")
+    return word == register or (pair and re.fullmatch(r"U?R\d+", word) is not None and following(word) == register)
