@@ -178,14 +178,14 @@ class Interpreter:
             state.put(plan.barrier[0], plan.barrier[1] if guard is None else NEVER)
         if not plan.writes:
             return
-        results = self._results(plan, state, facts, guard)
+        results = list(self._results(plan, state, facts, guard))
         words: dict[str, Bits] = {}
         if plan.step is not None and bits.may_tell(instruction, results, state):
             words = bits.results(instruction, partial(self._bits, state, facts))
-            results = [
-                bits.value(name, words[name]) if result == NEVER and name in words else result
-                for name, result in zip(plan.writes, results, strict=True)
-            ]
+            for i, name in enumerate(plan.writes):
+                whole = bits.value(name, words[name]) if name in words else NEVER
+                if isinstance(results[i], frozenset) and whole != NEVER:
+                    results[i] = whole
         meanings = _meanings(instruction, plan, state) if guard is None and plan.step is not None else {}
         if guard is None:
             meanings |= {n: _Meaning(literal) for n, word in words.items() if (literal := dict(word.tags).get(0, 0))}

@@ -56,6 +56,8 @@ def prove(
     ``constants``: the 32-bit word at an offset of constant bank 0: a number, CLEAN (known at launch) or UNKNOWN.
     ``relocated``: offsets in the code of what is changed when it is loaded.
     """
+    if any(not 0 <= offset < INSTRUCTION_BYTES * len(code) for offset in relocated):
+        return "which instructions are changed when it is loaded is not known"
     try:
         places = frozenset(offset // INSTRUCTION_BYTES for offset in relocated)
         return _Proof(Interpreter(code, constants, places)).run(code)
