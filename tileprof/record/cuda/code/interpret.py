@@ -81,6 +81,8 @@ class Interpreter:
     plans: dict[int, Plan] = field(default_factory=dict)
     touching: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
     """Accesses that were interpreted, with the calls around them."""
+    useful: set[int] = field(default_factory=set)
+    """Instructions of whose results something is known, somewhere."""
     symbols: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def symbol(self, *key: object) -> int:
@@ -186,6 +188,8 @@ class Interpreter:
                 whole = bits.value(name, words[name]) if name in words else NEVER
                 if isinstance(results[i], frozenset) and whole != NEVER:
                     results[i] = whole
+        if any(result != NEVER for result in results) or any(word.clean for word in words.values()):
+            self.useful.add(n)
         meanings = _meanings(instruction, plan, state) if guard is None and plan.step is not None else {}
         if guard is None:
             meanings |= {n: _Meaning(literal) for n, word in words.items() if (literal := dict(word.tags).get(0, 0))}

@@ -112,6 +112,7 @@ class _Proof:
         """Find all ways through the code, and what is known on each."""
         self.edges, self.leaves = {}, set()
         self.interpreter.touching.clear()
+        self.interpreter.useful.clear()
         before: dict[Node, dict[Node | None, State]] = {ENTRY: {None: State()}}
         work, waiting = [ENTRY], {ENTRY}
         while work:
@@ -305,7 +306,7 @@ class _Proof:
         """Change what is needed after an instruction to what is needed before it."""
         instruction, plan = self.interpreter.code[n], self.interpreter.plan(n)
         guards = {instruction.guard[0]} if instruction.guard is not None else set()
-        computes = plan.step is not None and not live.isdisjoint(plan.writes)
+        computes = plan.step is not None and n in self.interpreter.useful and not live.isdisjoint(plan.writes)
         if not guards:
             live.difference_update(plan.writes)
         if computes:
