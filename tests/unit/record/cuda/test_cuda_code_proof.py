@@ -105,6 +105,7 @@ def test_what_the_loader_changes_is_not_known():
     lines = ["MOV R2, 0x100", "MOV R3, 0x0", STORE]
     assert is_proven(lines)
     assert not is_proven(lines, relocated=frozenset({0x18}))
+    assert not is_proven(lines, relocated=frozenset({0xFFFFFFFF}))
     assert not is_proven(["BRA {1}", "NOP"], relocated=frozenset({0}))
 
 

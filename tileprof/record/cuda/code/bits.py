@@ -21,7 +21,7 @@ def may_tell(instruction: Instruction, results: Sequence[Value], state: State) -
     """Return whether an instruction's operands may say more than its results as a whole."""
     if instruction.name not in _RULES:
         return False
-    if NEVER in results or instruction.name in {"P2R", "SEL"}:
+    if any(isinstance(result, frozenset) for result in results) or instruction.name in {"P2R", "SEL"}:
         return True
     return any(operand.removesuffix(".reuse").partition(".")[0] in state.partial for operand in instruction.operands)
 

@@ -62,16 +62,14 @@ def _end(instruction: Instruction, place: Mapping[int, int]) -> End | None:
     name, operation, operands = instruction.name, instruction.operation, instruction.operands
     guard = () if instruction.guard is None else (instruction.guard,)
     target = place.get(int(operands[-1], 16), -1) if operands and _ADDRESS.fullmatch(operands[-1]) else -1
-    if name == "EXIT":
-        return End(Kind.EXIT, conditions=guard, decided=operation == "EXIT" and not operands)
-    if name == "BRA" and target >= 0:
-        conditions, decided = list(guard), operation in {"BRA", "BRA.U"}
-        for operand in operands[:-1]:
+    if name == "EXIT" or (name == "BRA" and target >= 0):  # ``@!P0 EXIT P1``: where both hold
+        conditions, decided = list(guard), operation in {"BRA", "BRA.U", "EXIT"}
+        for operand in operands[:-1] if name == "BRA" else operands:
             if _PREDICATE.fullmatch(operand):
                 conditions.append((operand.lstrip("!"), operand.startswith("!")))
             else:
                 decided = False
-        return End(Kind.BRANCH, target, tuple(conditions), decided)
+        return End(Kind.EXIT if name == "EXIT" else Kind.BRANCH, target, tuple(conditions), decided)
     if name == "WARPSYNC":
         if operands and _ADDRESS.fullmatch(operands[-1]) and len(operands) == 2:
             return End(Kind.BRANCH, target, guard, decided=False) if target >= 0 else End(Kind.LOST)

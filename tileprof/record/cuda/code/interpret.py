@@ -81,6 +81,8 @@ class Interpreter:
     plans: dict[int, Plan] = field(default_factory=dict)
     touching: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
     """Accesses that were interpreted, with the calls around them."""
+    useful: set[int] = field(default_factory=set)
+    """Instructions of whose results something is known, somewhere."""
     symbols: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def symbol(self, *key: object) -> int:
@@ -178,14 +180,16 @@ class Interpreter:
             state.put(plan.barrier[0], plan.barrier[1] if guard is None else NEVER)
         if not plan.writes:
             return
-        results = self._results(plan, state, facts, guard)
+        results = list(self._results(plan, state, facts, guard))
         words: dict[str, Bits] = {}
         if plan.step is not None and bits.may_tell(instruction, results, state):
             words = bits.results(instruction, partial(self._bits, state, facts))
-            results = [
-                bits.value(name, words[name]) if result == NEVER and name in words else result
-                for name, result in zip(plan.writes, results, strict=True)
-            ]
+            for i, name in enumerate(plan.writes):
+                whole = bits.value(name, words[name]) if name in words else NEVER
+                if isinstance(results[i], frozenset) and whole != NEVER:
+                    results[i] = whole
+        if any(result != NEVER for result in results) or any(word.clean for word in words.values()):
+            self.useful.add(n)
         meanings = _meanings(instruction, plan, state) if guard is None and plan.step is not None else {}
         if guard is None:
             meanings |= {n: _Meaning(literal) for n, word in words.items() if (literal := dict(word.tags).get(0, 0))}

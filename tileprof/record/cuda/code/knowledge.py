@@ -279,9 +279,7 @@ def merged(states: Sequence[State], symbol_of: Callable[[str], int]) -> State:
     partly = {name for state in states for name in (*state.conditional, *state.clean)}
     for name in set.intersection(*(set(state.clean) for state in states)):
         partly.discard(name)
-        value = _joined(name, [state.clean[name] for state in states], out.together)
-        if value is not UNKNOWN:
-            out.clean[name] = value
+        out.clean[name] = _joined(name, [state.clean[name] for state in states], out.together)
     for name in {name for state in states for name in state.partial}:
         bits = states[0].bits(name, states[0].facts)
         for state in states[1:]:
@@ -302,8 +300,8 @@ def _joined(name: str, values: Sequence[int | Known], together: bool) -> int | K
     """Return what is known of a register that has one of these values, all of them known or clean."""
     first = values[0]
     alike = all(same(first, value) for value in values[1:])
-    if is_uniform(name):  # of a warp whose threads parted, both ways may have written it
-        return first if alike else EVEN if together else UNKNOWN
+    if is_uniform(name):
+        return first if alike else EVEN
     if alike and (first is not EVEN or together):
         return first
     return EVEN if together and CLEAN not in values else CLEAN

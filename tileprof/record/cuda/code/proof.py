@@ -56,6 +56,8 @@ def prove(
     ``constants``: the 32-bit word at an offset of constant bank 0: a number, CLEAN (known at launch) or UNKNOWN.
     ``relocated``: offsets in the code of what is changed when it is loaded.
     """
+    if any(not 0 <= offset < INSTRUCTION_BYTES * len(code) for offset in relocated):
+        return "which instructions are changed when it is loaded is not known"
     try:
         places = frozenset(offset // INSTRUCTION_BYTES for offset in relocated)
         return _Proof(Interpreter(code, constants, places)).run(code)
@@ -110,6 +112,7 @@ class _Proof:
         """Find all ways through the code, and what is known on each."""
         self.edges, self.leaves = {}, set()
         self.interpreter.touching.clear()
+        self.interpreter.useful.clear()
         before: dict[Node, dict[Node | None, State]] = {ENTRY: {None: State()}}
         work, waiting = [ENTRY], {ENTRY}
         while work:
@@ -303,7 +306,7 @@ class _Proof:
         """Change what is needed after an instruction to what is needed before it."""
         instruction, plan = self.interpreter.code[n], self.interpreter.plan(n)
         guards = {instruction.guard[0]} if instruction.guard is not None else set()
-        computes = plan.step is not None and not live.isdisjoint(plan.writes)
+        computes = plan.step is not None and n in self.interpreter.useful and not live.isdisjoint(plan.writes)
         if not guards:
             live.difference_update(plan.writes)
         if computes:

@@ -12,6 +12,7 @@ from typing import Final
 
 from tileprof.record.cuda.code.arithmetic import RULES
 from tileprof.record.cuda.code.conversions import CONVERSIONS, reciprocal
+from tileprof.record.cuda.code.floats import FLOATS
 from tileprof.record.cuda.code.instructions import Instruction
 from tileprof.record.cuda.code.operands import (
     MASK_64,
@@ -47,7 +48,7 @@ class Access:
 
 def step(instruction: Instruction) -> Step | None:
     """Return how an instruction computes what it writes; None where that is not known or depends on memory."""
-    rule = RULES.get(instruction.name) or CONVERSIONS.get(instruction.name)
+    rule = next((rules[instruction.name] for rules in (RULES, CONVERSIONS, FLOATS) if instruction.name in rules), None)
     try:
         return rule(instruction) if rule is not None else None
     except UnknownOperand:
@@ -114,7 +115,7 @@ def _size(instruction: Instruction, allowed: frozenset[str], sizes: dict[str, in
 
 def _made(mode: int, size: int, address: str, condition: str | None = None) -> Access:
     match = _ADDRESS.fullmatch(address)
-    if match is None or (match[1] is not None) != (match[3] is not None):
+    if match is None or (match[1] is not None and match[3] is None):
         raise UnknownOperand(address)
     offset = int(match[5] or "0", 16) * (-1 if match[4] else 1)
     operands = Operands()
