@@ -1,29 +1,26 @@
 """What launches touch that ran without patches: computed from the kernel's machine code and the launch's parameters.
 
-The recorder leaves a launch without patches only where `code.proof` shows that every address follows from them. Here
-the same proof is made again, and the addresses are computed.
+The recorder leaves a launch without patches only where `code.traced` shows that every address follows from them.
 """
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from tileprof.record.cuda.code import emulate
-from tileprof.record.cuda.code.emulate import Emulated
-from tileprof.record.cuda.code.proofs import Proofs
+from tileprof.record.cuda import accesses
+from tileprof.record.cuda.code.proofs import Launch, Proofs
+from tileprof.record.cuda.code.traced import Placed
 from tileprof.record.cuda.footprints import bind
 from tileprof.record.cuda.footprints.lifetimes import Lifetimes
 from tileprof.record.cuda.footprints.runs import Strided
 from tileprof.record.cuda.records.tiles import Geometry, Times
+from tileprof.record.cuda.tensor_maps.loads import Loads
 
 NOTE: Final = "computed from its machine code and parameters"
-MOST_KEPT: Final = 64
-"""Launches whose results are kept for equal ones."""
 
 
 @dataclass(slots=True)
@@ -33,11 +30,10 @@ class Computed:
     folder: Path
     proofs: Proofs
     _code: dict[int, tuple[bytes, tuple[int, ...]]] = field(default_factory=dict)
-    _kept: dict[tuple[Any, ...], Emulated | str] = field(default_factory=dict)
     _parameters: bytes | None = None
 
-    def of(self, event: dict[str, Any], kernel: dict[str, Any]) -> Emulated | str | None:
-        """Return what a launch touches; why that is unknown; or None for a launch with patches."""
+    def of(self, event: dict[str, Any], kernel: dict[str, Any]) -> Placed | str | None:
+        """Return what a launch touches, by linear block; why that is unknown; or None for a launch with patches."""
         if not event.get("parameters"):
             return None
         place, size = event["parameters"]
@@ -47,28 +43,14 @@ class Computed:
         parameters = self._parameters[place : place + size]
         if len(parameters) < size:
             return "its parameters are missing"
-        pointers = tuple(event.get("pointers", ()))
-        key = event["kernel"], tuple(event["grid"]), tuple(event["block"]), parameters, pointers
-        if key not in self._kept:
-            while len(self._kept) >= MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = self._emulated(kernel, Geometry.of(event), parameters, pointers)
-        return self._kept[key]
-
-    def _emulated(
-        self, kernel: dict[str, Any], geometry: Geometry, parameters: bytes, pointers: tuple[int, ...]
-    ) -> Emulated | str:
         code, relocated = self._code_of(kernel["id"])
         if not code:
             return "its machine code is missing"
-        begin = kernel["parameters"][0]
-        mask = sum(1 << word for word in pointers).to_bytes(-(-len(parameters) // 64), "little")
-        proven = self.proofs.of(code, relocated, begin, parameters, mask, geometry.grid, geometry.block)
-        if proven is None:
-            return self.proofs.reason
-        bank = struct.pack("<6I", *geometry.block, *geometry.grid).ljust(begin, b"\0") + parameters
-        touched = emulate.run(proven, geometry.grid, geometry.block, bank)
-        return touched if touched is not None else "its threads take too many steps"
+        pointers = sum(1 << word for word in event.get("pointers", ())).to_bytes(-(-size // 64), "little")
+        geometry = Geometry.of(event)
+        sizes = geometry.grid, geometry.block, geometry.cluster
+        touched = self.proofs.touched(Launch(code, relocated, kernel["parameters"][0], parameters, pointers, *sizes))
+        return touched if touched is not None else self.proofs.reason
 
     def _code_of(self, kernel: int) -> tuple[bytes, tuple[int, ...]]:
         if kernel not in self._code:
@@ -78,12 +60,33 @@ class Computed:
         return self._code[kernel]
 
 
-def boxes(emulated: Emulated, lifetimes: Lifetimes) -> list[tuple[int, Strided]]:
-    """Return what a launch touches as boxes at absolute addresses, with their modes."""
-    return [(mode, bind.from_runs(runs, lifetimes)) for mode, runs in emulated.touched.items() if len(runs)]
+def boxes(touched: Placed, geometry: Geometry, lifetimes: Lifetimes) -> list[tuple[int, Strided]]:
+    """Return what the tiles of a launch touch as boxes at absolute addresses, with their modes."""
+    out = []
+    for mode, runs in touched.runs.items():
+        if len(runs):
+            of_tiles = accesses.united(geometry.tile_of(runs.tile), runs.start, runs.end, runs.first)
+            out.append((mode, bind.from_runs(of_tiles, lifetimes)))
+    for mode, loads in touched.boxes:
+        of_tiles = once(replace(loads, tile=geometry.tile_of(loads.tile)))
+        out.append((mode, bind.within_buffers(of_tiles.boxes(), lifetimes)))
+    return out
 
 
-def progress(emulated: Emulated) -> Times:
-    """Return the steps of each block in place of its time: the unit in which `Emulated` says when bytes are touched."""
-    steps = emulated.steps
+def once(loads: Loads) -> Loads:
+    """Return the boxes that a tile loads or stores through one map, each once and when it was first touched."""
+    rows = np.column_stack([loads.tile, loads.offsets, loads.coordinates])
+    order = np.lexsort((loads.first, *rows.T))
+    rows = rows[order]
+    new = order[np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(order)]]
+    columns = loads.tile[new], loads.coordinates[new], loads.first[new], loads.offsets[new]
+    return replace(loads, tile=columns[0], coordinates=columns[1], first=columns[2], offsets=columns[3])
+
+
+def progress(touched: Placed, geometry: Geometry) -> Times:
+    """Return the instructions of each tile in place of its time: the unit in which `Placed` says when bytes are
+    touched.
+    """
+    steps = np.zeros(geometry.tiles, np.int64)
+    np.maximum.at(steps, geometry.tile_of(np.arange(len(touched.steps))), touched.steps)
     return Times(np.zeros_like(steps), steps, np.full_like(steps, -1), np.ones_like(steps))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tileprof.record.cuda import accesses, computed, launch_code, machine_code
 from tileprof.record.cuda.calls import OperatorCall
-from tileprof.record.cuda.code.emulate import Emulated
+from tileprof.record.cuda.code.traced import Placed
 from tileprof.record.cuda.footprints import bind
 from tileprof.record.cuda.footprints.lifetimes import Lifetimes
 from tileprof.record.cuda.footprints.runs import Strided
@@ -54,7 +54,7 @@ class Records:
 @dataclass(slots=True)
 class Examined:
     """A launch's boxes by mode, how they are known, and its notes; ``by_item``: tiles are these work items;
-    ``emulated``: what it touches, where it ran without patches.
+    ``touched``: what it touches, where it ran without patches.
     """
 
     event: dict[str, Any]
@@ -68,7 +68,7 @@ class Examined:
     levels: list[str] = field(default_factory=lambda: ["exact"])
     notes: list[str] = field(default_factory=list)
     by_item: Items | None = None
-    emulated: Emulated | None = None
+    touched: Placed | None = None
 
     @property
     def coverage(self) -> str:
@@ -95,19 +95,19 @@ def missing_reason(
     entries: raw.Entries,
     attribution: Attribution,
     children: Children | None = None,
-    emulated: Emulated | str | None = None,
+    touched: Placed | str | None = None,
 ) -> str:
     """Return why a launch's records do not hold all that it writes, "" when they may.
 
-    ``emulated``: of a launch without patches, what it touches or why that is unknown.
+    ``touched``: of a launch without patches, what it touches or why that is unknown.
     """
     if event.get("aside"):
         return "it is known to wait for other launches, GPUs or processes, and was left alone (--include records it)"
     if records.process.events[0].get("pass") != "accesses":
         return "accesses were not recorded, only the blocks pass ran"
-    if isinstance(emulated, str):
-        return f"it ran without patches, and what it touches could not be computed ({emulated})"
-    if emulated is not None:
+    if isinstance(touched, str):
+        return f"it ran without patches, and what it touches could not be computed ({touched})"
+    if touched is not None:
         return ""
     if attribution is Attribution.INCOMPLETE and event["graph"] >= 0:
         return "records of this graph launch are missing"
@@ -132,11 +132,12 @@ def examine(records: Records, launch: Examined, reason: str) -> Examined:
         return launch
     _spinning(records, launch)
     _cover_overlapping_launches(launch)
-    if launch.emulated is not None:
-        launch.parts += computed.boxes(launch.emulated, records.lifetimes)
+    if launch.touched is not None:
+        launch.parts += computed.boxes(launch.touched, launch.geometry, records.lifetimes)
         launch.notes.append(computed.NOTE)
-    else:
-        launch.parts += accesses.plain(launch.entries, launch.geometry, records.process.granule, records.lifetimes)
+        _constants(records, launch)
+        return launch
+    launch.parts += accesses.plain(launch.entries, launch.geometry, records.process.granule, records.lifetimes)
     _textures(records, launch)
     _constants(records, launch)
     _tensor_maps(records, launch)

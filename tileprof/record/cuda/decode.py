@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tileprof.devices import Device, occupancy
 from tileprof.record.cuda import accesses, calls, computed, machine_code
 from tileprof.record.cuda.calls import OperatorCall
-from tileprof.record.cuda.code.emulate import Emulated
 from tileprof.record.cuda.code.proofs import Proofs
+from tileprof.record.cuda.code.traced import Placed
 from tileprof.record.cuda.computed import Computed
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
 from tileprof.record.cuda.filters import Inserted
@@ -84,6 +84,8 @@ class Decoder:
     """This driver encodes maps in im2col mode as the recorder decodes them (`im2col.calibrate`)."""
     inserted: Inserted | None = None
     """Filters of the process, where blocks filled any."""
+    proofs: Proofs | None = None
+    """What is known of launches without patches since the program ran."""
 
     lifetimes: Lifetimes = field(init=False)
     owners: unreported_stores.Owners = field(init=False)
@@ -126,7 +128,7 @@ class Decoder:
         self.lifetimes = Lifetimes(self.writer, tensors=tensors)
         self.owners = unreported_stores.Owners(self.process)
         self.code = machine_code.Kernels(self.process.folder, locate.nvdisasm())
-        self.computed = Computed(self.process.folder, Proofs(locate.nvdisasm()))
+        self.computed = Computed(self.process.folder, self.proofs or Proofs(locate.nvdisasm()))
         self.physical = Physical.of(self.process.events)
         self.graphs = Graphs(self.process)
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
@@ -240,8 +242,8 @@ class Decoder:
         entries, attribution = self.graphs.entries(event)
         records = self._records()
         kin = children(entries, event, kernel, launched, attribution, self._kernels)
-        emulated = self.computed.of(event, kernel)
-        reason = missing_reason(records, event, kernel, launched, entries, attribution, kin, emulated)
+        touched = self.computed.of(event, kernel)
+        reason = missing_reason(records, event, kernel, launched, entries, attribution, kin, touched)
         crowded = bool(reason) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
         crowded |= kin is not None
         geometry = replace(launched, grid=(1, 1, 1), cluster=(1, 1, 1)) if crowded else launched
@@ -254,8 +256,8 @@ class Decoder:
         call = self._call if event["graph"] < 0 else node.call if node is not None else None
         examined = Examined(event, kernel, geometry, entries, attribution, walk, call)
         order = here
-        if isinstance(emulated, Emulated):
-            examined.emulated, order = emulated, computed.progress(emulated)
+        if isinstance(touched, Placed):
+            examined.touched, order = touched, computed.progress(touched, launched)
         examine(records, examined, reason)
         if kin is not None and not reason:
             examined.lower("conservative", kin.note())

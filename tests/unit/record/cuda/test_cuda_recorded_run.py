@@ -57,7 +57,7 @@ def test_another_listener_to_nvtx_ranges_is_not_replaced(monkeypatch):
         ({"passes": ()}, "given none"),
         ({"granule": 24}, "--granule takes a power of two"),
         ({"arena_bytes": 10}, "--arena takes at least"),
-        ({"patch": "always", "capture_only": True}, "--patch takes load or range"),
+        ({"patch": "always", "capture_only": True}, "--patch takes need, load or range"),
         ({"patch": "range"}, "give --capture or --nvtx as well"),
         ({"nvtx": "("}, "--nvtx '\\(' is not a regular expression"),
         ({"kernel": "("}, "--kernel '\\(' is not a regular expression"),
