@@ -40,7 +40,7 @@ def written_by_native_code():
         if kind == "%s":
             assert name == "place"
             for place in PLACED:
-                yield place, fields | {"unpatched"}
+                yield place, fields | set(re.findall(r'\\"(\w+)\\":', body))
         else:
             yield kind, fields
 

@@ -47,7 +47,7 @@ void place(const char* kind, const LaunchFields& f) {
     std::string more = f.unpatched.empty() ? "" : ",\"unpatched\":" + quoted_list(f.unpatched);
     if (const Parameters& p = f.parameters; p.place >= 0)
         more += ",\"parameters\":[" + std::to_string(p.place) + "," + std::to_string(p.bytes) +
-                     "],\"pointers\":" + list(p.pointers, [](uint32_t word) { return std::to_string(word); });
+                "],\"pointers\":" + list(p.pointers, [](uint32_t word) { return std::to_string(word); });
     log_.event(R"("e":"%s","launch":%u,"kernel":%u,"grid":[%u,%u,%u],"block":[%u,%u,%u],"cluster":[%u,%u,%u],)"
                R"("stream":"%p","context":%d,"device":%d,"graph":%d,"generation":%u,"ordinal":%llu,"aside":%d,)"
                R"("counted":%d,"t":%llu%s)",
