@@ -113,7 +113,9 @@ class Launch:
     @property
     def here(self) -> bytes:
         """What launches share for which a proof is the same."""
-        text = repr((self.grid, self.block, self.cluster, self.words, traced.has_high_pointers(self.traced)))
+        launch = self.traced
+        low = [traced.low_bits(launch, pointer) for pointer in sorted(launch.pointers)]
+        text = repr((self.grid, self.block, self.cluster, self.words, low, traced.has_high_pointers(launch)))
         return hashlib.sha256(self.kernel + text.encode()).digest()
 
     @property
