@@ -180,10 +180,14 @@ def test_a_reciprocal_is_any_of_those_that_the_hardware_may_find():
         ("STG.E.64 desc[UR4][R2.64], RZ", WRITE, 8, ("R2", "R3"), None),
         ("ST.E.EF.U16 desc[UR4][R2.64], R7", WRITE, 2, ("R2", "R3"), None),
         ("LDGSTS.E.BYPASS.LTC128B.128 [R9+0x10], desc[UR4][R2.64], !P3", READ, 16, ("R2", "R3"), ("P3", True)),
+        ("LDGSTS.E.LTC128B [R9], desc[UR4][R2.64], !PT", READ, 4, ("R2", "R3"), ("PT", True)),
+        ("LDGSTS.E.BYPASS.128.ZFILL [R9], desc[UR4][R2.64], P1", READ, 16, ("R2", "R3"), ("P1", False)),
         ("LDGSTS.E [R9], desc[UR4][R2.64]", READ, 4, ("R2", "R3"), None),
         ("ATOMG.E.ADD.F64.RN.STRONG.GPU PT, RZ, desc[UR4][R2.64], R8", ATOMIC, 8, ("R2", "R3"), None),
         ("ATOMG.E.CAS.STRONG.GPU PT, R5, [R2], R4, R5", ATOMIC, 4, ("R2", "R3"), None),
         ("REDG.E.ADD.F32.FTZ.RN.STRONG.GPU desc[UR4][R2.64], R8", ATOMIC, 4, ("R2", "R3"), None),
+        ("REDG.E.MAX.S64.STRONG.GPU desc[UR4][R2.64], R8", ATOMIC, 8, ("R2", "R3"), None),
+        ("REDG.E.ADD.F32x4.FTZ.RN.STRONG.GPU desc[UR4][R2.64], R8", ATOMIC, 16, ("R2", "R3"), None),
         ("RED.E.ADD.BF16x2.RN.STRONG.GPU desc[UR4][R2.64+0x4], R8", ATOMIC, 4, ("R2", "R3"), None),
     ],
 )
@@ -197,6 +201,13 @@ def test_an_access_says_what_it_touches(line, mode, size, reads, condition):
     assert found.address([np.zeros(3, np.uint32), 1, 7, 5][: len(reads)]).tolist() == [expected] * 3
     assert semantics.step(instruction(line)) is None
     assert not semantics.is_harmless(instruction(line))
+
+
+def test_a_copy_with_zeros_says_by_its_address_how_many():
+    found = semantics.access(instruction("LDGSTS.E.64.ZFILL [R9], desc[UR4][R2.64], P1"))
+    assert (found.address([0x1003, 0]), found.missing([0x1003, 0])) == (0x1000, 3)
+    assert found.missing([np.array([0x1003, 0x1008, 0x1001], np.uint32), 0]).tolist() == [3, 0, 1]
+    assert semantics.access(instruction("LDGSTS.E.64 [R9], desc[UR4][R2.64], P1")).missing is None
 
 
 @pytest.mark.parametrize(
