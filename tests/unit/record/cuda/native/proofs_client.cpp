@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/time.h>
 
 #include <iostream>
@@ -81,8 +82,7 @@ static Question question(const std::string& line) {
     if (text != "-") q.code.text = std::make_shared<const std::string>(bytes(text));
     q.code.relocated = numbers(relocated);
     std::vector<uint32_t> sizes = numbers(geometry);
-    for (int i = 0; i < 9; ++i)
-        (i < 3 ? q.geometry.grid : i < 6 ? q.geometry.block : q.geometry.cluster)[i % 3] = sizes[i];
+    memcpy(&q.geometry, sizes.data(), sizeof q.geometry);
     std::string block = bytes(parameters);
     q.parameters.assign(block.begin(), block.end());
     q.pointers.resize((block.size() + 7) / 8);
