@@ -134,7 +134,8 @@ def test_no_launch_is_taken_for_one_of_which_the_server_judges_apart(image, ask,
     rng, launches = random.Random(4), []
     for _ in range(300):
         out = rng.choice([OUT, IN]) + rng.choice([0, 4, 16, 0x80, 0x100, 0x200]) >> rng.choice([0, 0, 0, 8])
-        launch = of(image, rng.choice(["scale", "gather"]), out, n=rng.choice([1, 2]))
+        source = rng.choice([IN, 1 << 40])  # the latter looks like the former, as far as a pointer decides
+        launch = of(image, rng.choice(["scale", "gather"]), out, source, n=rng.choice([1, 2]))
         pointers, grid = rng.choice([b"\1", b"\3"]), rng.choice([(1, 2, 1), (2, 1, 1)])
         cluster = rng.choice([(1, 1, 1), (1, 1, 1), grid])
         launches.append(replace(launch, pointers=pointers, grid=grid, cluster=cluster))
