@@ -184,16 +184,16 @@ def test_without_a_disassembler_nothing_is_proven(monkeypatch):
 def test_verdicts_are_kept(tool, tmp_path):
     launches = [Launch(name * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1)) for name in (b"A", b"P", b"B")]
     for _ in range(2):
-        assert [Verdicts.opened(tool).of(launch) for launch in launches] == [1, 2, 0]
+        assert [Verdicts.opened(Proofs(tool)).of(launch) for launch in launches] == [1, 2, 0]
         assert times_asked(tool) == 3
     files = list((tmp_path / "cache" / "proofs").iterdir())
     assert sorted(path.read_bytes() for path in files) == [b"\0", b"\0", b"\0", b"\1", b"\2"]
     for path in files:
         path.write_bytes(b"\7")  # nothing else is trusted
-    assert [Verdicts.opened(tool).of(launch) for launch in launches] == [1, 2, 0]
+    assert [Verdicts.opened(Proofs(tool)).of(launch) for launch in launches] == [1, 2, 0]
     assert times_asked(tool) == 6
     os.utime(tool, ns=(0, 0))  # another disassembler
-    assert Verdicts.opened(tool).of(launches[0]) == 1
+    assert Verdicts.opened(Proofs(tool)).of(launches[0]) == 1
     assert times_asked(tool) == 7
 
 
@@ -204,7 +204,7 @@ def test_a_cache_that_cannot_be_used_is_none(tool, tmp_path, how):
         (tmp_path / "cache").chmod(0o777)
     else:
         (tmp_path / "cache").write_text("")
-    verdicts = Verdicts.opened(tool)
+    verdicts = Verdicts.opened(Proofs(tool))
     assert verdicts.folder is None
     assert verdicts.of(Launch(b"A" * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1))) == 1
 
@@ -231,11 +231,27 @@ def test_a_kernel_that_is_never_proven_is_not_asked_for_ever(tool, monkeypatch):
     attempts = []
     monkeypatch.setattr(proofs, "prove", lambda *_: "no")
     monkeypatch.setattr(proofs.traced, "trace", lambda *_: attempts.append(0) or "no")
-    verdicts = Verdicts.opened(tool)
+    verdicts = Verdicts.opened(Proofs(tool))
     for n in range(3 * proofs.MOST_FAILURES):
         launch = Launch(b"B" * 16, (), 0x210, struct.pack("<Q", n), b"\0", (1, 1, 1), (1, 1, 1))
         assert verdicts.of(launch) == 0
     assert len(attempts) == proofs.MOST_FAILURES
+
+
+def test_proofs_are_not_looked_for_without_end(tool, tmp_path, monkeypatch):
+    launch = Launch(b"A" * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1))
+    monkeypatch.setattr(proofs, "MOST_SECONDS", -1.0)
+    assert Verdicts.opened(Proofs(tool)).of(launch) == 0
+    assert not list((tmp_path / "cache" / "proofs").iterdir()), "what was not looked at is not kept"
+
+
+def test_decoding_uses_what_the_server_has_found(tool):
+    with Server(tool) as server:
+        answers(server, request(b"P" * 16))
+    count = times_asked(tool)
+    launch = Launch(b"P" * 16, (), 0x210, PARAMETERS, b"\x01", (4, 1, 1), (32, 1, 1))
+    assert server.proofs.touched(launch) is not None
+    assert times_asked(tool) == count
 
 
 def test_words_of_the_constant_bank():

@@ -176,6 +176,7 @@ def test_a_reciprocal_is_any_of_those_that_the_hardware_may_find():
         ("LDG.E.U8 R0, desc[UR4][R2.64+-0x1]", READ, 1, ("R2", "R3"), None),
         ("LD.E.S16 R0, desc[UR4][R2.64]", READ, 2, ("R2", "R3"), None),
         ("LDG.E.64 R0, [R4+0x8]", READ, 8, ("R4", "R5"), None),
+        ("LDG.E.S8 R0, [R2.64+UR4+0x8]", READ, 1, ("R2", "R3", "UR4", "UR5"), None),
         ("STG.E.64 desc[UR4][R2.64], RZ", WRITE, 8, ("R2", "R3"), None),
         ("ST.E.EF.U16 desc[UR4][R2.64], R7", WRITE, 2, ("R2", "R3"), None),
         ("LDGSTS.E.BYPASS.LTC128B.128 [R9+0x10], desc[UR4][R2.64], !P3", READ, 16, ("R2", "R3"), ("P3", True)),
@@ -189,10 +190,11 @@ def test_a_reciprocal_is_any_of_those_that_the_hardware_may_find():
 def test_an_access_says_what_it_touches(line, mode, size, reads, condition):
     found = semantics.access(instruction(line))
     assert (found.mode, found.size, found.reads, found.condition) == (mode, size, reads, condition)
-    offset = {"LDG.E.LTC128B.128.CONSTANT": 16, "LDG.E.U8": -1, "LDG.E.64": 8, "RED.E.ADD.BF16x2.RN.STRONG.GPU": 4}
-    expected = 0x1_0000_0000 + offset.get(line.split()[0], 0)
-    assert found.address([0, 1]) == expected
-    assert found.address([np.zeros(3, np.uint32), 1]).tolist() == [expected] * 3
+    names = {"LDG.E.LTC128B.128.CONSTANT": 16, "LDG.E.U8": -1, "LDG.E.64": 8, "RED.E.ADD.BF16x2.RN.STRONG.GPU": 4,
+             "LDG.E.S8": 8 + 0x5_0000_0007}  # fmt: skip
+    expected = 0x1_0000_0000 + names.get(line.split()[0], 0)
+    assert found.address([0, 1, 7, 5][: len(reads)]) == expected
+    assert found.address([np.zeros(3, np.uint32), 1, 7, 5][: len(reads)]).tolist() == [expected] * 3
     assert semantics.step(instruction(line)) is None
     assert not semantics.is_harmless(instruction(line))
 
@@ -200,7 +202,7 @@ def test_an_access_says_what_it_touches(line, mode, size, reads, condition):
 @pytest.mark.parametrize(
     "line",
     [
-        "LDG.E R0, desc[UR4][R2]", "LDG.E R0, [R2.64+UR4]", "LDG.E R0, [RZ.U32+UR4]", "LDG R0, [R2]",
+        "LDG.E R0, desc[UR4][R2]", "LDG.E R0, [R2+UR4]", "LDG.E R0, [RZ.U32+UR4]", "LDG R0, [R2]",
         "LDG.E.UNHEARDOF R0, desc[UR4][R2.64]", "LDG.E R0, desc[UR4][R2.64], P0",
         "REDG.E.ADD.S64.STRONG.GPU desc[UR4][R2.64], R8", "UBLKCP [UR4], [UR6], UR8", "UTMALDG.2D [UR4], [UR6]",
         "LDGMC.E.ADD.F32.RN.STRONG.SYS R0, [R2.64+UR4]", "TEX R0, R1, R2", "SUST.D.BA.1D [R2], R0",

@@ -724,7 +724,7 @@ def _word_to_predicates(instruction: Instruction) -> Step:
     """``R2P PR, R0.B1, mask``: the predicates that the mask has, from byte 1 of R0."""
     _kinds(instruction)
     target, source, mask_text = _count(instruction, 3)
-    match = _MASKED.fullmatch(source)
+    match = _MASKED.fullmatch(source.replace(".reuse", ""))
     mask = int(mask_text, 16) if re.fullmatch("0x[0-9a-f]+", mask_text) else 0
     if target != "PR" or match is None or not 0 < mask < 0x80:
         raise UnknownOperand(str(instruction))

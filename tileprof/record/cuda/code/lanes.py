@@ -15,9 +15,10 @@ POINTER: Final = 1
 UNKNOWN: Final = 2
 UNEVEN: Final = 4
 PLACE: Final = 8
+LOW: Final = 16
 """Bits of a level, which is 0 for a value that is known: it is a pointer plus something, or half of it, or a carry;
 it is not known; it is in a uniform register, and threads of a warp would have different ones; it is the address of the
-parameters plus something."""
+parameters plus something; it is a pointer that was shifted, of which the lowest bits are known."""
 WARP: Final = 32
 
 Level = int | NDArray[Any]

@@ -24,6 +24,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,6 +59,8 @@ MOST_FAILURES: Final = 8
 """Launches of one kernel that cannot be proven, after which the rest of them is not looked at."""
 MOST_TRACES: Final = 256
 """Kinds of launches of which is kept in memory what they touch."""
+MOST_SECONDS: Final = 120.0
+"""Seconds of a recording that are spent on proofs: the program waits for them."""
 MOST_KERNELS: Final = 128
 """Kernels whose instructions are kept in memory."""
 MOST_FILES: Final = 50_000
@@ -113,7 +116,9 @@ class Launch:
     @property
     def here(self) -> bytes:
         """What launches share for which a proof is the same."""
-        text = repr((self.grid, self.block, self.cluster, self.words, traced.has_high_pointers(self.traced)))
+        launch = self.traced
+        low = [traced.low_bits(launch, pointer) for pointer in sorted(launch.pointers)]
+        text = repr((self.grid, self.block, self.cluster, self.words, low, traced.has_high_pointers(launch)))
         return hashlib.sha256(self.kernel + text.encode()).digest()
 
     @property
@@ -159,42 +164,47 @@ class Proofs:
     reason: str = ""
     _kernels: OrderedDict[bytes, _Kernel] = field(default_factory=OrderedDict)
     _traces: OrderedDict[bytes, Trace | str] = field(default_factory=OrderedDict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def touched(self, launch: Launch) -> Placed | None:
         """Return what a launch touches; None where that is not proven, for the reason in ``reason``."""
-        trace = self.here(launch)
-        if trace is not None:
-            return traced.placed(trace, launch.traced)
-        reason = self.reason
-        proven = self.always(launch)
-        if proven is None:
-            self.reason = reason
-            return None
-        runs = emulate.run(proven, launch.grid, launch.block, launch.traced.bank)
-        self.reason = "its threads take too many steps" if runs is None else ""
-        return None if runs is None else Placed(runs, [], np.zeros(prod(launch.grid), np.int64))
+        with self._lock:
+            trace = self.here(launch)
+            if trace is not None:
+                return traced.placed(trace, launch.traced)
+            reason = self.reason
+            proven = self.always(launch)
+            if proven is None:
+                self.reason = reason
+                return None
+            bank = launch.traced.bank
+            runs = emulate.run(proven, launch.grid, launch.block, bank + bytes(-len(bank) % 8))
+            self.reason = "its threads take too many steps" if runs is None else ""
+            return None if runs is None else Placed(runs, [], np.zeros(prod(launch.grid), np.int64))
 
     def always(self, launch: Launch) -> Proven | None:
         """Return the proof for all launches of a kernel."""
-        kernel = self._kernel(launch)
-        if kernel.always is None:
-            kernel.always = self._proven(kernel, launch)
-        return self._answer(kernel.always)
+        with self._lock:
+            kernel = self._kernel(launch)
+            if kernel.always is None:
+                kernel.always = self._proven(kernel, launch)
+            return self._answer(kernel.always)
 
     def here(self, launch: Launch) -> Trace | None:
         """Return what launches touch that have these parameters, pointers aside, grid, block and cluster."""
-        kernel, key = self._kernel(launch), launch.here
-        if key not in self._traces:
-            if kernel.failures >= MOST_FAILURES:
-                self.reason = _ENOUGH
-                return None
-            self._traces[key] = self._traced(kernel, launch)
-            failed = isinstance(self._traces[key], str)
-            kernel.failures = kernel.failures + 1 if failed and kernel.failures >= 0 else -1
-            while len(self._traces) > MOST_TRACES:
-                self._traces.popitem(last=False)
-        self._traces.move_to_end(key)
-        return self._answer(self._traces[key])
+        with self._lock:
+            kernel, key = self._kernel(launch), launch.here
+            if key not in self._traces:
+                if kernel.failures >= MOST_FAILURES:
+                    self.reason = _ENOUGH
+                    return None
+                self._traces[key] = self._traced(kernel, launch)
+                failed = isinstance(self._traces[key], str)
+                kernel.failures = kernel.failures + 1 if failed and kernel.failures >= 0 else -1
+                while len(self._traces) > MOST_TRACES:
+                    self._traces.popitem(last=False)
+            self._traces.move_to_end(key)
+            return self._answer(self._traces[key])
 
     def _answer(self, proof: T | str) -> T | None:
         self.reason = proof if isinstance(proof, str) else ""
@@ -246,16 +256,18 @@ def _analysis() -> bytes:
 
 @dataclass(slots=True)
 class Verdicts:
-    """Answers, from the cache in the user's folder where they are there."""
+    """Answers, from the cache in the user's folder where they are there. ``spent``: seconds of finding others."""
 
     proofs: Proofs
     folder: Path | None = None
     version: bytes = b""
+    spent: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def opened(cls, tool: Path | None) -> Verdicts:
-        """Return answers by an nvdisasm; without a cache where its folder cannot be used."""
+    def opened(cls, proofs: Proofs) -> Verdicts:
+        """Return answers by some proofs; without a cache where its folder cannot be used."""
+        tool = proofs.tool
         folder = building.cache_folder("proofs")
         try:
             building.refuse_foreign(folder)
@@ -266,9 +278,9 @@ class Verdicts:
                     path.unlink(missing_ok=True)
             info = tool.stat() if tool is not None else None
         except (OSError, UserError):
-            return cls(Proofs(tool))
+            return cls(proofs)
         version = f"{tool} {info.st_mtime_ns} {info.st_size}" if info is not None else ""
-        return cls(Proofs(tool), folder if info is not None else None, _analysis() + version.encode())
+        return cls(proofs, folder if info is not None else None, _analysis() + version.encode())
 
     def of(self, launch: Launch) -> int:
         """Return the answer for a launch."""
@@ -284,7 +296,11 @@ class Verdicts:
                 content = path.read_bytes()
                 if content in {bytes([NOT_PROVEN]), bytes([proven])}:
                     return content[0]
+        if self.spent > MOST_SECONDS:
+            return NOT_PROVEN
+        begin = time.monotonic()
         answer = proven if prove_it() is not None else NOT_PROVEN
+        self.spent += time.monotonic() - begin
         if path is not None and self.folder is not None and (answer or self.proofs.reason != _ENOUGH):
             with contextlib.suppress(OSError):
                 handle, name = tempfile.mkstemp(dir=self.folder)
@@ -300,15 +316,18 @@ class Server:
     def __init__(self, tool: Path | None = None) -> None:
         """``tool``: an nvdisasm; by default that of this machine."""
         self.path: str | None = None
-        self._tool = tool
         self._folder: str | None = None
         self._socket: socket.socket | None = None
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._verdicts: Verdicts | None = None
+        self.proofs = Proofs(tool)
+        """What answers are made of; also for decoding, which needs the same ones."""
 
     def __enter__(self) -> Self:
+        if self.proofs.tool is None:
+            self.proofs.tool = locate.nvdisasm()
         with contextlib.suppress(OSError):
             self._listen()
         return self
@@ -393,7 +412,7 @@ class Server:
     def _of(self, launch: Launch) -> int:
         with self._lock:
             if self._verdicts is None:
-                self._verdicts = Verdicts.opened(self._tool or locate.nvdisasm())
+                self._verdicts = Verdicts.opened(self.proofs)
         return self._verdicts.of(launch)
 
 

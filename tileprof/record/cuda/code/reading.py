@@ -24,6 +24,8 @@ STORES_SHARED: Final = frozenset(("STS", "STSM", "STAS", "ATOMS", "SYNCS", "ARRI
 GENERIC: Final = frozenset(("ST", "ATOM", "RED"))
 """Operations whose addresses may also lie in shared memory."""
 _SHARED: Final = re.compile(r"\[(U?R\d+|U?RZ)?(?:\.64|\.U32)?(?:\+?(UR\d+|URZ))?(?:\+?(-?)0x([0-9a-f]+))?\]")
+_NEAR: Final = 16
+"""Instructions before a call among which the address behind it is moved to a register."""
 _TENSOR: Final = re.compile(r"(UTMALDG|UTMASTG)\.([1-5])D(?:\.MULTICAST)?")
 
 
@@ -111,6 +113,8 @@ class Kernel:
         self.understood = all(0 <= n < len(self.code) for n in moved)
         self._blocks = flow.blocks(self.code, self.ends)
         self._behind_calls = [n + 1 for n, end in self.ends.items() if end.kind is Kind.CALL]
+        self._returning: dict[int, frozenset[int]] = {}
+        self._returning = self._calls()
         self._joins: dict[int, tuple[int, frozenset[int]] | None] = {}
         self._graph: tuple[dict[int, list[int]], dict[int, int | None]] | None = None
         self.slots = False
@@ -129,7 +133,7 @@ class Kernel:
     def _joined(self, n: int) -> tuple[int, frozenset[int]] | None:
         ends = self._blocks
         if self._graph is None:
-            successors = {begin: [m for m in self.after(end - 1) if m < len(self.code)] for begin, end in ends.items()}
+            successors = {b: [m for m in self._goes(e - 1) if m < len(self.code)] for b, e in ends.items()}
             leaving = [b for b, e in ends.items() if not successors[b] or self._may_end(e - 1)]
             self._graph = successors, flow.post_dominators(successors, leaving)
         successors, over = self._graph
@@ -137,12 +141,115 @@ class Kernel:
         join = over.get(block)
         if join is None:
             return None
-        inside = [m for b in flow.region(successors, block, join) for m in range(b, ends[b])]
-        return (join, frozenset(inside)) if all(self._is_quiet(m) for m in inside) else None
+        region = flow.region(successors, block, join)
+        inside = {m for b in region for m in range(b, ends[b])}
+        for call in [m for m in inside if m in self._returning]:
+            inside |= self._returning[call]
+        if not all(self._is_quiet(m) for m in inside):
+            return None
+        return (join, frozenset(inside)) if self._stays(region, {join}, successors[block]) else None
+
+    def _stays(self, region: set[int], joins: set[int], entries: Sequence[int]) -> bool:
+        """Return whether threads that wait for others in a region go on in it, or where it is left.
+
+        They do where the barrier was set there, before, and wherever it was set there, it leads there.
+        """
+        ends = self._blocks
+        waits = {self.code[ends[b] - 1].operands[0] for b in region if self._waits(ends[b] - 1)}
+        for barrier in waits:
+            set_in = set()
+            for b in region:
+                for m in range(b, ends[b]):
+                    target = flow.barrier_target(self.code[m])
+                    if target is not None and target[0] == barrier:
+                        set_in.add(b)
+                        if flow.index_of(target[1], self.code) not in region | joins:
+                            return False
+            seen: set[int] = set()
+            stack = [b for b in entries if b not in joins]
+            while stack:
+                b = stack.pop()
+                if b in seen or b in set_in:
+                    continue
+                seen.add(b)
+                if self._waits(ends[b] - 1) and self.code[ends[b] - 1].operands[0] == barrier:
+                    return False
+                stack += [m for m in self._goes(ends[b] - 1) if m in region]
+        return True
+
+    def _waits(self, n: int) -> bool:
+        end = self.ends.get(n)
+        return end is not None and end.kind is Kind.SYNC
 
     def _may_end(self, n: int) -> bool:
         end = self.ends.get(n)
         return end is not None and end.kind in {Kind.EXIT, Kind.LOST}
+
+    def _goes(self, n: int) -> list[int]:
+        """Return instructions that may follow one, where a call that returns behind itself is one step."""
+        return [n + 1] if n in self._returning else self.after(n)
+
+    def _calls(self) -> dict[int, frozenset[int]]:
+        """Return, per call that returns behind itself, the instructions that it may execute.
+
+        It does where the address behind it was moved to the register of every return just before, and stays there.
+        """
+        out = {}
+        for n, end in self.ends.items():
+            if end.kind is not Kind.CALL or end.conditions:
+                continue
+            inside: set[int] = set()
+            stack = [end.target]
+            while stack:
+                m = stack.pop()
+                if m not in inside and m < len(self.code):
+                    inside.add(m)
+                    other = self.ends.get(m)
+                    stack += [] if other is not None and other.kind is Kind.RETURN else self.after(m)
+            registers = {self._came_from(self.ends[m].register, m) for m in inside if self._returns(m)}
+            conditional = any(self.ends[m].conditions for m in inside if self._returns(m))
+            address = self.code[n].address + INSTRUCTION_BYTES
+            if len(registers) != 1 or conditional or not self._holds(n, next(iter(registers)), address):
+                continue
+            nested = any(self.ends[m].kind is Kind.CALL for m in inside if m in self.ends)
+            kept = not any(next(iter(registers)) in self.parts[m].written for m in inside)
+            heads = {m for m in inside if m in self._blocks}
+            if kept and not nested and self._stays(heads, set(), [end.target]):
+                out[n] = frozenset(inside)
+        return out
+
+    def _returns(self, n: int) -> bool:
+        end = self.ends.get(n)
+        return end is not None and end.kind is Kind.RETURN
+
+    def _came_from(self, register: str, n: int) -> str:
+        """Return the register from which one was moved before an instruction, as far as that is sure."""
+        for m in range(n - 1, max(n - _NEAR, 0) - 1, -1):
+            part = self.parts[m]
+            if part.end is not None or m + 1 in self._blocks:
+                break
+            if register in part.written:
+                words = [o.removesuffix(".reuse") for o in part.instruction.operands]
+                if part.instruction.guard is not None or part.step is None or words[0] != register:
+                    break
+                if part.instruction.operation == "MOV" or (
+                    part.instruction.operation in {"IMAD.MOV.U32", "IMAD.MOV"} and words[1:3] == ["RZ", "RZ"]
+                ):
+                    return words[-1]
+                break
+        return register
+
+    def _holds(self, n: int, register: str, number: int) -> bool:
+        """Return whether a register was given a number just before an instruction, in any case."""
+        for m in range(n - 1, max(n - _NEAR, 0) - 1, -1):
+            part = self.parts[m]
+            if part.end is not None or m + 1 in self._blocks:
+                return False
+            if register in part.written:
+                words = part.instruction.operands
+                moved = part.instruction.operation == "MOV" and part.instruction.guard is None
+                return moved and part.step is not None and words == (register, f"{number:#x}")
+        return False
 
     def after(self, n: int) -> list[int]:
         """Return instructions that may follow one."""
@@ -159,8 +266,14 @@ class Kernel:
     def _is_quiet(self, n: int) -> bool:
         """Return whether an instruction touches nothing but registers, and goes nowhere but to others in its region."""
         part = self.parts[n]
-        goes = part.end is not None and (part.end.kind is not Kind.BRANCH or part.end.target < 0)
-        return not goes and part.access is None and part.harmless and not part.stores_shared
+        goes = part.end is not None and (
+            (part.end.kind not in {Kind.BRANCH, Kind.CALL, Kind.RETURN, Kind.SYNC})
+            or (part.end.kind is Kind.BRANCH and part.end.target < 0)
+            or (part.end.kind is Kind.CALL and n not in self._returning)
+            or (part.end.kind is Kind.SYNC and bool(part.end.conditions))
+        )
+        calls = part.end is not None and part.end.kind in {Kind.CALL, Kind.RETURN}
+        return not goes and part.access is None and (part.harmless or calls) and not part.stores_shared
 
     # What is worth to compute
 
@@ -268,7 +381,7 @@ def _part(i: Instruction, end: End | None, moved: bool) -> Part:
     harmless = is_harmless(i)
     lost = moved and (end is not None or not harmless or i.name in STORES_SHARED | ACROSS | {"LDS"})
     known = None if moved else step(i) or estimate(i)
-    written = tuple(_written(i) if known is None else known.writes)
+    written = tuple(() if end is not None else _written(i) if known is None else known.writes)
     found = None if moved else access(i)
     tensor = None if moved else _tensor(i)
     return Part(i, known, found, End(Kind.LOST) if lost else end, written, _is_uniform(i), harmless, _shared(i), tensor)

@@ -55,7 +55,7 @@ def step(instruction: Instruction) -> Step | None:
         return None
 
 
-_ADDRESS: Final = re.compile(r"(desc\[UR\d+\])?\[(R\d+|RZ)(\.64)?(?:\+(-?)0x([0-9a-f]+))?\]")
+_ADDRESS: Final = re.compile(r"(desc\[UR\d+\])?\[(R\d+|RZ)(\.64)?(?:\+(UR\d+))?(?:\+(-?)0x([0-9a-f]+))?\]")
 _WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _HINTS: Final = frozenset(
     (
@@ -115,14 +115,17 @@ def _size(instruction: Instruction, allowed: frozenset[str], sizes: dict[str, in
 
 def _made(mode: int, size: int, address: str, condition: str | None = None) -> Access:
     match = _ADDRESS.fullmatch(address)
-    if match is None or (match[1] is not None and match[3] is None):
+    if match is None or (match[3] is None and (match[1] or match[4])):
         raise UnknownOperand(address)
-    offset = int(match[5] or "0", 16) * (-1 if match[4] else 1)
+    offset = int(match[6] or "0", 16) * (-1 if match[5] else 1)
     operands = Operands()
-    low_word, high_word = operands.pair(match[2])
+    pairs = [operands.pair(word) for word in (match[2], match[4]) if word is not None]
 
     def place(values: Values) -> Wide:
-        base = joined(low_word.word(values), high_word.word(values))
+        base: Wide = 0
+        for low_word, high_word in pairs:
+            base = base + joined(low_word.word(values), high_word.word(values))
+            base = base & MASK_64 if isinstance(base, int) else base
         return base + offset & MASK_64 if isinstance(base, int) else base + (offset & MASK_64)
 
     if condition is None:

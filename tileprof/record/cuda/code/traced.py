@@ -33,6 +33,7 @@ from tileprof.record.cuda.code import flow
 from tileprof.record.cuda.code.flow import End, Kind
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES
 from tileprof.record.cuda.code.lanes import (
+    LOW,
     PLACE,
     POINTER,
     UNEVEN,
@@ -145,6 +146,11 @@ def has_high_pointers(launch: Launch) -> bool:
     return all(_word_at(launch.bank, pointer) >> POINTER_BITS for pointer in launch.pointers)
 
 
+def low_bits(launch: Launch, pointer: int) -> int:
+    """Return the bits of a pointer on which the result may depend."""
+    return _word_at(launch.bank, pointer) & (1 << _LOW_BITS) - 1
+
+
 def trace(kernel: Kernel, launch: Launch) -> Trace | str:
     """Return everything in global memory that a launch touches; or why that is not known."""
     try:
@@ -245,13 +251,16 @@ class _Run:
     def _read_bank(self) -> None:
         launch = self.launch
         words = len(launch.bank) // 4
+        self.lows = np.zeros(len(self.places), np.int64)
         self.words = np.zeros(words + 4, np.uint32)
         self.words[:words] = np.frombuffer(launch.bank[: 4 * words], "<u4")
         self.levels = np.full(words + 4, UNKNOWN, np.uint8)
         self.levels[: GEOMETRY_BYTES // 4] = 0
         self.levels[launch.begin // 4 : words] = 0
         for n, pointer in enumerate(sorted(launch.pointers)):
-            self._stand_for(pointer, (n + 1) << POINTER_BITS, POINTER)
+            low = low_bits(launch, pointer)
+            self._stand_for(pointer, ((n + 1) << POINTER_BITS) + low, POINTER)
+            self.lows[n + 1] = low
         self._stand_for(PARAMETERS_ADDRESS, _ADDRESS + launch.begin, PLACE)
         self._stand_for(BANK_ADDRESS, _ADDRESS, PLACE)
 
@@ -427,9 +436,9 @@ class _Run:
             return {barrier[0]: Held(barrier[1], 0)}
         if part.name in _ACROSS:
             return {} if np.any(unknown) else _ACROSS[part.name](self, group, part, holds)
-        return self._computed(group, part, part.step) if part.step is not None else {}
+        return self._computed(group, part, part.step, holds) if part.step is not None else {}
 
-    def _computed(self, group: Group, part: Part, step: Step) -> dict[str, Held]:
+    def _computed(self, group: Group, part: Part, step: Step, holds: Value) -> dict[str, Held]:
         if step.source_lane is not None:
             return self._shuffled(group, step, step.source_lane)
         values: list[Value] = []
@@ -452,8 +461,8 @@ class _Run:
             level = level | self._load_bank(values, step.indexed.offset, step.indexed.size, step.indexed.words)
         if not part.uniform:
             level = worse(level, UNEVEN)
-        if np.any(np.asarray(level) & (POINTER | PLACE)) and not self._adds(group, part, step):
-            level = worse(level, POINTER | PLACE)
+        if np.any(np.asarray(level) & (POINTER | PLACE | LOW)):
+            level = self._moved(group, part, step, level, holds)
         if not isinstance(level, np.ndarray) and level & UNKNOWN:
             return {}
         if step.estimates:
@@ -510,13 +519,47 @@ class _Run:
         rows = np.broadcast_to(rows, (len(rows), n))
         return {step.writes[0]: Held(rows, level.astype(np.uint8), self.estimates)}
 
-    def _adds(self, group: Group, part: Part, step: Step) -> bool:
-        """Return whether an instruction does no more with a pointer, or a half of it, than to add something to it."""
-        moved = tuple(n for n in step.reads if np.any(np.asarray(self._read(group, n).level) & (POINTER | PLACE)))
-        key = group.at, moved
-        if key not in self.added:
-            self.added[key] = _only_adds(part, moved)
-        return self.added[key]
+    def _moved(self, group: Group, part: Part, step: Step, level: Level, holds: Value) -> Level:
+        """Return the level of what is computed of pointers, or halves of them, and maybe else: no more than a sum with
+        one, or its low bits.
+        """
+        names = [n for n in step.reads if np.any(np.asarray(self._read(group, n).level) & (POINTER | PLACE | LOW))]
+        known = self._low_bits(group, part, names)
+        if known is not None:
+            return worse(level, PLACE) & (0xFF ^ (POINTER | LOW)) | known
+        level = worse(level, LOW)
+        kinds: Array | int = 0
+        for n, name in enumerate(names):
+            kinds = kinds | np.where(np.asarray(self._read(group, name).level) & (POINTER | PLACE), 1 << n, 0)
+        kinds = np.asarray(kinds)
+        for kind in np.unique(kinds if holds is True or kinds.ndim == 0 else kinds[holds]).tolist():
+            moved = tuple(name for n, name in enumerate(names) if kind >> n & 1)
+            key = group.at, moved
+            if key not in self.added:
+                self.added[key] = not moved or _only_adds(part, moved)
+            if not self.added[key]:
+                level = np.where(kinds == kind, worse(level, POINTER | PLACE), level)
+        return int(level) if isinstance(level, np.ndarray) and level.ndim == 0 else level
+
+    def _low_bits(self, group: Group, part: Part, names: Sequence[str]) -> int | None:
+        """Return the level of a result that depends on a pointer's lowest bits alone, which are known; else None.
+
+        ``SHF.R.U64 R0, R2, 0x2, R3`` and ``LOP3.LUT R0, R0, 0x3, RZ, 0xc0, !PT``: whether it is a multiple of 16.
+        """
+        operands = [o.removesuffix(".reuse") for o in part.instruction.operands]
+        levels = {n: np.asarray(self._read(group, n).level) for n in names}
+        if _SHIFT.fullmatch(part.instruction.operation) and len(operands) == 4 and names and names[0] == operands[1]:
+            whole = bool((levels[names[0]] == POINTER).all()) and set(names[1:]) <= {operands[3]}
+            return LOW if whole and _number(operands[2]) <= _LOW_BITS // 2 else None
+        if part.name in {"LOP3", "ULOP3"} and len(names) == 1 and operands[-2:-1] == ["0xc0"]:
+            words = [o for o in operands[:-2] if not is_flag(o)][1:]
+            least = min(int(levels[names[0]].min()), int(levels[names[0]].max()))
+            bits = _LOW_BITS // 2 if least == LOW else _LOW_BITS
+            same = bool((levels[names[0]] == least).all()) and least in {LOW, POINTER}
+            masks = [_number(w) for w in words if w not in {names[0], "RZ", "URZ"}]
+            if same and names[0] in words and len(masks) == 1 and masks[0] < 1 << bits and len(words) == 3:
+                return 0
+        return None
 
     def _shuffled(self, group: Group, step: Step, source: int) -> dict[str, Held]:
         """Return what one thread of each warp hands out to all, where all of them are here."""
@@ -660,7 +703,8 @@ class _Run:
         number = np.where(behind, address + (1 << POINTER_BITS - 1) >> POINTER_BITS, 0)
         if ((number < 0) | (number >= len(self.places)) | (behind & (number == 0))).any():
             raise Refused(f"the address of {_words(part)} is not a pointer plus an offset")
-        self._add_rows(accessed.mode, accessed.size, block, number, address - (number << POINTER_BITS), group.steps)
+        begin = address - (number << POINTER_BITS) - self.lows[number]
+        self._add_rows(accessed.mode, accessed.size, block, number, begin, group.steps)
 
     def _add_rows(self, mode: int, size: int, block: I64, number: I64, begin: I64, steps: int) -> None:
         """Add ``size`` bytes from each place on, as runs of those that follow each other."""
@@ -843,7 +887,7 @@ class _Run:
             return {}
         held = self._read(group, step.reads[0])
         if holds is True and (held.origin >= 0 or not isinstance(held.value, np.ndarray)):
-            return self._computed(group, part, step)
+            return self._computed(group, part, step, holds)
         if held.origin >= 0:
             return {}
         n = len(group.lanes)
@@ -869,10 +913,18 @@ class _Run:
 _ACROSS: Final = {"VOTE": _Run.vote, "VOTEU": _Run.vote, "ELECT": _Run.elect, "R2UR": _Run.to_uniform}
 _NULL: Final = re.compile(r"U?ISETP\.(NE|EQ)(\.U32)?\.(AND|OR|XOR)\.EX")
 _BANK: Final = re.compile(r"c\[0x0\]\[(0x[0-9a-f]+)\]")
+_LOW_BITS: Final = 8
+"""Lowest bits of pointers that decide something. Launches are alike only where these are the same."""
+_SHIFT: Final = re.compile(r"U?SHF\.R\.(U32|U64|S32)(\.HI)?")
 _MOVES: Final = frozenset(("MOV", "UMOV", "R2UR", "LDC", "ULDC"))
 _SUMS: Final = frozenset(("IADD3", "UIADD3", "VIADD"))
 _ADDENDS: Final = {"IMAD": 2, "UIMAD": 2, "LEA": 1, "ULEA": 1}
 """Operations that add to an address, and which of their words it may be then."""
+
+
+def _number(text: str) -> int:
+    """Return a number that an operand is; else one that is too large."""
+    return int(text, 16) if re.fullmatch("0x[0-9a-f]+", text) else 1 << 32
 
 
 def _whole(holds: Array) -> Value:
