@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from tests.unit.record.cuda.random_code import POINTER, MixedHalvesError, code_of, program, run_thread
+from tests.unit.record.cuda.code.random_code import POINTER, MixedHalvesError, code_of, program, run_thread
 from tileprof.record.cuda.code import traced
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.code.traced import Launch, placed, trace
