@@ -149,6 +149,17 @@ def test_a_guard_and_a_condition_choose_threads():
     assert as_bytes(found[READ]) == expected
 
 
+def test_a_copy_that_is_filled_up_reads_the_rest():
+    lines = [*LINEAR, "IMAD.WIDE R6, R0, 0x10, R4", "LOP3.LUT R1, R0, 0x3, RZ, 0xc0, !PT", "IADD3 R6, P0, R6, R1, RZ",
+             "ISETP.NE.AND P1, PT, R0, 0x5, PT", "LDGSTS.E.BYPASS.128.ZFILL [R9], desc[UR4][R6.64], P1",
+             "LDGSTS.E.128 [R9], desc[UR4][R4.64+0x2000], !PT", "EXIT"]  # fmt: skip
+    found = run(proven(lines), (2, 1, 1), (40, 1, 1))
+    threads = [(tile, t) for tile in range(2) for t in range(40) if (tile, t) != (0, 5)]
+    assert as_bytes(found[READ]) == {
+        (tile, 16 * (40 * tile + t) + i) for tile, t in threads for i in range(16 - (40 * tile + t) % 4)
+    }
+
+
 def test_a_branch_of_unknown_direction_goes_to_where_its_ways_meet():
     lines = [*LINEAR, "@P5 BRA {7}", "IADD3 R0, R0, 0x100, RZ", "IMAD.WIDE R6, R0, 0x4, R4",
              "STG.E desc[UR4][R6.64], R8", "EXIT"]  # fmt: skip
@@ -197,6 +208,9 @@ def test_a_warp_shares_a_uniform_register():
     assert run(proven(lines), ONE, (32, 1, 1)) is None, "nor on whether it is written"
     lines[7] = "IADD3 R1, R0, 0x0, RZ"
     assert run(proven(lines), ONE, (32, 1, 1)) is not None, "which makes no difference here"
+    lines[5:8] = ["S2UR UR6, SR_TID.Y", "IADD3 R1, R0, UR6, RZ"]
+    assert run(proven(lines), ONE, (32, 2, 1)) is not None
+    assert run(proven(lines), ONE, (16, 2, 1)) is None
 
 
 def test_constants_are_loaded_from_computed_places():
@@ -250,9 +264,9 @@ DIVIDES = [
 def test_a_quotient_does_not_depend_on_how_a_reciprocal_is_rounded():
     rng = random.Random(5)
     edges = [0, 1, 2, 3, 7, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF]
-    for _ in range(8):
-        words = [rng.choice([rng.choice(edges), rng.getrandbits(32), rng.getrandbits(12)]) for _ in range(200)]
-        found = run(proven(DIVIDES), ONE, (100, 1, 1), *words)
+    for threads in (1, 2, 2, 3, *[100] * 6):
+        words = [rng.choice([rng.choice(edges), rng.getrandbits(32), rng.getrandbits(12)]) for _ in range(2 * threads)]
+        found = run(proven(DIVIDES), ONE, (threads, 1, 1), *words)
         quotients = {n // d if d else 0xFFFFFFFF for n, d in zip(words[::2], words[1::2], strict=True)}
         assert as_bytes(found[WRITE]) == {(0, q) for q in quotients}
 

@@ -98,6 +98,7 @@ def signed(word):
         ("BREV R0, R1", {"R1": 6}, {"R0": 0x60000000}),
         ("LDC.U16 R0, c[0x0][0x412]", {"c[0x410]": 0x8001FFFF}, {"R0": 0x8001}),
         ("ULDC.S8 UR4, c[0x0][0x411]", {"c[0x410]": 0x8180}, {"UR4": 0xFFFFFF81}),
+        ("LDC.S8 R0, c[0x0][0x411]", {"c[0x410]": 0xFFFF7F80}, {"R0": 0x7F}),
         ("ULDC.64 UR4, c[0x0][0x218]", {"c[0x218]": 7, "c[0x21c]": 9}, {"UR4": 7, "UR5": 9}),
         ("P2R.B1 R0, PR, R1, 0x5", {"R1": MASK, "P0": False, "P2": True}, {"R0": 0xFFFFFEFF}),
         ("R2P PR, R0.B1, 0x6", {"R0": 0x400}, {"P1": False, "P2": True}),
@@ -180,10 +181,14 @@ def test_a_reciprocal_is_any_of_those_that_the_hardware_may_find():
         ("STG.E.64 desc[UR4][R2.64], RZ", WRITE, 8, ("R2", "R3"), None),
         ("ST.E.EF.U16 desc[UR4][R2.64], R7", WRITE, 2, ("R2", "R3"), None),
         ("LDGSTS.E.BYPASS.LTC128B.128 [R9+0x10], desc[UR4][R2.64], !P3", READ, 16, ("R2", "R3"), ("P3", True)),
+        ("LDGSTS.E.LTC128B [R9], desc[UR4][R2.64], !PT", READ, 4, ("R2", "R3"), ("PT", True)),
+        ("LDGSTS.E.BYPASS.128.ZFILL [R9], desc[UR4][R2.64], P1", READ, 16, ("R2", "R3"), ("P1", False)),
         ("LDGSTS.E [R9], desc[UR4][R2.64]", READ, 4, ("R2", "R3"), None),
         ("ATOMG.E.ADD.F64.RN.STRONG.GPU PT, RZ, desc[UR4][R2.64], R8", ATOMIC, 8, ("R2", "R3"), None),
         ("ATOMG.E.CAS.STRONG.GPU PT, R5, [R2], R4, R5", ATOMIC, 4, ("R2", "R3"), None),
         ("REDG.E.ADD.F32.FTZ.RN.STRONG.GPU desc[UR4][R2.64], R8", ATOMIC, 4, ("R2", "R3"), None),
+        ("REDG.E.MAX.S64.STRONG.GPU desc[UR4][R2.64], R8", ATOMIC, 8, ("R2", "R3"), None),
+        ("REDG.E.ADD.F32x4.FTZ.RN.STRONG.GPU desc[UR4][R2.64], R8", ATOMIC, 16, ("R2", "R3"), None),
         ("RED.E.ADD.BF16x2.RN.STRONG.GPU desc[UR4][R2.64+0x4], R8", ATOMIC, 4, ("R2", "R3"), None),
     ],
 )
@@ -197,6 +202,13 @@ def test_an_access_says_what_it_touches(line, mode, size, reads, condition):
     assert found.address([np.zeros(3, np.uint32), 1, 7, 5][: len(reads)]).tolist() == [expected] * 3
     assert semantics.step(instruction(line)) is None
     assert not semantics.is_harmless(instruction(line))
+
+
+def test_a_copy_with_zeros_says_by_its_address_how_many():
+    found = semantics.access(instruction("LDGSTS.E.64.ZFILL [R9], desc[UR4][R2.64], P1"))
+    assert (found.address([0x1003, 0]), found.missing([0x1003, 0])) == (0x1000, 3)
+    assert found.missing([np.array([0x1003, 0x1008, 0x1001], np.uint32), 0]).tolist() == [3, 0, 1]
+    assert semantics.access(instruction("LDGSTS.E.64 [R9], desc[UR4][R2.64], P1")).missing is None
 
 
 @pytest.mark.parametrize(

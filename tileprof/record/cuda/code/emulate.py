@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from tileprof.arrays import I64
 from tileprof.record.cuda.code import flow, semantics
+from tileprof.record.cuda.code.computing.operands import MASK, Flag, Step, Values, Word
 from tileprof.record.cuda.code.flow import End, Kind
 from tileprof.record.cuda.code.instructions import Instruction
 from tileprof.record.cuda.code.live import live_names
-from tileprof.record.cuda.code.operands import MASK, Flag, Step, Values, Word
 from tileprof.record.cuda.code.proof import Proven
 from tileprof.record.cuda.code.touched import MOST_BLOCKS, Touched, UnplacedError, keys_of
 from tileprof.record.cuda.footprints.runs import Runs
@@ -425,14 +425,20 @@ class _Emulator:
     def _touch(self, access: semantics.Access, values: Values, mask: Flag, group: _Group) -> None:
         if access.condition is not None:
             mask = mask & self._certain(*access.condition, group)
-            if mask is False:
-                return
-        address = access.address(values)
-        keys = group.keys
+        if mask is False:
+            return
+        address, keys = access.address(values), group.keys
+        missing = 0 if access.missing is None else access.missing(values)
         if isinstance(mask, np.ndarray):
             keys = keys[mask]
-            address = address if isinstance(address, int) else address[mask]
-        self.touched.add(access.mode, access.size, keys, address)
+            address, missing = (x if isinstance(x, int) else x[mask] for x in (address, missing))
+        if isinstance(missing, int):
+            self.touched.add(access.mode, access.size - missing, keys, address)
+            return
+        for count in np.unique(missing).tolist():
+            some = missing == count
+            place = address if isinstance(address, int) else address[some]
+            self.touched.add(access.mode, access.size - count, keys[some], place)
 
     def _results(self, plan: _Plan, step: Step, values: list[Any], mask: Flag, group: _Group) -> Values:
         if step.estimates:
@@ -446,7 +452,7 @@ class _Emulator:
             return step.run([self._of_lane(step.source_lane, values[0], mask, group)])
         if step.indexed is not None:
             values += self._loaded(step.indexed, values[0], mask)
-        if plan.instruction.name == "R2UR":
+        if plan.instruction.name in {"R2UR", "S2UR"}:
             _check_uniform(values[0], mask, group.warps)
         return step.run(values)
 

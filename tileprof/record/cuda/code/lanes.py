@@ -166,7 +166,7 @@ class Warps:
         self.sizes = np.diff(np.append(self.heads, len(warp)))
         self.warp = warp[self.heads]
         self.copies = layout.copies
-        self.elected = group.lanes % layout.of_warp < WARP
+        self.copy, self.place = group.lanes % layout.of_warp // WARP, group.lanes % WARP
         self.living = living.reshape(-1, layout.of_warp)
         first = self.warp * layout.of_warp % layout.of_block // layout.copies
         self.threads = np.minimum(layout.threads - first, WARP)
@@ -182,13 +182,14 @@ class Warps:
     def some(self, flags: Array) -> Array:
         """Return whether a flag holds in some thread of each warp, whichever thread is elected.
 
-        One of those that are followed as not elected is not there, and all but one of the others.
+        Of those that are followed as elected one is there, and its other self is not.
         """
         if self.copies == 1:
             return self.any(flags)
-        counts = (np.add.reduceat(flags & of, self.heads, dtype=np.int64) for of in (~self.elected, self.elected))
-        others, elected = counts
-        return np.asarray((others > 1) | (elected == self.threads))
+        table = np.zeros((len(self.warp), 2, WARP), bool)
+        table[self.spread(np.arange(len(self.warp))), self.copy, self.place] = flags
+        elected, others = table[:, 0].sum(axis=1), table[:, 1].sum(axis=1)
+        return np.asarray((others > 1) | (elected == self.threads) | table.all(axis=1).any(axis=1))
 
     def whole(self) -> Array:
         """Return whether all threads of each warp that have not ended are in the group."""

@@ -26,7 +26,7 @@ GENERIC: Final = frozenset(("ST", "ATOM", "RED"))
 _SHARED: Final = re.compile(r"\[(U?R\d+|U?RZ)?(?:\.64|\.U32)?(?:\+?(UR\d+|URZ))?(?:\+?(-?)0x([0-9a-f]+))?\]")
 _NEAR: Final = 16
 """Instructions before a call among which the address behind it is moved to a register."""
-_TENSOR: Final = re.compile(r"(UTMALDG|UTMASTG)\.([1-5])D(?:\.MULTICAST)?")
+_TENSOR: Final = re.compile(r"(UTMALDG|UTMASTG)\.([1-5])D(\.MULTICAST)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Tensor:
     box: int
     map: int
     dimensions: int
+    multicast: bool
 
     @property
     def coordinates(self) -> tuple[str, ...]:
@@ -115,6 +116,7 @@ class Kernel:
         self._behind_calls = [n + 1 for n, end in self.ends.items() if end.kind is Kind.CALL]
         self._returning: dict[int, frozenset[int]] = {}
         self._returning = self._calls()
+        self._repeats: dict[int, bool] = {}
         self._joins: dict[int, tuple[int, frozenset[int]] | None] = {}
         self._graph: tuple[dict[int, list[int]], dict[int, int | None]] | None = None
         self.slots = False
@@ -275,6 +277,30 @@ class Kernel:
         calls = part.end is not None and part.end.kind in {Kind.CALL, Kind.RETURN}
         return not goes and part.access is None and (part.harmless or calls) and not part.stores_shared
 
+    def repeats(self, n: int) -> bool:
+        """Return whether a branch repeats only what does the same again: nothing depends on what it writes.
+
+        Compilers execute an instruction with uniform operands so, once for each thread that is there.
+        """
+        if n not in self._repeats:
+            self._repeats[n] = self._repeated(n)
+        return self._repeats[n]
+
+    def _repeated(self, n: int) -> bool:
+        end = self.ends[n]
+        body = range(end.target, n)
+        if end.kind is not Kind.BRANCH or end.target < 0 or not body:
+            return False
+        if any(m in self.ends or (m > end.target and m in self._blocks) for m in body):
+            return False
+        written = {name for m in body for name in self.parts[m].written}
+        for m in body:
+            part = self.parts[m]
+            guard = {part.instruction.guard[0]} if part.instruction.guard is not None else set()
+            if self._has_effect(part) and written & {*self._effect(part), *guard}:
+                return False
+        return True
+
     # What is worth to compute
 
     def _liveness(self) -> list[frozenset[str]]:
@@ -407,7 +433,7 @@ def _tensor(instruction: Instruction) -> Tensor | None:
     registers = [re.fullmatch(r"\[UR(\d+)\]", o) for o in instruction.operands[:2]]
     if match is None or len(registers) != 2 or registers[0] is None or registers[1] is None:
         return None
-    return Tensor(match[1] == "UTMALDG", int(registers[0][1]), int(registers[1][1]), int(match[2]))
+    return Tensor(match[1] == "UTMALDG", int(registers[0][1]), int(registers[1][1]), int(match[2]), bool(match[3]))
 
 
 _GROUP_PRODUCT: Final = re.compile(r"[HQIB]GMMA(?:\.SP)?\.64x(\d+)x\d+\.(F32|F16|S32)\b.*")
@@ -426,6 +452,8 @@ def _written(instruction: Instruction) -> list[str]:
     barriers = [o for o in operands if re.fullmatch(r"B\d+", o)]
     if name == "BSSY":
         return barriers
+    if name in {"VOTE", "VOTEU", "ELECT"} and operands:  # the last one is read
+        return [o for o in operands[:-1] if re.fullmatch(r"U?[RP]\d+", o)]
     if name in {"SYNCS", "LDG", "LDS"} and operands:
         kinds = instruction.operation.split(".")
         words = 4 if "128" in kinds else 2 if "64" in kinds else 1

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from tileprof.record.cuda.code.arithmetic import RULES
-from tileprof.record.cuda.code.conversions import CONVERSIONS, reciprocal
-from tileprof.record.cuda.code.floats import FLOATS
-from tileprof.record.cuda.code.instructions import Instruction
-from tileprof.record.cuda.code.operands import (
+from tileprof.record.cuda.code.computing import arithmetic, bitwise, moves
+from tileprof.record.cuda.code.computing.conversions import CONVERSIONS, reciprocal
+from tileprof.record.cuda.code.computing.floats import FLOATS
+from tileprof.record.cuda.code.computing.operands import (
     MASK_64,
     Flag,
     Indexed,
@@ -26,9 +25,13 @@ from tileprof.record.cuda.code.operands import (
     Word,
     joined,
 )
+from tileprof.record.cuda.code.instructions import Instruction
 from tileprof.trace import ATOMIC, READ, WRITE
 
 __all__ = ["Access", "Flag", "Indexed", "Step", "Values", "Wide", "Word", "access", "estimate", "is_harmless", "step"]
+
+
+_RULES: Final = arithmetic.RULES | bitwise.RULES | moves.RULES | CONVERSIONS | FLOATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Access:
     """An access of global memory: ``size`` bytes per lane at ``address`` of the values that ``reads`` names.
 
     ``mode``: READ, WRITE or ATOMIC of `tileprof.trace`. ``condition``: a predicate, and whether it is negated; lanes
-    where it is false touch nothing. It is no part of ``reads``, and neither is the guard.
+    where it is false touch nothing. It is no part of ``reads``, and neither is the guard. ``missing``: how many of the
+    bytes are not touched, the last ones; None where that is 0.
     """
 
     mode: int
@@ -44,11 +48,12 @@ class Access:
     reads: tuple[str, ...]
     address: Callable[[Values], Wide]
     condition: tuple[str, bool] | None = None
+    missing: Callable[[Values], Wide] | None = None
 
 
 def step(instruction: Instruction) -> Step | None:
     """Return how an instruction computes what it writes; None where that is not known or depends on memory."""
-    rule = next((rules[instruction.name] for rules in (RULES, CONVERSIONS, FLOATS) if instruction.name in rules), None)
+    rule = _RULES.get(instruction.name)
     try:
         return rule(instruction) if rule is not None else None
     except UnknownOperand:
@@ -57,27 +62,14 @@ def step(instruction: Instruction) -> Step | None:
 
 _ADDRESS: Final = re.compile(r"(desc\[UR\d+\])?\[(R\d+|RZ)(\.64)?(?:\+(UR\d+))?(?:\+(-?)0x([0-9a-f]+))?\]")
 _WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
-_HINTS: Final = frozenset(
-    (
-        "E",
-        "EF",
-        "EL",
-        "LU",
-        "NA",
-        "CONSTANT",
-        "STRONG",
-        "WEAK",
-        "GPU",
-        "SYS",
-        "SM",
-        "CTA",
-        "LTC64B",
-        "LTC128B",
-        "LTC256B",
-    )
-)
+_HINTS: Final = frozenset((
+    "E", "EF", "EL", "LU", "NA", "CONSTANT", "STRONG", "WEAK", "GPU", "SYS", "SM", "CTA", "LTC64B", "LTC128B",
+    "LTC256B",
+))  # fmt: skip
 _LOAD: Final = _HINTS | set(_WIDTHS)
-_ATOMIC_TYPES: Final = {"64": 8, "U64": 8, "S32": 4, "F32": 4, "F64": 8, "F16x2": 4, "BF16x2": 4}
+_ATOMIC_TYPES: Final = {
+    "64": 8, "U64": 8, "S64": 8, "S32": 4, "F32": 4, "F64": 8, "F16x2": 4, "BF16x2": 4, "F32x2": 8, "F32x4": 16,
+}  # fmt: skip
 _ATOMIC: Final = frozenset(
     ("E", "ADD", "MIN", "MAX", "INC", "DEC", "AND", "OR", "XOR", "EXCH", "CAS", "FTZ", "RN", *_ATOMIC_TYPES, "STRONG",
      "WEAK", "GPU", "SYS", "SM", "CTA")
@@ -108,7 +100,8 @@ def access(instruction: Instruction) -> Access | None:
 def _size(instruction: Instruction, allowed: frozenset[str], sizes: dict[str, int]) -> int:
     kinds = instruction.operation.split(".")[1:]
     widths = [sizes[k] for k in kinds if k in sizes]
-    if not set(kinds) <= allowed or "E" not in kinds or len(widths) > 1:
+    # nvdisasm prints ADD.S64 for sums of other types.
+    if not set(kinds) <= allowed or "E" not in kinds or len(widths) > 1 or {"ADD", "S64"} <= set(kinds):
         raise UnknownOperand(instruction.operation)
     return widths[0] if widths else 4
 
@@ -130,10 +123,8 @@ def _made(mode: int, size: int, address: str, condition: str | None = None) -> A
 
     if condition is None:
         return Access(mode, size, operands.reads, place)
-    flag = Operands().condition(condition)
-    if flag.index is None:
-        raise UnknownOperand(condition)
-    return Access(mode, size, operands.reads, place, (condition.removeprefix("!"), flag.negated))
+    Operands().condition(condition)
+    return Access(mode, size, operands.reads, place, (condition.removeprefix("!"), condition.startswith("!")))
 
 
 def _load(instruction: Instruction) -> Access:
@@ -149,12 +140,23 @@ def _store(instruction: Instruction) -> Access:
 
 
 def _copy(instruction: Instruction) -> Access:
-    """``LDGSTS.E.128 [R0], desc[UR4][R2.64], P0``: from global to shared memory; zeros where P0 is false."""
+    """``LDGSTS.E.128 [R0], desc[UR4][R2.64], P0``: from global to shared memory; zeros where P0 is false.
+
+    With ``.ZFILL`` the address lies behind a multiple of the size by as many bytes as are not read.
+    """
     _, address, *condition = instruction.operands
     if len(condition) > 1:
         raise UnknownOperand(str(instruction))
     size = _size(instruction, _COPY, _WIDTHS)
-    return _made(READ, size, address, *condition)
+    plain = _made(READ, size, address, *condition)
+    if "ZFILL" not in instruction.operation.split("."):
+        return plain
+    below = MASK_64 - (size - 1)
+    return replace(
+        plain,
+        address=lambda values: plain.address(values) & below,
+        missing=lambda values: plain.address(values) & size - 1,
+    )
 
 
 def _atomic(instruction: Instruction) -> Access:
@@ -176,7 +178,7 @@ _ACCESSES: Final[dict[str, Callable[[Instruction], Access]]] = {
 }  # fmt: skip
 
 _HARMLESS: Final = frozenset((
-    *RULES, "HADD2", "HMUL2", "HSET2", "HSETP2", "HMNMX2", "FADD", "FMUL", "FFMA", "FSEL", "FSET", "FSETP", "FMNMX",
+    *_RULES, "HADD2", "HMUL2", "HSET2", "HSETP2", "HMNMX2", "FADD", "FMUL", "FFMA", "FSEL", "FSET", "FSETP", "FMNMX",
     "FCHK", "FRND", "FSWZADD", "MUFU", "DADD", "DMUL", "DFMA", "DSETP", "F2F", "F2I", "F2FP", "I2F", "I2FP", "I2I",
     "I2IP", "HMMA", "IMMA", "DMMA", "BMMA", "HGMMA", "QGMMA", "IGMMA", "BGMMA", "IDP", "BMSK", "UBMSK", "VABSDIFF",
     "VABSDIFF4", "VIMNMX3", "MOVM", "REDUX", "MATCH", "VOTE", "VOTEU", "ELECT", "LEPC", "QSPC", "B2R", "R2B", "UR2UP",

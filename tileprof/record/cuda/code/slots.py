@@ -1,7 +1,6 @@
-"""Words of shared memory that decide something: what was stored in them by any block of a cluster.
+"""Words of shared memory that decide something: what was stored in them, by any thread.
 
-A place is the number of the cluster, and in the low 24 bits the byte in a block's shared memory: blocks of a cluster,
-which may store in each other's, count as one.
+A place is the number of the block whose memory it is, and in the low 24 bits the byte there.
 """
 
 from __future__ import annotations

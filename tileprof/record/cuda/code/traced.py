@@ -7,10 +7,10 @@ direction: its threads go on where both ways have met, if nothing in between tou
 there is unknown. So every thread of a real run does what one here does, or the launch is refused. The result holds for
 all launches that differ in nothing but their pointers.
 
-Shared memory (`slots`): a thread that loads a word waits until no other can go on. If all stores to this word so far,
-by any block of the cluster, stored the same known number, it has that one. In the end the stores of the whole run are
-compared with the numbers that were relied on: the first load in a real run that had another would have needed a store
-that is not among them. Not covered are programs that read shared memory in which nothing was stored.
+Shared memory (`slots`): a thread that loads a word waits until no other can go on. If all stores to this word so far
+stored the same known number, it has that one. In the end the stores of the whole run are compared with the numbers that
+were relied on: the first load in a real run that had another would have needed a store that is not among them. Not
+covered are programs that read shared memory in which nothing was stored.
 
 Uniform registers are followed per thread, because threads that parted execute their ways in any order, and correct code
 depends on none. Where threads of a warp would hold different ones (a thread's index was moved to it), nothing but other
@@ -30,6 +30,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.arrays.intervals import grouped_union
 from tileprof.record.cuda.code import flow
+from tileprof.record.cuda.code.computing.operands import Step
 from tileprof.record.cuda.code.flow import End, Kind
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES
 from tileprof.record.cuda.code.lanes import (
@@ -50,7 +51,6 @@ from tileprof.record.cuda.code.lanes import (
     merged,
     worse,
 )
-from tileprof.record.cuda.code.operands import Step
 from tileprof.record.cuda.code.reading import Kernel, Part, Tensor, following
 from tileprof.record.cuda.code.slots import PLACE_BITS, Slots
 from tileprof.record.cuda.footprints.runs import Runs
@@ -240,6 +240,7 @@ class _Run:
         elects = any(p.name == "ELECT" for p in kernel.parts)
         self.layout = Layout(threads, 2 if elects else 1)
         self.places = np.array([-1, *sorted(launch.pointers)])
+        self.of_cluster = prod(launch.cluster)
         self.touched = _Touched(len(self.places))
         self.high_pointers = has_high_pointers(launch)
         self.maps: dict[int, TensorMap] = {}
@@ -271,29 +272,27 @@ class _Run:
 
     def run(self) -> Trace:
         """Follow all blocks, some whole clusters at a time."""
-        order, cluster = self._by_cluster()
-        of_cluster = prod(self.launch.cluster)
-        count = max(1, LANES // (self.layout.of_block * of_cluster)) * of_cluster
+        order = self._by_cluster()
+        count = max(1, LANES // (self.layout.of_block * self.of_cluster)) * self.of_cluster
         for begin in range(0, self.blocks, count):
-            self._follow(order[begin : begin + count], cluster[begin : begin + count])
+            self._follow(order[begin : begin + count])
         rows = {}
         for mode in self.touched.pending:
             rows[mode] = self.touched.unite(mode).copy()
             rows[mode][:, 1] = self.places[rows[mode][:, 1]]
         return Trace(rows, self.touched.boxes(), self.steps)
 
-    def _by_cluster(self) -> tuple[I64, I64]:
-        """Return all blocks by cluster, and the number of the cluster of each."""
+    def _by_cluster(self) -> I64:
+        """Return all blocks by cluster, and in each by their rank there."""
         block = np.arange(self.blocks)
         cluster, below = np.zeros(self.blocks, np.int64), 1
         for axis in range(3):
             cluster += below * (self._axis(block, self.launch.grid, axis) // self.launch.cluster[axis])
             below *= self.launch.grid[axis] // self.launch.cluster[axis]
-        order = np.argsort(cluster, kind="stable")
-        return order, cluster[order]
+        return np.argsort(cluster, kind="stable")
 
-    def _follow(self, blocks: I64, cluster: I64) -> None:
-        self.block, self.cluster = blocks, cluster
+    def _follow(self, blocks: I64) -> None:
+        self.block = blocks
         lanes = self.layout.all(len(blocks))
         self.living = np.zeros(len(blocks) * self.layout.of_block, bool)
         self.living[lanes] = True
@@ -604,6 +603,12 @@ class _Run:
     # -- control
 
     def _leave(self, group: Group, part: Part, end: End) -> None:
+        if end.kind is Kind.BRANCH and end.target <= group.at and self.kernel.repeats(group.at):
+            for m in range(end.target, group.at):
+                for name in self.kernel.parts[m].written:
+                    group.registers.pop(name, None)
+            group.at += 1
+            return
         if end.kind is Kind.LOST or not end.decided:
             raise Refused(f"{_words(part)} goes somewhere unknown")
         holds, unknown = self._condition(group, end.conditions)
@@ -739,7 +744,8 @@ class _Run:
         if tensor.loads and self.kernel.slots:
             size = max(self.maps[o].element * prod(self.maps[o].box) for o in offsets)
             for name, bytes_ in ((f"UR{tensor.box}", size), (f"UR{tensor.box + 1}", _BARRIER_BYTES)):
-                self.slots.store_unknown(self._place(lanes, self._uniform(group, part, holds, name, 0)), bytes_)
+                address = self._uniform(group, part, holds, name, 0)
+                self._store_unknown(lanes, address, bytes_, everywhere=tensor.multicast)
 
     def _uniform(self, group: Group, part: Part, holds: Value, name: str, also: int) -> I64:
         held = self._read(group, name)
@@ -767,9 +773,32 @@ class _Run:
 
     # -- shared memory
 
-    def _place(self, lanes: I64, address: I64) -> I64:
-        cluster = self.cluster[lanes // self.layout.of_block]
-        return np.asarray(cluster << PLACE_BITS | address & (1 << PLACE_BITS) - 1)
+    def _places(self, lanes: I64, address: I64) -> tuple[I64, I64] | None:
+        """Return places in shared memory (`slots`), and others that may be meant in their stead; None if unknown.
+
+        Bits from 24 on are the rank of a block in its cluster. Without them the own block is meant, or the first.
+        """
+        at = lanes // self.layout.of_block
+        own, rank = at % self.of_cluster, address >> PLACE_BITS
+        if ((rank < 0) | (rank >= self.of_cluster)).any():
+            return None
+        byte, first = address & (1 << PLACE_BITS) - 1, at - own
+        unclear = (rank == 0) & (own != 0)
+        return first + rank << PLACE_BITS | byte, (at << PLACE_BITS | byte)[unclear]
+
+    def _store_unknown(self, lanes: I64, address: I64, size: int, *, everywhere: bool = False) -> None:
+        """Note a store of something unknown, in all blocks of the cluster if ``everywhere``."""
+        places = self._places(lanes, address)
+        if places is None:
+            self.slots.anywhere = True
+            return
+        for place in places:
+            self.slots.store_unknown(place, size)
+            for rank in range(self.of_cluster if everywhere else 0):
+                at = place >> PLACE_BITS
+                self.slots.store_unknown(
+                    place + (at // self.of_cluster * self.of_cluster + rank - at << PLACE_BITS), size
+                )
 
     def _shared_address(self, group: Group, part: Part) -> tuple[I64, Array] | None:
         """Return the address in shared memory that an instruction names, and where it is not known."""
@@ -782,7 +811,7 @@ class _Run:
             if held.origin >= 0:
                 return None
             total, bad = total + np.asarray(held.value, np.int64), bad | (np.asarray(held.level) != 0)
-        return total, bad
+        return total & 0xFFFFFFFF, bad
 
     def _store_shared(self, group: Group, part: Part, holds: Value) -> None:
         found = self._shared_address(group, part)
@@ -793,20 +822,20 @@ class _Run:
         if found is None or found[1][chosen].any():
             self.slots.anywhere = True
             return
-        address = found[0][chosen]
-        place = self._place(group.lanes[chosen], address)
+        lanes, address = group.lanes[chosen], found[0][chosen]
         if part.name == "STAS":
             self._signal(group, part, chosen)
         if part.stored is not None:
             held = Held(0, 0) if part.stored == "RZ" else self._read(group, part.stored)
-            if held.origin < 0:
+            places = self._places(lanes, address)
+            if held.origin < 0 and places is not None and not len(places[1]):
                 known = np.broadcast_to(np.asarray(held.level) == 0, n)[chosen] & (address % 4 == 0)
                 value = np.broadcast_to(np.asarray(held.value, np.int64), n)[chosen]
-                self.slots.store_words(place[known], value[known])
-                place = place[~known]
-        if len(place):
+                self.slots.store_words(places[0][known], value[known])
+                lanes, address = lanes[~known], address[~known]
+        if len(lanes):
             barrier = part.name in {"SYNCS", "ARRIVES"}
-            self.slots.store_unknown(place, _BARRIER_BYTES if barrier else _STORED_BYTES)
+            self._store_unknown(lanes, address, _BARRIER_BYTES if barrier else _STORED_BYTES)
 
     def _signal(self, group: Group, part: Part, chosen: I64) -> None:
         """Note the barrier that a store in another block signals: in the register after that of its address."""
@@ -818,7 +847,7 @@ class _Run:
             return
         address = np.broadcast_to(np.asarray(held.value, np.int64), n)[chosen]
         for offset in {0, part.shared.offset}:
-            self.slots.store_unknown(self._place(group.lanes[chosen], address + offset), _BARRIER_BYTES)
+            self._store_unknown(group.lanes[chosen], address + offset & 0xFFFFFFFF, _BARRIER_BYTES)
 
     def _wait(self, group: Group, part: Part, holds: Value) -> bool:
         """Let threads wait that load a word of shared memory; whether they do. Others load something unknown."""
@@ -843,11 +872,15 @@ class _Run:
         for group in here:
             found = self._shared_address(group, part)
             assert found is not None
-            wanted, inverse = np.unique(self._place(group.lanes, found[0]), return_inverse=True)
-            value, known = self.slots.load(wanted)
-            level = np.where(known[inverse], 0, UNKNOWN).astype(np.uint8)
+            places = self._places(group.lanes, found[0])
+            loaded = None
+            if places is not None and not len(places[1]):
+                wanted, inverse = np.unique(places[0], return_inverse=True)
+                value, known = self.slots.load(wanted)
+                level = np.where(known[inverse], 0, UNKNOWN).astype(np.uint8)
+                loaded = Held(value[inverse].astype(np.uint32), level)
             for name in part.written:
-                self._write(group, name, Held(value[inverse].astype(np.uint32), level), True, False)
+                self._write(group, name, loaded, True, False)
             group.at += 1
             self.groups.append(group)
 
