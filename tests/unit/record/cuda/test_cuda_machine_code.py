@@ -3,11 +3,10 @@
 import random
 import re
 import shutil
-import struct
-import subprocess
 
 import pytest
 
+from tests.unit.record.cuda.cubins import compiled, section
 from tileprof.record.cuda import machine_code
 from tileprof.record.cuda.code.instructions import parse
 from tileprof.record.cuda.installation import locate
@@ -242,24 +241,14 @@ def test_code_of_the_compiler_is_followed_with_its_parameters(tmp_path):
     tool = locate.nvdisasm()
     if tool is None or shutil.which("nvcc") is None:
         pytest.skip("no nvdisasm or no nvcc")
-    (tmp_path / "k.cu").write_text(STORES_BY_MODE)
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-o", tmp_path / "k.cubin", tmp_path / "k.cu"]
-    subprocess.run(command, check=True, capture_output=True)
-    code = machine_code.disassembled(tool, _section((tmp_path / "k.cubin").read_bytes(), ".text.chooses"))
+    cubin = compiled(tmp_path, "k", STORES_BY_MODE, "-arch=sm_90a")
+    code = machine_code.disassembled(tool, section(cubin.read_bytes(), ".text.chooses"))
     assert len(code) > 20
     first, second, mode = 0x240 - 0x210, 0x2C0 - 0x210, 0x340  # maps are aligned to 64 bytes
     assert reached(code, {mode: 0}.get).maps == frozenset()
     assert reached(code, {mode: 1}.get).maps == {first}
     assert reached(code, {mode: 2}.get).maps == {second}
     assert reached(code, {}.get).maps is None
-
-
-def _section(image, name):
-    (table,) = struct.unpack_from("<Q", image, 40)
-    size, number, names = struct.unpack_from("<HHH", image, 58)
-    rows = [struct.unpack_from("<IIQQQQ", image, table + n * size) for n in range(number)]
-    section_rows = {image[rows[names][4] + r[0] :].partition(b"\0")[0].decode(): r for r in rows}
-    return image[section_rows[name][4] : section_rows[name][4] + section_rows[name][5]]
 
 
 def test_a_kernel_that_keeps_silent_is_not_asked_for_ever(tmp_path, monkeypatch):

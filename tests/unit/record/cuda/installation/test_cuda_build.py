@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from tests.unit.record.cuda.cubins import compiled, headers, section
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.errors import UserError
 from tileprof.record.cuda.installation import locate, recorder_build
@@ -117,11 +118,16 @@ SCAN = """
 #include <vector>
 #include "code/cubin.h"
 int main(int, char** a) {
+    bool all_text = a[2][0] == '1';
     std::ifstream file(a[1], std::ios::binary);
     std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
-    for (auto& [name, k] : tileprof::scan_cubin(bytes.data(), bytes.size()))
-        printf("%s %d%d%d%d%d%d\\n", name.c_str(),
+    for (auto& [name, k] : tileprof::scan_cubin(bytes.data(), bytes.size(), all_text)) {
+        printf("%s %d%d%d%d%d%d ", name.c_str(),
                k.tensor_load, k.tensor_store, k.tensor_reduce, k.texture, k.surface, k.launches);
+        for (unsigned char byte : k.text ? *k.text : std::string()) printf("%02x", byte);
+        for (uint32_t offset : k.relocated) printf(",%u", offset);
+        printf("\\n");
+    }
 }
 """
 
@@ -157,7 +163,8 @@ extern "C" __global__ void calls(unsigned long long map) {
 @pytest.fixture
 def scan_of(tmp_path):
     """Return what the library says about a cubin: kernel, and whether it loads, stores or reduces through maps, uses
-    textures or surfaces, or launches.
+    textures or surfaces, or launches; with ``code`` the text that it keeps, all or where that is needed, and offsets of
+    relocated instructions instead.
     """
     source, program = tmp_path / "scan.cpp", tmp_path / "scan"
     source.write_text(SCAN)
@@ -166,18 +173,17 @@ def scan_of(tmp_path):
         [locate.host_compiler(), "-std=c++17", f"-I{recorder_build.SOURCES}", *units, "-o", program], check=True
     )
 
-    def scan(cubin):
-        lines = subprocess.run([program, cubin], capture_output=True, text=True, check=True).stdout.splitlines()
-        return dict(line.split() for line in lines)
+    def scan(cubin, code=None):
+        lines = subprocess.run(
+            [program, cubin, "1" if code == "all" else "0"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        rows = [line.split(" ") for line in lines]
+        if code is None:
+            return {name: flags for name, flags, _ in rows}
+        parts = {name: kept.split(",") for name, _, kept in rows}
+        return {name: (bytes.fromhex(text), [int(o) for o in offsets]) for name, (text, *offsets) in parts.items()}
 
     return scan
-
-
-def compiled(folder, name, text, *options):
-    source, cubin = folder / f"{name}.cu", folder / f"{name}.cubin"
-    source.write_text(text)
-    subprocess.run([locate.nvcc(), *options, "-cubin", "-o", cubin, source], check=True, capture_output=True)
-    return cubin
 
 
 @needs_everything
@@ -194,6 +200,41 @@ def test_a_function_that_stores_through_a_map_makes_its_callers_do_so(tmp_path, 
     linked_file = tmp_path / "linked.cubin"
     subprocess.run([locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked_file, *parts], check=True)
     assert scan_of(linked_file)["calls"] == "010000"
+
+
+RELOCATED = """
+__device__ int variable[64];
+extern "C" __global__ void plain(int* p) { p[threadIdx.x] = 1; }
+extern "C" __global__ void relocated(int* p) { variable[threadIdx.x] = p[threadIdx.x]; }
+"""
+
+
+@needs_everything
+def test_the_text_of_kernels_and_their_relocated_instructions_are_kept(tmp_path, scan_of):
+    parts = [compiled(tmp_path, n, t, "-arch=sm_90", "-rdc=true") for n, t in (("k", RELOCATED), ("store", STORE))]
+    image = parts[0].read_bytes()
+    kept = scan_of(parts[0], "all")
+    assert {n: kept[n][0] for n in ("plain", "relocated")} == {
+        n: section(image, f".text.{n}") for n in ("plain", "relocated")
+    }
+    command = ["readelf", "-r", "-W", parts[0]]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    [entries] = [p.splitlines()[2:] for p in listing.split("Relocation section ") if p.startswith("'.rela.text.rel")]
+    places = [int(line.split()[0], 16) // 16 * 16 for line in entries if line]
+    assert kept["relocated"][1] == places != []
+    assert kept["plain"][1] == []
+    assert {n: text for n, (text, _) in scan_of(parts[0], "needed").items() if text} == {}
+    assert scan_of(parts[1], "needed")["store"][0] == section(parts[1].read_bytes(), ".text.store")
+
+
+@needs_everything
+def test_relocations_that_are_cut_off_are_beyond_all_code(tmp_path, scan_of):
+    cubin = compiled(tmp_path, "k", RELOCATED, "-arch=sm_90", "-rdc=true")
+    image = bytearray(cubin.read_bytes())
+    header, *_ = headers(image)[".rela.text.relocated"]
+    image[header + 32 : header + 40] = (1 << 40).to_bytes(8, "little")  # sh_size
+    cubin.write_bytes(image)
+    assert scan_of(cubin, "all")["relocated"][1] == [0xFFFFFFFF]
 
 
 LAUNCH = """

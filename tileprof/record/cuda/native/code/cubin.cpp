@@ -64,18 +64,19 @@ void scan_info(const char* info, size_t bytes, Visit visit) {
     }
 }
 
-// Offsets of the instructions that the entries of a relocation section change; one beyond all code if the section is
-// not whole.
+// Adds offsets of the instructions that the entries of a relocation section change; one beyond all code if the section
+// is not whole.
 template <typename Relocation>
-std::vector<uint32_t> relocated_offsets(const char* image, size_t bytes, const Elf64_Shdr& section) {
-    if (section.sh_offset + section.sh_size > bytes) return {UINT32_MAX};
-    std::vector<uint32_t> offsets;
+void add_relocated(const char* image, size_t bytes, const Elf64_Shdr& section, KernelCode* kernel) {
+    if (section.sh_offset + section.sh_size > bytes) {
+        kernel->relocated.push_back(UINT32_MAX);
+        return;
+    }
     for (size_t at = 0; at + sizeof(Relocation) <= section.sh_size; at += sizeof(Relocation)) {
         Relocation entry;
         memcpy(&entry, image + section.sh_offset + at, sizeof entry);
-        offsets.push_back(static_cast<uint32_t>(entry.r_offset / kInstructionBytes * kInstructionBytes));
+        kernel->relocated.push_back(static_cast<uint32_t>(entry.r_offset / kInstructionBytes * kInstructionBytes));
     }
-    return offsets;
 }
 
 // Names of the driver's functions that code needs if it launches kernels or graphs, as the linker of 13.0 writes
@@ -125,9 +126,9 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes, bo
             if (all_text || kernel.stores_through_maps())
                 kernel.text = std::make_shared<const std::string>(image + s.sh_offset, s.sh_size);
         } else if (strncmp(name, kRelocated, sizeof kRelocated - 1) == 0) {
-            kernels[name + sizeof kRelocated - 1].relocated = relocated_offsets<Elf64_Rel>(image, bytes, s);
+            add_relocated<Elf64_Rel>(image, bytes, s, &kernels[name + sizeof kRelocated - 1]);
         } else if (strncmp(name, kRelocatedToo, sizeof kRelocatedToo - 1) == 0) {
-            kernels[name + sizeof kRelocatedToo - 1].relocated = relocated_offsets<Elf64_Rela>(image, bytes, s);
+            add_relocated<Elf64_Rela>(image, bytes, s, &kernels[name + sizeof kRelocatedToo - 1]);
         } else if (strncmp(name, kConstants, sizeof kConstants - 1) == 0) {
             entries.insert(name + sizeof kConstants - 1);
         } else if (strcmp(name, kVariables) == 0) {

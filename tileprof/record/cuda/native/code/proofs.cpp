@@ -1,5 +1,6 @@
 #include "code/proofs.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -18,32 +19,49 @@ namespace {
 constexpr char kMagic[] = "TPP2";
 constexpr uint32_t kArchitecture = 90;  // of the code that the server understands
 constexpr size_t kMostCode = 256u << 10;
-constexpr time_t kPatienceS = 30;
+// What a pointer decides, beside the addresses behind it: these bits, and whether it may be null with what is added.
+constexpr uint64_t kLowBits = 0xff, kHigh = 1ull << 40;
 
 void append(std::string* out, const void* bytes, size_t count) { out->append(static_cast<const char*>(bytes), count); }
 
 void append(std::string* out, uint32_t word) { append(out, &word, sizeof word); }
 
-bool send_all(int connection, const std::string& bytes) {
+// Calls a function of the C library until it is not interrupted by a signal of the program, or the time is over. A call
+// with a time limit is never continued by itself.
+template <typename Call>
+ssize_t uninterrupted(uint64_t end_ns, Call call) {
+    ssize_t result;
+    do {
+        result = call();
+    } while (result < 0 && errno == EINTR && clock_ns() < end_ns);
+    return result;
+}
+
+bool send_all(int connection, const std::string& bytes, uint64_t end_ns) {
     for (size_t sent = 0; sent < bytes.size();) {
-        ssize_t n = send(connection, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+        ssize_t n = uninterrupted(
+            end_ns, [&] { return send(connection, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL); });
         if (n <= 0) return false;
         sent += static_cast<size_t>(n);
     }
     return true;
 }
 
-int connected(const std::string& path) {
+int connected(const std::string& path, uint64_t patience_ns) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     if (path.size() >= sizeof address.sun_path) return -1;
     memcpy(address.sun_path, path.c_str(), path.size() + 1);
     int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connection < 0) return -1;
-    timeval patience{kPatienceS, 0};
+    timeval patience{static_cast<time_t>(patience_ns / (1000 * kMs)),
+                     static_cast<suseconds_t>(patience_ns % (1000 * kMs) / 1000)};
     setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    if (connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return connection;
+    if (uninterrupted(clock_ns() + patience_ns, [&] {
+            return connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+        }) == 0)
+        return connection;
     close(connection);
     return -1;
 }
@@ -54,16 +72,21 @@ bool Proofs::proven(uint32_t kernel, const KernelCode& code, const Geometry& geo
                     const std::vector<char>& parameters, const std::vector<bool>& pointers) {
     if (always_.count(kernel) != 0) return true;
     if (silent_ || !code.text || code.text->size() > kMostCode || code.launches != 0) return false;
-    std::string launch;  // what tells a launch from others of its kernel, but for the addresses of buffers
+    std::string words(parameters.begin(), parameters.end()), bits((pointers.size() + 7) / 8, '\0');
+    std::string launch;  // what tells a launch from others of its kernel that are not proven with it
     append(&launch, kernel);
     append(&launch, &geometry, sizeof geometry);
-    std::string words(parameters.begin(), parameters.end());
-    for (size_t i = 0; i < pointers.size(); ++i)
-        if (pointers[i]) words.replace(8 * i, 8, 8, '\0');
-    std::string bits((pointers.size() + 7) / 8, '\0');
-    for (size_t i = 0; i < pointers.size(); ++i)
-        if (pointers[i]) bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << i % 8);
-    launch += words + bits;
+    launch += words;
+    for (size_t i = 0; i < pointers.size(); ++i) {
+        if (!pointers[i]) continue;
+        bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << i % 8);
+        char* word = launch.data() + launch.size() - words.size() + 8 * i;
+        uint64_t address;
+        memcpy(&address, word, sizeof address);
+        address = (address & kLowBits) | (address >= kHigh ? kHigh : 0);
+        memcpy(word, &address, sizeof address);
+    }
+    launch += bits;
     if (such_.count(launch) != 0) return true;
 
     std::string request(kMagic, 4);
@@ -88,8 +111,10 @@ char Proofs::ask(const std::string& request) {
     bool answered = false;
     {
         Unlock unlock;
-        if (connection_ < 0) connection_ = connected(socket_);
-        answered = connection_ >= 0 && send_all(connection_, request) && recv(connection_, &answer, 1, 0) == 1;
+        if (connection_ < 0) connection_ = connected(socket_, patience_ns_);
+        uint64_t end_ns = clock_ns() + patience_ns_;
+        answered = connection_ >= 0 && send_all(connection_, request, end_ns) &&
+                   uninterrupted(end_ns, [&] { return recv(connection_, &answer, 1, 0); }) == 1;
     }
     asking_ = false;
     if (!answered) hang_up();

@@ -10,18 +10,20 @@
 #include <vector>
 
 #include "code/cubin.h"
+#include "driver/clock.h"
 #include "launches/launching_call.h"
 
 namespace tileprof {
 
 class Proofs {
   public:
-    // `socket`: path of the server's Unix socket.
-    explicit Proofs(const std::string& socket) : socket_(socket) {}
+    // `socket`: path of the server's Unix socket, which has `patience_ns` for each answer.
+    explicit Proofs(const std::string& socket, uint64_t patience_ns = 30'000 * kMs)
+        : socket_(socket), patience_ns_(patience_ns) {}
 
     // Returns whether the accesses of a launch are proven to follow. `pointers` has a bit for each 8-byte word of the
-    // parameters that is an address in device memory, which may be any other address in another launch. False if the
-    // server does not answer in time.
+    // parameters that is an address in device memory, which may be another address with the same lowest bits in another
+    // launch. False if the server does not answer in time.
     bool proven(uint32_t kernel, const KernelCode& code, const Geometry& geometry, const std::vector<char>& parameters,
                 const std::vector<bool>& pointers);
 
@@ -32,11 +34,12 @@ class Proofs {
     void hang_up();
 
     const std::string& socket_;
+    const uint64_t patience_ns_;
     int connection_ = -1;
-    bool asking_ = false;                        // another thread uses the connection
-    bool silent_ = false;                        // the server did not answer once
-    std::unordered_set<uint32_t> always_;        // kernels of which every launch is proven
-    std::unordered_set<std::string> such_;       // launches that are proven, without their pointers
+    bool asking_ = false;                   // another thread uses the connection
+    bool silent_ = false;                   // the server did not answer once
+    std::unordered_set<uint32_t> always_;   // kernels of which every launch is proven
+    std::unordered_set<std::string> such_;  // launches that are proven, with what their pointers have in common
 };
 
 }  // namespace tileprof
