@@ -44,8 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--patch", default="need", metavar="WHEN",
         help="need (default): patch code only where kernels are launched whose accesses do not follow from machine "
-             "code and parameters; load: patch all code when it is loaded; range: with --capture or --nvtx, patch it only "
-             "while they select launches",
+             "code and parameters; load: patch all code when it is loaded; range: with --capture or --nvtx, patch it "
+             "only while they select launches",
     )  # fmt: skip
     add("--no-replay", action="store_true", help="never repeat a launch to learn which tiles store through tensor maps")
     add(

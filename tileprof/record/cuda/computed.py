@@ -68,8 +68,8 @@ def boxes(touched: Placed, geometry: Geometry, lifetimes: Lifetimes) -> list[tup
             of_tiles = accesses.united(geometry.tile_of(runs.tile), runs.start, runs.end, runs.first)
             out.append((mode, bind.from_runs(of_tiles, lifetimes)))
     for mode, loads in touched.boxes:
-        of_tiles = once(replace(loads, tile=geometry.tile_of(loads.tile)))
-        out.append((mode, bind.within_buffers(of_tiles.boxes(), lifetimes)))
+        loaded = once(replace(loads, tile=geometry.tile_of(loads.tile)))
+        out.append((mode, bind.within_buffers(loaded.boxes(), lifetimes)))
     return out
 
 

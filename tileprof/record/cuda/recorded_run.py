@@ -68,7 +68,7 @@ def environment(
     *,
     skip: int,
     count: int | None,
-    proofs: Path | None = None,
+    proofs: str | None = None,
 ) -> dict[str, str]:
     """Return the environment of one pass. ``proofs``: socket of the server that says which launches need no patches."""
     out = {**os.environ, "TILEPROF_RAW": str(raw)}
@@ -79,7 +79,7 @@ def environment(
     out |= {INJECTION: str(built.library), "TILEPROF_PATCHES": str(built.patches)}
     out |= {"TILEPROF_SANITIZER": str(sanitizer.library)}
     if proofs is not None and pass_ == "accesses":  # noqa: S105 - as above
-        out["TILEPROF_PROOFS"] = str(proofs)
+        out["TILEPROF_PROOFS"] = proofs
     out |= {NVTX_INJECTION: str(built.library)} if settings.nvtx is not None else {}
     if pass_ == "accesses" and (settings.hooks or settings.tensors):  # noqa: S105 - as above
         out |= hook_variables() if settings.hooks else {"TILEPROF_HOOKS": "tensors"}

@@ -17,7 +17,7 @@ from tileprof.errors import UserError
 from tileprof.record import ranges
 from tileprof.record.closing_line import ended_json
 from tileprof.record.cuda import machine_code, recorded_run
-from tileprof.record.cuda.code import proofs
+from tileprof.record.cuda.code.proofs import Proofs, Server
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.filters import Inserted
 from tileprof.record.cuda.installation import gpu, locate, recorder_build
@@ -82,7 +82,8 @@ def record(options: Options, settings: Settings | None = None) -> int:
     )
     device = gpu.device(device_info)
     passes = settings.runs
-    with _raw_folder(settings) as folder, _proofs(settings) as socket:
+    with _raw_folder(settings) as folder, _server(settings) as server:
+        socket = server.path if server is not None else None
         exit_code = 0
         for number, pass_ in enumerate(passes):
             place = folder / pass_
@@ -110,7 +111,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
         try:
             convert(
                 folder, passes[: number + 1], options, device, exit_code, layouts, shared, settings.filters,
-                check_writes=settings.verify,
+                check_writes=settings.verify, proofs=server.proofs if server is not None else None,
             )  # fmt: skip
         except UserError as error:
             error.exit_code = shell_code or error.exit_code  # that of a program that failed stays its own
@@ -139,11 +140,13 @@ def convert(
     inserted: FilterSettings | None = None,
     *,
     check_writes: bool = False,
+    proofs: Proofs | None = None,
 ) -> list[Path]:
     """Return the traces of the raw records in ``folder``, one per process, the one with the most launches first.
 
     ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others
     on the GPU. ``inserted``: filters that blocks filled. ``check_writes``: memory around launches was to be compared.
+    ``proofs``: what is known of launches without patches since the program ran.
 
     Raises `UserError` where the passes make no trace, or nothing was recorded.
     """
@@ -170,7 +173,7 @@ def convert(
             bloom_filters = Inserted(
                 inserted, process, _filling(process, filling[number] if number < len(filling) else None)
             )
-        path, decoder = _write(process, extra, bloom_filters, replace(options, output=path), device, exit_code)
+        path, decoder = _write(process, extra, bloom_filters, replace(options, output=path), device, exit_code, proofs)
         if options.json:
             sys.stderr.write(ended_json(path) + "\n")
         else:
@@ -218,7 +221,13 @@ def _filling(process: raw.Process, other: raw.Process | None) -> dict[int, Times
 
 
 def _write(
-    process: raw.Process, extra: Extra, inserted: Inserted | None, options: Options, device: Device, exit_code: int
+    process: raw.Process,
+    extra: Extra,
+    inserted: Inserted | None,
+    options: Options,
+    device: Device,
+    exit_code: int,
+    proofs: Proofs | None,
 ) -> tuple[Path, Decoder]:
     """Write the trace; return where it is and what wrote it. A process that ended early leaves a partial one."""
     writer = TraceWriter(
@@ -230,7 +239,7 @@ def _write(
         force=options.force,
     )
     with writer:
-        decoder = Decoder(process, writer, device, extra.timed, extra.blocks, not extra.no_im2col, inserted)
+        decoder = Decoder(process, writer, device, extra.timed, extra.blocks, not extra.no_im2col, inserted, proofs)
         decoder.run()
         if inserted is not None:
             filters.write(writer.partial_path, inserted.stored())
@@ -327,15 +336,15 @@ def _beside(path: Path, process: raw.Process) -> Path:
 
 
 @contextmanager
-def _proofs(settings: Settings) -> Iterator[Path | None]:
-    """Serve proofs while the program runs: the socket; None where all kernels get patches."""
+def _server(settings: Settings) -> Iterator[Server | None]:
+    """Answer which launches need no patches, while the program runs; None where all get them."""
     tool = locate.nvdisasm()
     understood = all(g.architecture == f"sm_{machine_code.ARCHITECTURE}" for g in gpu.gpus())
     if tool is None or not understood or not settings.leaves_unpatched:
         yield None
         return
-    with proofs.Server(tool) as server:
-        yield server.path
+    with Server(tool) as server:
+        yield server
 
 
 @contextmanager

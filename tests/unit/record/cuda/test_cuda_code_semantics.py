@@ -98,6 +98,7 @@ def signed(word):
         ("BREV R0, R1", {"R1": 6}, {"R0": 0x60000000}),
         ("LDC.U16 R0, c[0x0][0x412]", {"c[0x410]": 0x8001FFFF}, {"R0": 0x8001}),
         ("ULDC.S8 UR4, c[0x0][0x411]", {"c[0x410]": 0x8180}, {"UR4": 0xFFFFFF81}),
+        ("LDC.S8 R0, c[0x0][0x411]", {"c[0x410]": 0xFFFF7F80}, {"R0": 0x7F}),
         ("ULDC.64 UR4, c[0x0][0x218]", {"c[0x218]": 7, "c[0x21c]": 9}, {"UR4": 7, "UR5": 9}),
         ("P2R.B1 R0, PR, R1, 0x5", {"R1": MASK, "P0": False, "P2": True}, {"R0": 0xFFFFFEFF}),
         ("R2P PR, R0.B1, 0x6", {"R0": 0x400}, {"P1": False, "P2": True}),

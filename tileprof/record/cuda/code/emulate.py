@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from tileprof.arrays import I64
 from tileprof.record.cuda.code import flow, semantics
+from tileprof.record.cuda.code.computing.operands import MASK, Flag, Step, Values, Word
 from tileprof.record.cuda.code.flow import End, Kind
 from tileprof.record.cuda.code.instructions import Instruction
 from tileprof.record.cuda.code.live import live_names
-from tileprof.record.cuda.code.operands import MASK, Flag, Step, Values, Word
 from tileprof.record.cuda.code.proof import Proven
 from tileprof.record.cuda.code.touched import MOST_BLOCKS, Touched, UnplacedError, keys_of
 from tileprof.record.cuda.footprints.runs import Runs

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tileprof.record.cuda.code.arithmetic import RULES
-from tileprof.record.cuda.code.conversions import CONVERSIONS, reciprocal
-from tileprof.record.cuda.code.floats import FLOATS
-from tileprof.record.cuda.code.instructions import Instruction
-from tileprof.record.cuda.code.operands import (
+from tileprof.record.cuda.code.computing import arithmetic, bitwise, moves
+from tileprof.record.cuda.code.computing.conversions import CONVERSIONS, reciprocal
+from tileprof.record.cuda.code.computing.floats import FLOATS
+from tileprof.record.cuda.code.computing.operands import (
     MASK_64,
     Flag,
     Indexed,
@@ -26,9 +25,13 @@ from tileprof.record.cuda.code.operands import (
     Word,
     joined,
 )
+from tileprof.record.cuda.code.instructions import Instruction
 from tileprof.trace import ATOMIC, READ, WRITE
 
 __all__ = ["Access", "Flag", "Indexed", "Step", "Values", "Wide", "Word", "access", "estimate", "is_harmless", "step"]
+
+
+_RULES: Final = arithmetic.RULES | bitwise.RULES | moves.RULES | CONVERSIONS | FLOATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Access:
 
 def step(instruction: Instruction) -> Step | None:
     """Return how an instruction computes what it writes; None where that is not known or depends on memory."""
-    rule = next((rules[instruction.name] for rules in (RULES, CONVERSIONS, FLOATS) if instruction.name in rules), None)
+    rule = _RULES.get(instruction.name)
     try:
         return rule(instruction) if rule is not None else None
     except UnknownOperand:
@@ -175,7 +178,7 @@ _ACCESSES: Final[dict[str, Callable[[Instruction], Access]]] = {
 }  # fmt: skip
 
 _HARMLESS: Final = frozenset((
-    *RULES, "HADD2", "HMUL2", "HSET2", "HSETP2", "HMNMX2", "FADD", "FMUL", "FFMA", "FSEL", "FSET", "FSETP", "FMNMX",
+    *_RULES, "HADD2", "HMUL2", "HSET2", "HSETP2", "HMNMX2", "FADD", "FMUL", "FFMA", "FSEL", "FSET", "FSETP", "FMNMX",
     "FCHK", "FRND", "FSWZADD", "MUFU", "DADD", "DMUL", "DFMA", "DSETP", "F2F", "F2I", "F2FP", "I2F", "I2FP", "I2I",
     "I2IP", "HMMA", "IMMA", "DMMA", "BMMA", "HGMMA", "QGMMA", "IGMMA", "BGMMA", "IDP", "BMSK", "UBMSK", "VABSDIFF",
     "VABSDIFF4", "VIMNMX3", "MOVM", "REDUX", "MATCH", "VOTE", "VOTEU", "ELECT", "LEPC", "QSPC", "B2R", "R2B", "UR2UP",

@@ -30,6 +30,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.arrays.intervals import grouped_union
 from tileprof.record.cuda.code import flow
+from tileprof.record.cuda.code.computing.operands import Step
 from tileprof.record.cuda.code.flow import End, Kind
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES
 from tileprof.record.cuda.code.lanes import (
@@ -50,7 +51,6 @@ from tileprof.record.cuda.code.lanes import (
     merged,
     worse,
 )
-from tileprof.record.cuda.code.operands import Step
 from tileprof.record.cuda.code.reading import Kernel, Part, Tensor, following
 from tileprof.record.cuda.code.slots import PLACE_BITS, Slots
 from tileprof.record.cuda.footprints.runs import Runs

@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.record.cuda.code.instructions import Instruction
-from tileprof.record.cuda.code.operands import (
+from tileprof.record.cuda.code.computing.operands import (
     Flag,
     Number,
     Operands,
@@ -26,6 +25,7 @@ from tileprof.record.cuda.code.operands import (
     select,
     step_of,
 )
+from tileprof.record.cuda.code.instructions import Instruction
 
 _SIGN: Final = 0x80000000
 _SIZE: Final = 0x7FFFFFFF

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.unit.record.cuda.random_code import MASK, code_of, program, run_thread
+from tests.unit.record.cuda.code.random_code import MASK, code_of, program, run_thread
 from tileprof.record.cuda.code import interpret, knowledge, proof
 from tileprof.record.cuda.code.proof import CLEAN, UNKNOWN, Proven, prove
 

@@ -59,7 +59,12 @@ def random_line(rng, lines, n):
     return guard + line
 
 
-def program(rng):
+POINTER = 0x218
+"""Offset in the constant bank of a parameter that may be a pointer."""
+
+
+def program(rng, pointers=False):
+    """Return the lines of a random program; ``pointers``: with sums of a pointer among the parameters."""
     begin = [
         rng.choice([f"S2R R{n}, SR_TID.X", f"LDC R{n}, c[0x0][{hex(0x210 + 4 * rng.randrange(4))}]", f"MOV R{n}, 0x8"])
         for n in range(6)
@@ -74,6 +79,12 @@ def program(rng):
             register, predicate = f"R{rng.randrange(6)}", f"P{rng.randrange(3)}"
             body += [f"LDS {register}, [R0]", f"ISETP.NE.AND {predicate}, PT, {register}, RZ, PT"]
             body += [f"@{predicate} BRA {{{len(body) + 1 + len(skipped)}}}", *skipped]
+        elif pointers and rng.random() < 0.2:
+            low, index, carry = 2 * rng.randrange(3), f"R{rng.randrange(6)}", f"P{rng.randrange(3)}"
+            body += [f"LDC.64 R{low}, c[0x0][{hex(POINTER)}]", f"LOP3.LUT {index}, {index}, 0xf0c, RZ, 0xc0, !PT"]
+            body += [f"IADD3 R{low}, {carry}, R{low}, {index}, RZ"]
+            body += [f"IADD3.X R{low + 1}, R{low + 1}, RZ, RZ, {carry}, !PT"]
+            body += [f"{rng.choice(['', '@P0 ', '@!P1 '])}STG.E desc[UR4][R{low}.64], R0"]
         elif rng.random() < 0.1:  # a register that is written under a predicate, over what memory held
             pair, predicate, negation = rng.randrange(3), f"P{rng.randrange(3)}", rng.choice(["", "!"])
             register = f"R{2 * pair + rng.randrange(2)}"
@@ -95,6 +106,24 @@ def program(rng):
     return [*body, "NOP", "NOP", "STG.E desc[UR4][R2.64], R0", "EXIT"]
 
 
+class MixedHalvesError(Exception):
+    """An address is made of halves that do not belong together: no compiler makes it from a pointer."""
+
+
+def halves_after(i, halves, holds):
+    """Return which half of the pointer is in what an instruction writes, with all other registers' halves."""
+    half = {f"c[0x0][{hex(POINTER)}]": "low", f"c[0x0][{hex(POINTER + 4)}]": "high"} | halves
+    o, read = i.operands, [half[w] for w in i.operands[1:] if w in half]
+    if i.operation == "LDC.64":
+        return halves | {o[0]: half.get(o[1]), f"R{int(o[0][1:]) + 1}": "high" if o[1] in half else None}
+    if i.name == "SEL":
+        return halves | {o[0]: half.get(o[1] if holds(o[3]) else o[2])}
+    if i.name in {"MOV", "LDC", "IADD3"}:
+        return halves | {o[0]: read[0] if len(read) == 1 else None}
+    written = [w for w in o[: 2 if i.name == "LOP3" and o[0].startswith("P") else 1] if w.startswith("R")]
+    return halves | dict.fromkeys(written) if i.name not in {"STG", "BRA", "EXIT"} else halves
+
+
 def number(text):
     return int(text, 16) & MASK
 
@@ -103,15 +132,15 @@ def signed(value):
     return value - (1 << 32) if value >> 31 else value
 
 
-def run_thread(code, bank, thread, block, memory, only=None):
+def run_thread(code, bank, thread, block, memory, only=None, pointers=False):
     """Return which instruction of a thread touches which address, in order; None where it does not end.
 
     ``memory``: seed of whatever is not known. ``only``: a proof, whose needed instructions alone
-    are executed, and whose joins are followed.
+    are executed, and whose joins are followed. ``pointers``: raise `MixedHalvesError` for such addresses.
     """
     noise = random.Random(memory)
     state = {f"R{n}": noise.getrandbits(32) for n in range(6)} | {f"P{n}": noise.random() < 0.5 for n in range(3)}
-    place, touched, n = {i.address: k for k, i in enumerate(code)}, [], 0
+    place, touched, n, halves = {i.address: k for k, i in enumerate(code)}, [], 0, {}
 
     def word(text):
         if text.startswith("c["):
@@ -145,6 +174,11 @@ def run_thread(code, bank, thread, block, memory, only=None):
             continue
         if i.guard is not None and state[i.guard[0]] == i.guard[1]:
             continue
+        if pointers and i.name in {"STG", "LDG"}:
+            low = int(re.search(r"\[R(\d+)\.64\]", " ".join(o))[1])
+            if (halves.get(f"R{low}"), halves.get(f"R{low + 1}")) not in {("low", "high"), (None, None)}:
+                raise MixedHalvesError
+        halves = halves_after(i, halves, holds) if pointers else halves
         if i.name == "EXIT":
             return touched
         if i.name == "BRA":
@@ -160,6 +194,9 @@ def run_thread(code, bank, thread, block, memory, only=None):
             put(o[0], noise.choice([0, 1, 2, 8]))
         elif i.name == "S2R":
             put(o[0], thread if "TID" in o[1] and "CTAID" not in o[1] else block)
+        elif i.operation == "LDC.64":
+            put(o[0], word(o[1]))
+            put(f"R{int(o[0][1:]) + 1}", bank[int(o[1][7:-1], 16) + 4])
         elif i.name in {"MOV", "LDC"}:
             put(o[0], word(o[1]))
         elif i.operation == "IADD3":

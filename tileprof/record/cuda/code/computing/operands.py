@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.record.cuda.code.instructions import Instruction
+
 Word = int | NDArray[Any]
 """A register of all lanes: one number below 2^32 for all, or one per lane (uint32)."""
 Flag = bool | NDArray[Any]
@@ -283,3 +285,23 @@ def select(condition: Flag, a: Word, b: Word) -> Word:
 def inverse(flag: Flag) -> Flag:
     """Return the opposite of a predicate."""
     return not flag if isinstance(flag, bool) else ~flag
+
+
+def kinds_of(instruction: Instruction, *allowed: str) -> set[str]:
+    """Return what follows the operation's name; `UnknownOperand` for anything that is not ``allowed``."""
+    kinds = instruction.operation.split(".")[1:]
+    if not set(kinds) <= set(allowed) or len(set(kinds)) != len(kinds):
+        raise UnknownOperand(instruction.operation)
+    return set(kinds)
+
+
+def operands_of(instruction: Instruction, *counts: int) -> tuple[str, ...]:
+    """Return an instruction's operands; `UnknownOperand` where their number is not among ``counts``."""
+    if len(instruction.operands) not in counts:
+        raise UnknownOperand(str(instruction))
+    return instruction.operands
+
+
+def as_word(flag: Flag) -> Word:
+    """Return 1 where a predicate holds and 0 elsewhere."""
+    return int(flag) if isinstance(flag, bool) else flag.astype(np.uint32)

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.record.cuda.code.instructions import Instruction
-from tileprof.record.cuda.code.operands import (
+from tileprof.record.cuda.code.computing.operands import (
     MASK,
     Operands,
     Step,
@@ -26,6 +25,7 @@ from tileprof.record.cuda.code.operands import (
     register,
     step_of,
 )
+from tileprof.record.cuda.code.instructions import Instruction
 
 _INFINITE: Final = 0x7F800000
 _SIGN: Final = 0x80000000
