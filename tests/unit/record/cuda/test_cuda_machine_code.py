@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.unit.record.cuda.cubins import compiled, section
+from tests.unit.record.cuda.code.cubins import compiled, section
 from tileprof.record.cuda import machine_code
 from tileprof.record.cuda.code.instructions import parse
 from tileprof.record.cuda.installation import locate

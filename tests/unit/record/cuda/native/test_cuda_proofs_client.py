@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.record.cuda.cubins import compiled, section
+from tests.unit.record.cuda.code.cubins import compiled, section
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.record.cuda.code import proofs
 from tileprof.record.cuda.code.proofs import Launch, Server, Verdicts

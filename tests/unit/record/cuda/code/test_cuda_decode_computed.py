@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.unit.record.cuda.cubins import compiled, section
+from tests.unit.record.cuda.code.cubins import compiled, section
 from tests.unit.record.cuda.cuda_records import KERNEL, access, block_record, launch
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.record.cuda import computed
