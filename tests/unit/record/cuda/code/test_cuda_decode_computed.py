@@ -15,6 +15,8 @@ from tileprof.record.cuda.code.proofs import Proofs
 from tileprof.record.cuda.installation import locate
 from tileprof.record.cuda.installation.selftest import granules
 from tileprof.record.cuda.records.tiles import Times
+from tileprof.record.cuda.tensor_maps import tensormap
+from tileprof.record.cuda.tensor_maps.loads import Loads
 from tileprof.trace import ATOMIC, READ, WRITE
 
 pytestmark = pytest.mark.skipif(
@@ -159,6 +161,7 @@ def test_the_blocks_of_a_cluster_are_one_tile(raw, decoded, cluster, tile_of, ti
     assert trace.launches.tiles.tolist() == [tiles]
     assert trace.launches.coverage.tolist() == ["exact"]
     assert between_0_and_1(trace.accesses["first"])
+    assert trace.accesses["first"].max() > 0.5, "the store is among the last instructions of blocks that run at once"
 
 
 def between_0_and_1(first):
@@ -172,7 +175,6 @@ def test_what_is_loaded_first_comes_first(raw, decoded):
     reads, writes = (accesses[accesses["mode"] == m]["first"] for m in ("read", "write"))
     assert len(reads) > 0
     assert reads.max() < writes.min()
-    assert writes.max() > 0.5, "the store is among the last instructions"
 
 
 def test_times_of_the_blocks_pass_are_those_of_the_tiles(raw, decoded):
@@ -233,6 +235,20 @@ def test_boxes_of_tensor_maps_are_rows_of_their_tensors(raw, decoded, cluster, c
     first = trace.accesses.groupby("mode")["first"]
     assert between_0_and_1(trace.accesses["first"])
     assert first.max()["read"] < first.min()["write"]
+
+
+def test_what_blocks_of_a_cluster_load_together_is_loaded_once_and_when_the_first_does():
+    map_ = tensormap.decode(np.frombuffer(map_of(IN)[:64], "<u4"))
+    tile, first = np.array([1, 0, 0, 1, 0, 0]), np.array([9, 8, 7, 6, 5, 4])
+    coordinates = np.zeros((6, 5), np.int64)
+    coordinates[:, 0] = [32, 32, 0, 32, 32, 0]
+    coordinates[5, 1] = 8
+    loads = computed.once(Loads(map_, tile, coordinates, first, np.zeros(6, np.int64)))
+    rows = np.column_stack([loads.tile, loads.coordinates[:, :2], loads.first, loads.offsets])
+    assert sorted(rows.tolist()) == [[0, 0, 0, 7, 0], [0, 0, 8, 4, 0], [0, 32, 0, 5, 0], [1, 32, 0, 6, 0]]
+    assert loads.map == map_
+    none = computed.once(Loads(map_, tile[:0], coordinates[:0], first[:0], first[:0]))
+    assert len(none.tile) == len(none.first) == 0
 
 
 def gone(name):
