@@ -105,7 +105,6 @@ def _mutants():
         "conditions from memory": (run, "_condition", known_conditions),
         "accesses under conditions from memory": (run, "_touch", known_addresses),
         "partial writes": (run, "_write", written_always),
-        "sums of pointers": (traced, "_only_adds", lambda part, moved: True),
     }
 
 
