@@ -657,7 +657,7 @@ class _Run:
     # -- control
 
     def _leave(self, group: Group, part: Part, end: End) -> None:
-        if end.kind is Kind.BRANCH and end.target <= group.at and self.kernel.repeats(group.at):
+        if not end.decided and end.kind is Kind.BRANCH and self.kernel.repeats(group.at):
             for m in range(end.target, group.at):
                 for name in self.kernel.parts[m].written:
                     group.registers.pop(name, None)
@@ -693,7 +693,9 @@ class _Run:
             self._return(group, part, end.register)
         elif end.kind is Kind.SYNC:
             held = self._read(group, end.register)
-            if np.any(np.asarray(held.level, np.uint64)) or np.any(held.value != part.instruction.address + INSTRUCTION_BYTES):
+            if np.any(np.asarray(held.level, np.uint64)) or np.any(
+                held.value != part.instruction.address + INSTRUCTION_BYTES
+            ):
                 raise Refused(f"where threads continue after {_words(part)} is unknown")
             group.at += 1
         else:
@@ -704,7 +706,12 @@ class _Run:
     def _return(self, group: Group, part: Part, register: str) -> None:
         held = self._read(group, register)
         high = self._read(group, following(register))
-        if np.any(np.asarray(held.level | high.level, np.uint64)) or held.origin >= 0 or high.origin >= 0 or np.any(high.value):
+        if (
+            np.any(np.asarray(held.level | high.level, np.uint64))
+            or held.origin >= 0
+            or high.origin >= 0
+            or np.any(high.value)
+        ):
             raise Refused(f"where {_words(part)} goes is unknown")
         self.groups.remove(group)
         address = np.broadcast_to(held.value, len(group.lanes))
@@ -1053,10 +1060,23 @@ def _level(plan: tuple[str, ...], moved: Mapping[str, Level], addition: int) -> 
     if what in {"low of pair", "high of pair"}:
         half = levels[what == "high of pair"]
         return _unless(sum_of(levels[0]) != sum_of(levels[1]), (half & KIND) | sums << SUM_SHIFT)
-    bad: Value = False
-    for carry_level in levels[1:]:  # of a high half
-        bad = bad | (added(sum_of(first), carry_level >> ADDITION_SHIFT) != sum_of(carry_level))
-    return _unless(bad, (first & KIND) | sum_of(levels[1]) << SUM_SHIFT)
+    return _with_carries(first, levels[1:])
+
+
+def _with_carries(high: Level, carries: Sequence[Level]) -> Level:
+    """Return the level of a high half and the carries of one or two additions to the low one, in either order."""
+    out: Level = UNKNOWN
+    for ordered in {tuple(range(len(carries))), tuple(reversed(range(len(carries))))}:
+        bad: Value = False
+        now = sum_of(high)
+        for n in ordered:
+            addition, total = carries[n] >> ADDITION_SHIFT, sum_of(carries[n])
+            same = (total == now) & (addition == carries[ordered[0]] >> ADDITION_SHIFT) & (n != ordered[0])
+            bad = bad | ((added(now, addition) != total) & ~np.asarray(same))
+            now = total
+        level = _unless(bad, (high & KIND) | now << SUM_SHIFT)
+        out = level if isinstance(out, int) and out == UNKNOWN else np.where(out == UNKNOWN, level, out)
+    return int(out) if np.ndim(out) == 0 else out
 
 
 def _unless(bad: Value, level: Level) -> Level:
