@@ -16,9 +16,23 @@ UNKNOWN: Final = 2
 UNEVEN: Final = 4
 PLACE: Final = 8
 LOW: Final = 16
-"""Bits of a level, which is 0 for a value that is known: it is a pointer plus something, or half of it, or a carry;
-it is not known; it is in a uniform register, and threads of a warp would have different ones; it is the address of the
-parameters plus something; it is a pointer that was shifted, of which the lowest bits are known."""
+HIGH: Final = 32
+CARRY: Final = 64
+"""Bits of a level, which is 0 for a value that is known: it is the low half of a pointer plus something; it is not
+known; it is in a uniform register, and threads of a warp would have different ones; as POINTER, of the parameters' own
+address; it is a pointer that was shifted, of which the lowest bits are known; with POINTER or PLACE: it is the high
+half; it is the carry of such a sum.
+
+In the bits above are the number of the pointer, the sum that it is, so that only halves of the same sum are an address,
+and of a carry the addition.
+"""
+NUMBER_SHIFT: Final = 8
+SUM_SHIFT: Final = 20
+ADDITION_SHIFT: Final = 42
+MOST_POINTERS: Final = 1 << SUM_SHIFT - NUMBER_SHIFT
+KIND: Final = (1 << SUM_SHIFT) - 1
+"""What a value is, without the sum."""
+SUM: Final = (1 << ADDITION_SHIFT - SUM_SHIFT) - 1
 WARP: Final = 32
 
 Level = int | NDArray[Any]
@@ -74,11 +88,31 @@ def is_flag(name: str) -> bool:
 def worse(level: Level, bits: int) -> Level:
     """Return a level that is unknown where it has one of some bits."""
     if isinstance(level, np.ndarray):
-        return np.where(level & bits, np.uint8(UNKNOWN), level) if (level & bits).any() else level
+        return np.where(level & bits, np.uint64(UNKNOWN), level) if (level & bits).any() else level
     return UNKNOWN if level & bits else level
 
 
-@dataclass(slots=True)
+def without(level: Level, bits: int) -> Level:
+    """Return a level without some bits."""
+    return level & np.uint64(~bits & (1 << 64) - 1) if isinstance(level, np.ndarray) else level & ~bits
+
+
+def unknown_where(flags: Array) -> Array:
+    """Return levels that are unknown where a flag is set."""
+    return np.where(flags, np.uint64(UNKNOWN), np.uint64(0))
+
+
+def added(sums: Level, addition: Level) -> Level:
+    """Return which sum another becomes by an addition."""
+    return (sums * 0x9E3779 + addition * 0x85EBCB + 1) & SUM
+
+
+def sum_of(level: Level) -> Level:
+    """Return the sum that a level tells of."""
+    return level >> SUM_SHIFT & SUM
+
+
+@dataclass(slots=True, eq=False)
 class Group:
     """Threads at the same instruction. ``lanes``: their numbers, ascending. ``registers``: what they hold; those that
     are not there are unknown. ``steps``: instructions that they have passed.
@@ -111,7 +145,7 @@ def merged(groups: list[Group], names: frozenset[str]) -> Group:
             kind = bool if is_flag(name) else np.uint32
             value = np.concatenate([np.full(n, h.value, kind) for h, n in zip(held, counts, strict=True)])[order]
         if not all(not isinstance(h.level, np.ndarray) and h.level == level for h in held):
-            level = np.concatenate([np.full(n, h.level, np.uint8) for h, n in zip(held, counts, strict=True)])[order]
+            level = np.concatenate([np.full(n, h.level, np.uint64) for h, n in zip(held, counts, strict=True)])[order]
         registers[name] = Held(value, level)
     return Group(groups[0].at, lanes[order], registers, max(g.steps for g in groups))
 
@@ -189,7 +223,7 @@ class Warps:
         table = np.zeros((len(self.warp), 2, WARP), bool)
         table[self.spread(np.arange(len(self.warp))), self.copy, self.place] = flags
         elected, others = table[:, 0].sum(axis=1), table[:, 1].sum(axis=1)
-        return np.asarray((others > 1) | (elected == self.threads) | table.all(axis=1).any(axis=1))
+        return np.asarray((others > 1) | (elected == self.threads) | table.all(axis=1).max(axis=1))
 
     def whole(self) -> Array:
         """Return whether all threads of each warp that have not ended are in the group."""

@@ -362,6 +362,8 @@ class Kernel:
             out += [name for name, _ in part.end.conditions]
             if part.end.kind in {Kind.RETURN, Kind.SYNC}:
                 out.append(part.end.register)
+            if part.end.kind is Kind.RETURN:
+                out.append(following(part.end.register))
         if part.access is not None:
             out += part.access.reads
             if part.access.condition is not None:

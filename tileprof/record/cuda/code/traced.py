@@ -20,7 +20,7 @@ uniform registers may depend on it until they are equal again.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final
@@ -34,9 +34,17 @@ from tileprof.record.cuda.code.computing.operands import Step
 from tileprof.record.cuda.code.flow import End, Kind
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES
 from tileprof.record.cuda.code.lanes import (
+    ADDITION_SHIFT,
+    CARRY,
+    HIGH,
+    KIND,
     LOW,
+    MOST_POINTERS,
+    NUMBER_SHIFT,
     PLACE,
     POINTER,
+    SUM,
+    SUM_SHIFT,
     UNEVEN,
     UNKNOWN,
     WARP,
@@ -47,8 +55,12 @@ from tileprof.record.cuda.code.lanes import (
     Level,
     Value,
     Warps,
+    added,
     is_flag,
     merged,
+    sum_of,
+    unknown_where,
+    without,
     worse,
 )
 from tileprof.record.cuda.code.reading import Kernel, Part, Tensor, following
@@ -60,6 +72,7 @@ from tileprof.record.cuda.tensor_maps.tensormap import TensorMap
 from tileprof.trace import READ, WRITE
 
 Triple = tuple[int, int, int]
+_Kinds = tuple[tuple[str, int], ...]
 GEOMETRY_BYTES: Final = 0x18
 """Of constant bank 0: sizes of a block, then of the grid."""
 PARAMETERS_ADDRESS: Final = 0x198
@@ -235,6 +248,8 @@ class _Run:
         threads, self.blocks = prod(launch.block), prod(launch.grid)
         if not 0 < threads <= 1024 or not kernel.code or not kernel.understood:
             raise Refused("no threads or no code, or relocations that are not understood")
+        if len(launch.pointers) >= MOST_POINTERS - 1:
+            raise Refused("too many pointers")
         if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
             raise Refused("a grid that is no whole clusters")
         elects = any(p.name == "ELECT" for p in kernel.parts)
@@ -246,7 +261,8 @@ class _Run:
         self.maps: dict[int, TensorMap] = {}
         self.steps = np.zeros(self.blocks, np.int64)
         self.work, self.estimates = MOST_WORK, 0
-        self.added: dict[tuple[int, tuple[str, ...]], bool] = {}
+        self.additions = 0
+        self.plans: dict[tuple[int, tuple[tuple[str, int], ...]], list[tuple[str, ...]]] = {}
         self._read_bank()
 
     def _read_bank(self) -> None:
@@ -255,12 +271,12 @@ class _Run:
         self.lows = np.zeros(len(self.places), np.int64)
         self.words = np.zeros(words + 4, np.uint32)
         self.words[:words] = np.frombuffer(launch.bank[: 4 * words], "<u4")
-        self.levels = np.full(words + 4, UNKNOWN, np.uint8)
+        self.levels = np.full(words + 4, UNKNOWN, np.uint64)
         self.levels[: GEOMETRY_BYTES // 4] = 0
         self.levels[launch.begin // 4 : words] = 0
         for n, pointer in enumerate(sorted(launch.pointers)):
             low = low_bits(launch, pointer)
-            self._stand_for(pointer, ((n + 1) << POINTER_BITS) + low, POINTER)
+            self._stand_for(pointer, ((n + 1) << POINTER_BITS) + low, POINTER | n + 1 << NUMBER_SHIFT)
             self.lows[n + 1] = low
         self._stand_for(PARAMETERS_ADDRESS, _ADDRESS + launch.begin, PLACE)
         self._stand_for(BANK_ADDRESS, _ADDRESS, PLACE)
@@ -268,7 +284,7 @@ class _Run:
     def _stand_for(self, at: int, address: int, level: int) -> None:
         for half in (0, 1):
             self.words[at // 4 + half] = address >> 32 * half & 0xFFFFFFFF
-            self.levels[at // 4 + half] = level
+            self.levels[at // 4 + half] = level | HIGH * half
 
     def run(self) -> Trace:
         """Follow all blocks, some whole clusters at a time."""
@@ -439,7 +455,7 @@ class _Run:
 
     def _computed(self, group: Group, part: Part, step: Step, holds: Value) -> dict[str, Held]:
         if step.source_lane is not None:
-            return self._shuffled(group, step, step.source_lane)
+            return self._shuffled(group, step, step.source_lane, holds)
         values: list[Value] = []
         level: Level = 0
         origin = -1
@@ -454,22 +470,25 @@ class _Run:
                 origin = held.origin
         if not isinstance(level, np.ndarray) and level & UNKNOWN:
             return {}
+        levels: list[Level] | None = None
         if step.indexed is not None:
-            if origin >= 0:
+            if origin >= 0 or np.any(np.asarray(level, np.uint64) & _MOVED):
                 return {}
-            level = level | self._load_bank(values, step.indexed.offset, step.indexed.size, step.indexed.words)
+            levels = self._load_bank(values, level, step.indexed.offset, step.indexed.size, step.indexed.words)
+        elif np.any(np.asarray(level, np.uint64) & _MOVED):
+            levels = self._moved(group, part, step, decided, holds)
+        else:
+            levels = [level] * len(step.writes)
         if not part.uniform:
-            level = worse(level, UNEVEN)
-        if np.any(np.asarray(level) & (POINTER | PLACE | LOW)):
-            level = self._moved(group, part, step, level, holds)
-        if not isinstance(level, np.ndarray) and level & UNKNOWN:
+            levels = [worse(own, UNEVEN) for own in levels]
+        if all(not isinstance(own, np.ndarray) and own & UNKNOWN for own in levels):
             return {}
         if step.estimates:
-            return {} if origin >= 0 else self._estimated(group, step, values, level)
+            return {} if origin >= 0 else self._estimated(group, step, values, levels[0])
         out = {}
-        for name, value in zip(step.writes, step.run(values), strict=True):
+        for name, value, own in zip(step.writes, step.run(values), levels, strict=True):
             two = origin >= 0 and isinstance(value, np.ndarray) and value.ndim > 1
-            out[name] = self._evened(group, part, Held(value, level, origin if two else -1))
+            out[name] = self._evened(group, part, Held(value, own, origin if two else -1))
         return out
 
     def _is_no_null(self, group: Group, part: Part) -> tuple[str, ...]:
@@ -487,58 +506,93 @@ class _Run:
         name = f"c[{match[1]}]" if match else words[0]
         held = self._read(group, name)
         number = np.asarray(held.value, np.int64) + 128 >> POINTER_BITS - 32
-        if (np.asarray(held.level) != POINTER).any() or held.origin >= 0:
+        kind = np.asarray(without(held.level, KIND ^ 0xFF), np.uint64) & KIND
+        if (kind != (POINTER | HIGH)).any() or held.origin >= 0 or ((number <= 0) | (number >= len(self.places))).any():
             return ()
-        return (name, operands[5].lstrip("!")) if ((number > 0) & (number < len(self.places))).all() else ()
+        below = operands[5].lstrip("!")
+        return (name,) if below == operands[4].lstrip("!") else (name, below)
 
     def _evened(self, group: Group, part: Part, held: Held) -> Held:
         """Return a result; one of uniform registers with a note whether threads of a warp have different ones."""
         if not part.uniform:
             return held
         uneven = not self.layout.is_even(group.lanes, held.value)
-        return replace(held, level=(held.level & (0xFF ^ UNEVEN)) | (UNEVEN if uneven else 0))
+        return replace(held, level=without(held.level, UNEVEN) | (UNEVEN if uneven else 0))
 
-    def _load_bank(self, values: list[Value], offset: int, size: int, words: int) -> Level:
-        """Append what lies in the constant bank at a register's offset, and return its level."""
-        at = np.asarray(values[0], np.uint32) + np.uint32(offset)
-        level: Array = np.where(at % size, UNKNOWN, 0).astype(np.uint8)
+    def _load_bank(self, values: list[Value], level: Level, offset: int, size: int, words: int) -> list[Level]:
+        """Append what lies in the constant bank at a register's offset, and return the level of each word."""
+        at = (np.asarray(values[0], np.int64) + offset) & 0xFFFFFFFF
+        bad = unknown_where(at % size != 0)
+        out: list[Level] = []
         for n in range(words):
-            place = np.minimum(at.astype(np.int64) // 4 + n, len(self.words) - 1)
-            loaded = self.words[place]
-            level = level | self.levels[place]
+            place = np.minimum(at // 4 + n, len(self.words) - 1)
+            loaded, own = self.words[place], self.levels[place] | bad | level
             values.append(int(loaded) if loaded.ndim == 0 else loaded)
-        return int(level) if level.ndim == 0 else level
+            out.append(int(own) if own.ndim == 0 else own)
+        return [worse(own, _MOVED) for own in out] if size < _WORD_BYTES else out
 
     def _estimated(self, group: Group, step: Step, values: list[Value], level: Level) -> dict[str, Held]:
         """Return everything that the hardware may estimate. Nothing that depends on it is known until all are equal."""
         rows, usual = step.run(values)
         n = len(group.lanes)
-        level = np.where(np.broadcast_to(usual, n), np.broadcast_to(np.asarray(level, np.uint8), n), np.uint8(UNKNOWN))
+        level = np.broadcast_to(np.asarray(level, np.uint64), n) | unknown_where(~np.broadcast_to(usual, n))
         self.estimates += 1
         rows = np.broadcast_to(rows, (len(rows), n))
-        return {step.writes[0]: Held(rows, level.astype(np.uint8), self.estimates)}
+        return {step.writes[0]: Held(rows, level, self.estimates)}
 
-    def _moved(self, group: Group, part: Part, step: Step, level: Level, holds: Value) -> Level:
-        """Return the level of what is computed of pointers, or halves of them, and maybe else: no more than a sum with
-        one, or its low bits.
-        """
-        names = [n for n in step.reads if np.any(np.asarray(self._read(group, n).level) & (POINTER | PLACE | LOW))]
-        known = self._low_bits(group, part, names)
-        if known is not None:
-            return worse(level, PLACE) & (0xFF ^ (POINTER | LOW)) | known
-        level = worse(level, LOW)
-        kinds: Array | int = 0
-        for n, name in enumerate(names):
-            kinds = kinds | np.where(np.asarray(self._read(group, name).level) & (POINTER | PLACE), 1 << n, 0)
-        kinds = np.asarray(kinds)
-        for kind in np.unique(kinds if holds is True or kinds.ndim == 0 else kinds[holds]).tolist():
-            moved = tuple(name for n, name in enumerate(names) if kind >> n & 1)
-            key = group.at, moved
-            if key not in self.added:
-                self.added[key] = not moved or _only_adds(part, moved)
-            if not self.added[key]:
-                level = np.where(kinds == kind, worse(level, POINTER | PLACE), level)
-        return int(level) if isinstance(level, np.ndarray) and level.ndim == 0 else level
+    def _moved(self, group: Group, part: Part, step: Step, decided: Sequence[str], holds: Value) -> list[Level]:
+        """Return the levels of what is computed of halves of pointers: no more than sums with one, or its low bits."""
+        read = {name: self._read(group, name).level for name in step.reads if name not in decided}
+        base: Level = 0
+        for level in read.values():
+            base = base | np.asarray(level, np.uint64) & (UNKNOWN | UNEVEN)
+        base = int(base) if np.ndim(base) == 0 else base
+        moved = {name: level for name, level in read.items() if np.any(np.asarray(level, np.uint64) & _MOVED)}
+        known = self._low_bits(group, part, list(moved))
+        if known is not None or not moved:
+            return [base | (known or 0)] * len(step.writes)
+        if part.name in {"SEL", "USEL"}:
+            return [base | self._chosen(group, part, moved)]
+        out: list[Level] = [UNKNOWN] * len(step.writes)
+        self.additions += 1
+        for kinds, chosen in self._kinds(moved, holds):
+            key = group.at, kinds
+            if key not in self.plans:
+                self.plans[key] = _plan(part, step, dict(kinds))
+            for n, plan in enumerate(self.plans[key]):
+                level = base | _level(plan, moved, self.additions & SUM) if plan[0] != "bad" else UNKNOWN
+                out[n] = level if chosen is None else np.where(chosen, level, np.asarray(out[n], np.uint64))
+        return out
+
+    def _kinds(self, moved: Mapping[str, Level], holds: Value) -> list[tuple[_Kinds, Array | None]]:
+        """Return what kinds of values the threads have for which an instruction is executed, and which threads."""
+        kinds = {name: np.asarray(level, np.uint64) & KIND for name, level in moved.items()}
+        if holds is not True:
+            kinds = {name: kind if kind.ndim == 0 else kind[holds] for name, kind in kinds.items()}
+        if all(kind.ndim == 0 or (kind == kind[0]).all() for kind in kinds.values()):
+            return [(tuple((name, int(kind.flat[0])) for name, kind in kinds.items()), None)]
+        whole = {name: np.asarray(level, np.uint64) & KIND for name, level in moved.items()}
+        n = max(kind.size for kind in whole.values())
+        table = np.stack([np.broadcast_to(kind, n) for kind in whole.values()])
+        rows = np.unique(table if holds is True else table[:, holds], axis=1).T.tolist()
+        out: list[tuple[_Kinds, Array | None]] = []
+        for row in rows:
+            same = (table == np.array(row, np.uint64)[:, None]).all(axis=0)
+            out.append((tuple(zip(whole, row, strict=True)), same))
+        return out
+
+    def _chosen(self, group: Group, part: Part, moved: Mapping[str, Level]) -> Level:
+        """Return the level of one of two values that a known predicate chooses."""
+        _, first, second, condition = (o.removesuffix(".reuse") for o in part.instruction.operands)
+        which, unknown = self._flag(group, condition.lstrip("!"), negated=condition.startswith("!"))
+        if np.any(unknown) or any(is_flag(name) for name in moved):
+            return UNKNOWN
+        first_level, second_level = (
+            next((level for name, level in moved.items() if _names(word, name, pair=False)), 0)
+            for word in (first, second)
+        )
+        level = np.where(which, np.asarray(first_level, np.uint64), np.asarray(second_level, np.uint64))
+        return int(level) if level.ndim == 0 else level
 
     def _low_bits(self, group: Group, part: Part, names: Sequence[str]) -> int | None:
         """Return the level of a result that depends on a pointer's lowest bits alone, which are known; else None.
@@ -546,9 +600,9 @@ class _Run:
         ``SHF.R.U64 R0, R2, 0x2, R3`` and ``LOP3.LUT R0, R0, 0x3, RZ, 0xc0, !PT``: whether it is a multiple of 16.
         """
         operands = [o.removesuffix(".reuse") for o in part.instruction.operands]
-        levels = {n: np.asarray(self._read(group, n).level) for n in names}
+        levels = {n: np.asarray(self._read(group, n).level, np.uint64) & 0xFF for n in names}
         if _SHIFT.fullmatch(part.instruction.operation) and len(operands) == 4 and names and names[0] == operands[1]:
-            whole = bool((levels[names[0]] == POINTER).all()) and set(names[1:]) <= {operands[3]}
+            whole = bool((levels[names[0]] & 0xFF == POINTER).all()) and set(names[1:]) <= {operands[3]}
             return LOW if whole and _number(operands[2]) <= _LOW_BITS // 2 else None
         if part.name in {"LOP3", "ULOP3"} and len(names) == 1 and operands[-2:-1] == ["0xc0"]:
             words = [o for o in operands[:-2] if not is_flag(o)][1:]
@@ -560,13 +614,13 @@ class _Run:
                 return 0
         return None
 
-    def _shuffled(self, group: Group, step: Step, source: int) -> dict[str, Held]:
+    def _shuffled(self, group: Group, step: Step, source: int, holds: Value) -> dict[str, Held]:
         """Return what one thread of each warp hands out to all, where all of them are here."""
         held = self._read(group, step.reads[0])
         n, warps = len(group.lanes), Warps(self.layout, group, self.living)
-        if held.origin >= 0:
+        if held.origin >= 0 or holds is not True:
             return {}
-        value, level = np.broadcast_to(held.value, n), np.broadcast_to(np.asarray(held.level, np.uint8), n)
+        value, level = np.broadcast_to(held.value, n), np.broadcast_to(np.asarray(held.level, np.uint64), n)
         bad = ~warps.whole()
         given: list[Array] = []
         for copy in range(self.layout.copies):
@@ -574,7 +628,7 @@ class _Run:
             at = np.minimum(np.searchsorted(group.lanes, lane), n - 1)
             given.append(value[at])
             bad |= (group.lanes[at] != lane) | (level[at] != 0) | (given[0] != given[-1])
-        return {step.writes[0]: Held(warps.spread(given[0]), warps.spread(np.where(bad, UNKNOWN, 0).astype(np.uint8)))}
+        return {step.writes[0]: Held(warps.spread(given[0]), warps.spread(unknown_where(bad)))}
 
     def _write(self, group: Group, name: str, result: Held | None, holds: Value, unknown: Array | bool) -> None:
         if holds is True and not np.any(unknown):
@@ -592,18 +646,18 @@ class _Run:
             old = Held(0, UNKNOWN)  # of another estimate
         kind = bool if is_flag(name) else np.uint32
         value = np.where(holds, np.asarray(new.value, kind), np.asarray(old.value, kind))
-        level = np.where(holds, np.asarray(new.level, np.uint8), np.asarray(old.level, np.uint8))
-        level = np.broadcast_to(np.where(unknown, np.uint8(UNKNOWN), level).astype(np.uint8), n)
+        level = np.where(holds, np.asarray(new.level, np.uint64), np.asarray(old.level, np.uint64))
+        level = np.broadcast_to(np.where(unknown, np.uint64(UNKNOWN), level), n)
         origin = max(old.origin, new.origin)
         value = np.broadcast_to(value, (value.shape[0], n) if origin >= 0 else n)
         if name.startswith("U") and not self.layout.is_even(group.lanes, value):
-            level = level | np.uint8(UNEVEN)
+            level = level | np.uint64(UNEVEN)
         group.registers[name] = Held(value, level, origin).kept()
 
     # -- control
 
     def _leave(self, group: Group, part: Part, end: End) -> None:
-        if end.kind is Kind.BRANCH and end.target <= group.at and self.kernel.repeats(group.at):
+        if not end.decided and end.kind is Kind.BRANCH and self.kernel.repeats(group.at):
             for m in range(end.target, group.at):
                 for name in self.kernel.parts[m].written:
                     group.registers.pop(name, None)
@@ -639,7 +693,9 @@ class _Run:
             self._return(group, part, end.register)
         elif end.kind is Kind.SYNC:
             held = self._read(group, end.register)
-            if np.any(np.asarray(held.level)) or np.any(held.value != part.instruction.address + INSTRUCTION_BYTES):
+            if np.any(np.asarray(held.level, np.uint64)) or np.any(
+                held.value != part.instruction.address + INSTRUCTION_BYTES
+            ):
                 raise Refused(f"where threads continue after {_words(part)} is unknown")
             group.at += 1
         else:
@@ -649,7 +705,13 @@ class _Run:
 
     def _return(self, group: Group, part: Part, register: str) -> None:
         held = self._read(group, register)
-        if np.any(np.asarray(held.level)) or held.origin >= 0:
+        high = self._read(group, following(register))
+        if (
+            np.any(np.asarray(held.level | high.level, np.uint64))
+            or held.origin >= 0
+            or high.origin >= 0
+            or np.any(high.value)
+        ):
             raise Refused(f"where {_words(part)} goes is unknown")
         self.groups.remove(group)
         address = np.broadcast_to(held.value, len(group.lanes))
@@ -692,22 +754,20 @@ class _Run:
         if not np.any(holds):
             return
         held = [self._read(group, name) for name in accessed.reads]
-        level: Level = 0
-        for h in held:
-            level = level | h.level
-            if h.origin >= 0:
-                raise Refused(f"the address of {_words(part)} depends on an estimate")
-        if np.any((np.asarray(level) & (0xFF ^ POINTER) != 0) & holds):
-            raise Refused(f"the address of {_words(part)} is unknown")
+        if any(h.origin >= 0 for h in held):
+            raise Refused(f"the address of {_words(part)} depends on an estimate")
         n = len(group.lanes)
+        number, bad = np.zeros(n, np.int64), np.zeros(n, bool)
+        for low, high in zip(held[::2], held[1::2], strict=True):
+            own, wrong = _pointer_of(low.level, high.level, POINTER)
+            bad = bad | wrong | ((own > 0) & (number > 0))
+            number = number + own
+        if np.any(bad & holds):
+            raise Refused(f"the address of {_words(part)} is unknown, or no pointer plus an offset")
         address = np.broadcast_to(np.asarray(accessed.address([h.value for h in held]), np.uint64), n).astype(np.int64)
         block = self.block[group.lanes // self.layout.of_block]
-        behind = np.broadcast_to(np.asarray(level) & POINTER != 0, n)
         if isinstance(holds, np.ndarray):
-            address, block, behind = address[holds], block[holds], behind[holds]
-        number = np.where(behind, address + (1 << POINTER_BITS - 1) >> POINTER_BITS, 0)
-        if ((number < 0) | (number >= len(self.places)) | (behind & (number == 0))).any():
-            raise Refused(f"the address of {_words(part)} is not a pointer plus an offset")
+            address, block, number = address[holds], block[holds], number[holds]
         begin = address - (number << POINTER_BITS) - self.lows[number]
         self._add_rows(accessed.mode, accessed.size, block, number, begin, group.steps)
 
@@ -725,7 +785,11 @@ class _Run:
 
     def _box(self, group: Group, part: Part, tensor: Tensor, holds: Value) -> None:
         """A load or store through a tensor map, once per warp and with the warp's uniform registers."""
-        low, high = (self._uniform(group, part, holds, name, PLACE) for name in tensor.address)
+        low, high = (self._uniform(group, part, holds, name, PLACE | HIGH) for name in tensor.address)
+        low_level, high_level = (self._read(group, name).level for name in tensor.address)
+        _, wrong = _pointer_of(low_level, high_level, PLACE)
+        if np.any(wrong & holds):
+            raise Refused(f"the map of {_words(part)} is unknown")
         lanes = group.lanes if holds is True else group.lanes[holds]
         table = np.zeros((len(lanes), 8), np.int64)
         table[:, 0] = (low | high << 32) - _ADDRESS
@@ -750,11 +814,11 @@ class _Run:
     def _uniform(self, group: Group, part: Part, holds: Value, name: str, also: int) -> I64:
         held = self._read(group, name)
         n = len(group.lanes)
-        level = np.broadcast_to(np.asarray(held.level, np.uint8), n)
+        level = np.broadcast_to(np.asarray(held.level, np.uint64), n)
         value = np.broadcast_to(held.value[0] if held.origin >= 0 else held.value, n)
         if holds is not True:
             value, level = value[holds], level[holds]
-        if (level & (0xFF ^ also)).any() or held.origin >= 0:
+        if (level & (0xFF ^ also)).any() or (level >> 8 != 0).any() > bool(also) or held.origin >= 0:
             raise Refused(f"{name} of {_words(part)} is unknown")
         return value.astype(np.int64)
 
@@ -810,7 +874,7 @@ class _Run:
             held = self._read(group, name)
             if held.origin >= 0:
                 return None
-            total, bad = total + np.asarray(held.value, np.int64), bad | (np.asarray(held.level) != 0)
+            total, bad = total + np.asarray(held.value, np.int64), bad | (np.asarray(held.level, np.uint64) != 0)
         return total & 0xFFFFFFFF, bad
 
     def _store_shared(self, group: Group, part: Part, holds: Value) -> None:
@@ -829,7 +893,7 @@ class _Run:
             held = Held(0, 0) if part.stored == "RZ" else self._read(group, part.stored)
             places = self._places(lanes, address)
             if held.origin < 0 and places is not None and not len(places[1]):
-                known = np.broadcast_to(np.asarray(held.level) == 0, n)[chosen] & (address % 4 == 0)
+                known = np.broadcast_to(np.asarray(held.level, np.uint64) == 0, n)[chosen] & (address % 4 == 0)
                 value = np.broadcast_to(np.asarray(held.value, np.int64), n)[chosen]
                 self.slots.store_words(places[0][known], value[known])
                 lanes, address = lanes[~known], address[~known]
@@ -842,7 +906,7 @@ class _Run:
         assert part.shared is not None
         held = self._read(group, following(part.shared.registers[0])) if part.shared.registers else Held(0, UNKNOWN)
         n = len(group.lanes)
-        if held.origin >= 0 or np.broadcast_to(np.asarray(held.level) != 0, n)[chosen].any():
+        if held.origin >= 0 or np.broadcast_to(np.asarray(held.level, np.uint64) != 0, n)[chosen].any():
             self.slots.anywhere = True
             return
         address = np.broadcast_to(np.asarray(held.value, np.int64), n)[chosen]
@@ -877,7 +941,7 @@ class _Run:
             if places is not None and not len(places[1]):
                 wanted, inverse = np.unique(places[0], return_inverse=True)
                 value, known = self.slots.load(wanted)
-                level = np.where(known[inverse], 0, UNKNOWN).astype(np.uint8)
+                level = unknown_where(~known[inverse])
                 loaded = Held(value[inverse].astype(np.uint32), level)
             for name in part.written:
                 self._write(group, name, loaded, True, False)
@@ -902,7 +966,7 @@ class _Run:
         all_vote = ~warps.any(~voting)
         bad = ~(sure | never) | ~warps.whole() | ~all_vote
         result = sure if kind == "ANY" else ~sure
-        return {operands[0]: Held(warps.spread(result), warps.spread(np.where(bad, UNKNOWN, 0).astype(np.uint8)))}
+        return {operands[0]: Held(warps.spread(result), warps.spread(unknown_where(bad)))}
 
     def elect(self, group: Group, part: Part, holds: Value) -> dict[str, Held]:
         """``ELECT P0, URZ, PT``: true in one thread of the warp."""
@@ -910,7 +974,7 @@ class _Run:
         if holds is not True or len(operands) != 3 or operands[1:] != ("URZ", "PT") or not is_flag(operands[0]):
             return {}
         warps = Warps(self.layout, group, self.living)
-        level = warps.spread(np.where(warps.whole(), 0, UNKNOWN).astype(np.uint8))
+        level = warps.spread(unknown_where(~warps.whole()))
         return {operands[0]: Held(group.lanes % self.layout.of_warp < WARP, level)}
 
     def to_uniform(self, group: Group, part: Part, holds: Value) -> dict[str, Held]:
@@ -926,17 +990,18 @@ class _Run:
         n = len(group.lanes)
         taking = np.broadcast_to(np.asarray(holds), n)
         value = np.broadcast_to(np.asarray(held.value, np.uint32), n)
-        level = np.broadcast_to(np.asarray(held.level, np.uint8), n)
+        level = np.broadcast_to(np.asarray(held.level, np.uint64), n)
         warps = Warps(self.layout, group, self.living)
         least = np.minimum.reduceat(np.where(taking, value, np.uint32(0xFFFFFFFF)), warps.heads)
         most = np.maximum.reduceat(np.where(taking, value, np.uint32(0)), warps.heads)
-        levels = np.bitwise_or.reduceat(np.where(taking, level, np.uint8(0)), warps.heads)
+        levels = np.maximum.reduceat(np.where(taking, level, np.uint64(0)), warps.heads)
+        lowest = np.minimum.reduceat(np.where(taking, level, np.uint64((1 << 64) - 1)), warps.heads)
         written = warps.any(taking)
-        levels = levels | np.where(written & ~warps.some(taking), np.uint8(UNKNOWN), np.uint8(0))
+        levels = np.where(written & (~warps.some(taking) | (lowest != levels)), np.uint64(UNKNOWN), levels)
         even = warps.spread(least == most)
         new = Held(
             np.where(even, warps.spread(least), value),
-            warps.spread(levels) | np.where(even, np.uint8(0), np.uint8(UNEVEN)),
+            warps.spread(levels) | np.where(even, np.uint64(0), np.uint64(UNEVEN)),
         )
         # The register is the warp's: those of its threads that do not execute this have it too.
         self._write(group, step.writes[0], new, _whole(warps.spread(written)), False)
@@ -949,6 +1014,8 @@ _BANK: Final = re.compile(r"c\[0x0\]\[(0x[0-9a-f]+)\]")
 _LOW_BITS: Final = 8
 """Lowest bits of pointers that decide something. Launches are alike only where these are the same."""
 _SHIFT: Final = re.compile(r"U?SHF\.R\.(U32|U64|S32)(\.HI)?")
+_MOVED: Final = POINTER | PLACE | LOW | HIGH | CARRY
+_WORD_BYTES: Final = 4
 _MOVES: Final = frozenset(("MOV", "UMOV", "R2UR", "LDC", "ULDC"))
 _SUMS: Final = frozenset(("IADD3", "UIADD3", "VIADD"))
 _ADDENDS: Final = {"IMAD": 2, "UIMAD": 2, "LEA": 1, "ULEA": 1}
@@ -968,36 +1035,113 @@ def _words(part: Part) -> str:
     return f"{part.instruction.operation} at {part.instruction.address:#x}"
 
 
-def _only_adds(part: Part, moved: Sequence[str]) -> bool:
-    """Return whether an instruction does no more with halves of pointers and carries of such sums than to add to them.
+def _pointer_of(low: Level, high: Level, kind: int) -> tuple[Array, Array]:
+    """Return the number of the pointer that two halves are of, 0 for none, and where they are neither."""
+    low, high = np.asarray(low, np.uint64), np.asarray(high, np.uint64)
+    number = (low & KIND) >> NUMBER_SHIFT
+    pointer = (low & 0xFF == kind) & (high & 0xFF == (kind | HIGH))
+    pointer &= ((high & KIND) >> NUMBER_SHIFT == number) & (sum_of(low) == sum_of(high))
+    return number.astype(np.int64), ~pointer & ((low != 0) | (high != 0))
 
-    ``moved``: names of what it reads that are some.
+
+def _level(plan: tuple[str, ...], moved: Mapping[str, Level], addition: int) -> Level:
+    """Return the level of one result by its plan (`_plan`)."""
+    what, *names = plan
+    if what == "none":
+        return 0
+    levels = [moved[name] for name in names]
+    first = levels[0]
+    if what == "same":
+        return first
+    sums = added(sum_of(first), addition)
+    if what in {"low", "carry"}:
+        carry = CARRY | addition << ADDITION_SHIFT if what == "carry" else 0
+        return (first & KIND) | sums << SUM_SHIFT | carry
+    if what in {"low of pair", "high of pair"}:
+        half = levels[what == "high of pair"]
+        return _unless(sum_of(levels[0]) != sum_of(levels[1]), (half & KIND) | sums << SUM_SHIFT)
+    return _with_carries(first, levels[1:])
+
+
+def _with_carries(high: Level, carries: Sequence[Level]) -> Level:
+    """Return the level of a high half and the carries of one or two additions to the low one, in either order."""
+    out: Level = UNKNOWN
+    for ordered in {tuple(range(len(carries))), tuple(reversed(range(len(carries))))}:
+        bad: Value = False
+        now = sum_of(high)
+        for n in ordered:
+            addition, total = carries[n] >> ADDITION_SHIFT, sum_of(carries[n])
+            same = (total == now) & (addition == carries[ordered[0]] >> ADDITION_SHIFT) & (n != ordered[0])
+            bad = bad | ((added(now, addition) != total) & ~np.asarray(same))
+            now = total
+        level = _unless(bad, (high & KIND) | now << SUM_SHIFT)
+        out = level if isinstance(out, int) and out == UNKNOWN else np.where(out == UNKNOWN, level, out)
+    return int(out) if np.ndim(out) == 0 else out
+
+
+def _unless(bad: Value, level: Level) -> Level:
+    out = np.where(bad, np.uint64(UNKNOWN), np.asarray(level, np.uint64))
+    return int(out) if out.ndim == 0 else out
+
+
+def _plan(part: Part, step: Step, kinds: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """Return what each result of an instruction is that reads halves of pointers and carries of their sums.
+
+    ``kinds``: of what it reads that are some, their levels without the sum; in threads where it is none, that is 0.
     """
-    carries, halves = [n for n in moved if is_flag(n)], [n for n in moved if not is_flag(n)]
+    bad: list[tuple[str, ...]] = [("bad",)] * len(step.writes)
+    carries = [n for n, kind in kinds.items() if kind and is_flag(n)]
+    halves = [n for n, kind in kinds.items() if kind and not is_flag(n)]
+    if any(kinds[n] & (LOW | UNKNOWN | UNEVEN) or bool(kinds[n] & CARRY) != is_flag(n) for n in (*carries, *halves)):
+        return bad
+    if not halves and not carries:
+        return [("none",)] * len(step.writes)
     name, operation = part.name, part.instruction.operation
-    operands = [o.removesuffix(".reuse") for o in part.instruction.operands]
-    if carries and ".X" not in operation:
-        return False
     if name in _MOVES:
-        return part.step is None or part.step.indexed is None or not halves
+        same: list[tuple[str, ...]] = [("same", n) if n in halves else ("none",) for n in step.reads]
+        return same if len(same) == len(step.writes) and not carries else bad
+    operands = [o.removesuffix(".reuse") for o in part.instruction.operands]
     words = [n for n, o in enumerate(operands) if n and not re.fullmatch(r"!?U?P(\d|T)", o)]
     pairs = words[2:3] if ".WIDE" in operation else words if ".64" in operation else []
     places = [n for n in words if any(_names(operands[n], half, pair=n in pairs) for half in halves)]
-    if (halves and not places) or len(places) > 1 or any(operands[n].startswith(("-", "~")) for n in places):
-        return False
+    if len(places) != 1 or operands[places[0]].startswith(("-", "~")):
+        return bad
+    if not _is_addend(name, operation, operands, words, places[0]):
+        return bad
+    high = [bool(kinds[n] & HIGH) for n in halves]
+    of = {kinds[n] & ~(HIGH | CARRY) for n in (*halves, *carries)}
+    if len(of) != 1:
+        return bad
+    if pairs:
+        registers = [n for n in step.writes if not is_flag(n)]
+        if high != [False, True] or carries or len(registers) != 2 or registers != list(step.writes[:2]):
+            return bad
+        return [("low of pair", *halves), ("high of pair", *halves), *bad[2:]]
+    if len(halves) != 1 or (carries and (".X" not in operation or not high[0])):
+        return bad
+    unchanged = high[0] or _adds_nothing(name, operation, [operands[n] for n in words if n != places[0]])
+    what = ("high", halves[0], *carries) if carries else ("same" if unchanged else "low", halves[0])
+    carry = ("bad",) if high[0] or ".X" in operation else ("carry", halves[0])
+    return [carry if is_flag(n) else what for n in step.writes]
+
+
+def _adds_nothing(name: str, operation: str, others: Sequence[str]) -> bool:
+    """Return whether an instruction with these other words moves a half alone: ``IMAD.MOV.U32 R0, RZ, RZ, R1``."""
+    zeros = [o for o in others if o in {"RZ", "URZ"}]
+    return ".X" not in operation and (len(zeros) == len(others) or (name in {"IMAD", "UIMAD"} and bool(zeros)))
+
+
+def _is_addend(name: str, operation: str, operands: Sequence[str], words: Sequence[int], place: int) -> bool:
+    """Return whether an instruction adds its operand at a place to something."""
     if name in _SUMS:
         return True
     addend = _ADDENDS.get(name)
     if addend is None or len(words) <= addend:
         return False
-    if not places or places[0] == words[addend]:
+    if place == words[addend]:
         return True
-    # R4 * 1 + R6
-    return (
-        name in {"IMAD", "UIMAD"}
-        and ".WIDE" not in operation
-        and "0x1" in {operands[n] for n in words[:2]} - {operands[places[0]]}
-    )
+    factors = {operands[n] for n in words[:2]} - {operands[place]}  # R4 * 1 + R6
+    return name in {"IMAD", "UIMAD"} and ".WIDE" not in operation and ".HI" not in operation and factors == {"0x1"}
 
 
 def _names(operand: str, register: str, *, pair: bool) -> bool:

@@ -106,24 +106,6 @@ def program(rng, pointers=False):
     return [*body, "NOP", "NOP", "STG.E desc[UR4][R2.64], R0", "EXIT"]
 
 
-class MixedHalvesError(Exception):
-    """An address is made of halves that do not belong together: no compiler makes it from a pointer."""
-
-
-def halves_after(i, halves, holds):
-    """Return which half of the pointer is in what an instruction writes, with all other registers' halves."""
-    half = {f"c[0x0][{hex(POINTER)}]": "low", f"c[0x0][{hex(POINTER + 4)}]": "high"} | halves
-    o, read = i.operands, [half[w] for w in i.operands[1:] if w in half]
-    if i.operation == "LDC.64":
-        return halves | {o[0]: half.get(o[1]), f"R{int(o[0][1:]) + 1}": "high" if o[1] in half else None}
-    if i.name == "SEL":
-        return halves | {o[0]: half.get(o[1] if holds(o[3]) else o[2])}
-    if i.name in {"MOV", "LDC", "IADD3"}:
-        return halves | {o[0]: read[0] if len(read) == 1 else None}
-    written = [w for w in o[: 2 if i.name == "LOP3" and o[0].startswith("P") else 1] if w.startswith("R")]
-    return halves | dict.fromkeys(written) if i.name not in {"STG", "BRA", "EXIT"} else halves
-
-
 def number(text):
     return int(text, 16) & MASK
 
@@ -132,15 +114,15 @@ def signed(value):
     return value - (1 << 32) if value >> 31 else value
 
 
-def run_thread(code, bank, thread, block, memory, only=None, pointers=False):
+def run_thread(code, bank, thread, block, memory, only=None):
     """Return which instruction of a thread touches which address, in order; None where it does not end.
 
     ``memory``: seed of whatever is not known. ``only``: a proof, whose needed instructions alone
-    are executed, and whose joins are followed. ``pointers``: raise `MixedHalvesError` for such addresses.
+    are executed, and whose joins are followed.
     """
     noise = random.Random(memory)
     state = {f"R{n}": noise.getrandbits(32) for n in range(6)} | {f"P{n}": noise.random() < 0.5 for n in range(3)}
-    place, touched, n, halves = {i.address: k for k, i in enumerate(code)}, [], 0, {}
+    place, touched, n = {i.address: k for k, i in enumerate(code)}, [], 0
 
     def word(text):
         if text.startswith("c["):
@@ -174,11 +156,6 @@ def run_thread(code, bank, thread, block, memory, only=None, pointers=False):
             continue
         if i.guard is not None and state[i.guard[0]] == i.guard[1]:
             continue
-        if pointers and i.name in {"STG", "LDG"}:
-            low = int(re.search(r"\[R(\d+)\.64\]", " ".join(o))[1])
-            if (halves.get(f"R{low}"), halves.get(f"R{low + 1}")) not in {("low", "high"), (None, None)}:
-                raise MixedHalvesError
-        halves = halves_after(i, halves, holds) if pointers else halves
         if i.name == "EXIT":
             return touched
         if i.name == "BRA":

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from tests.unit.record.cuda.code.random_code import POINTER, MixedHalvesError, code_of, program, run_thread
+from tests.unit.record.cuda.code.random_code import POINTER, code_of, program, run_thread
 from tileprof.record.cuda.code import traced
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.code.traced import Launch, placed, trace
@@ -45,7 +45,7 @@ def _bytes_touched(code, launch, memory):
     out = set()
     for block in range(GRID):
         for thread in range(BLOCK):
-            touched = run_thread(code, _bank(launch), thread, block, 1000 * memory + 10 * block + thread, pointers=True)
+            touched = run_thread(code, _bank(launch), thread, block, 1000 * memory + 10 * block + thread)
             if touched is None:
                 return None
             for at, address in touched:
@@ -65,10 +65,7 @@ def _refuted(seed):
         return False, False
     for memory in range(3):
         launch = _launch(words, pointer + memory * 0x1_0F00_0500_0000)
-        try:
-            touched = _bytes_touched(code, launch, memory)
-        except MixedHalvesError:
-            return False, False
+        touched = _bytes_touched(code, launch, memory)
         if touched is not None and touched != _bytes_of(found, launch):
             return True, True
     return True, False
@@ -105,7 +102,6 @@ def _mutants():
         "conditions from memory": (run, "_condition", known_conditions),
         "accesses under conditions from memory": (run, "_touch", known_addresses),
         "partial writes": (run, "_write", written_always),
-        "sums of pointers": (traced, "_only_adds", lambda part, moved: True),
     }
 
 
