@@ -112,7 +112,7 @@ def test_addresses_that_memory_holds_are_not_proven(tool, image, ask, asked):
 
 
 def test_the_server_gets_a_launch_as_it_is(image, ask, asked, monkeypatch):
-    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN_HERE)
+    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN)
     rng, launches = random.Random(3), []
     for n in range(40):
         size = rng.choice([0, 1, 4, 8, 12, 64, 72, 520, 1000])
@@ -130,7 +130,7 @@ def test_the_server_gets_a_launch_as_it_is(image, ask, asked, monkeypatch):
 
 def test_no_launch_is_taken_for_one_of_which_the_server_judges_apart(image, ask, asked, monkeypatch):
     """`Launch.here` is what a proof holds for. The program may ask more often, but not less."""
-    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN_HERE)
+    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN)
     rng, launches = random.Random(4), []
     for _ in range(300):
         out = rng.choice([OUT, IN]) + rng.choice([0, 4, 16, 0x80, 0x100, 0x200]) >> rng.choice([0, 0, 0, 8])

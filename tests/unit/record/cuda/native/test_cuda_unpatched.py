@@ -45,7 +45,7 @@ def run(runner, kernels, monkeypatch):
     def start(text, proven=("one", "linked"), **variables):
         image, asked = Path(kernels).read_bytes(), []
         code = [section(image, f".text.{name}") for name in proven]
-        answers = {True: proofs.PROVEN_HERE, False: proofs.NOT_PROVEN}
+        answers = {True: proofs.PROVEN, False: proofs.NOT_PROVEN}
         monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or answers[launch.code in code])
         with Server(Path("nvdisasm")) as server:
             process, output = runner(BEGIN % kernels + text, TILEPROF_PROOFS=server.path, **variables)
