@@ -58,6 +58,7 @@ from tileprof.record.cuda.code.lanes import (
     added,
     is_flag,
     merged,
+    nothing,
     sum_of,
     unknown_where,
     without,
@@ -346,7 +347,7 @@ class _Run:
             return Held(int(self.words[n]), int(self.levels[n])) if n < len(self.words) else Held(0, UNKNOWN)
         if name.startswith("SR_"):
             return self._special_register(name, group.lanes)
-        return Held(False if is_flag(name) else 0, UNKNOWN)
+        return nothing(name)
 
     def _special_register(self, name: str, lanes: I64) -> Held:
         block, thread = self.block[lanes // self.layout.of_block], self.layout.thread(lanes)
@@ -641,9 +642,9 @@ class _Run:
         if old is None and result is None:
             return
         n = len(group.lanes)
-        old, new = old or Held(0, UNKNOWN), result or Held(0, UNKNOWN)
+        old, new = old or nothing(name), result or nothing(name)
         if old.origin >= 0 and new.origin not in {-1, old.origin}:
-            old = Held(0, UNKNOWN)  # of another estimate
+            old = nothing(name)  # of another estimate
         kind = bool if is_flag(name) else np.uint32
         value = np.where(holds, np.asarray(new.value, kind), np.asarray(old.value, kind))
         level = np.where(holds, np.asarray(new.level, np.uint64), np.asarray(old.level, np.uint64))
