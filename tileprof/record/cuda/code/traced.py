@@ -86,6 +86,9 @@ _ADDRESS: Final = 0x7E12_3456_0000
 POINTER_BITS: Final = 40
 """A pointer among the parameters stands for its number from 1 on, times 2 to this power: nothing that is added to it
 reaches another."""
+_OFFSET_BITS: Final = 49
+"""Bits of an offset, or of an address, besides its sign."""
+_KEY_BITS: Final = 63
 MAP_BYTES: Final = 64
 _BARRIER_BYTES: Final = 8
 _STORED_BYTES: Final = 16
@@ -223,10 +226,15 @@ class _Touched:
         """Unite the rows of a mode, and return them."""
         rows = np.concatenate(self.pending[mode])
         group = rows[:, 0] * (self.pointers + 1) + rows[:, 1]
-        rows = rows[np.lexsort((rows[:, 2], group))]
-        group = rows[:, 0] * (self.pointers + 1) + rows[:, 1]
+        least = int(rows[:, 2].min())
+        bits = (int(rows[:, 2].max()) - least).bit_length()
+        if bits + int(group.max()).bit_length() < _KEY_BITS:
+            order = np.argsort(group << bits | rows[:, 2] - least)
+        else:
+            order = np.lexsort((rows[:, 2], group))
+        rows, group = rows[order], group[order]
         row, begin, end = grouped_union(group, rows[:, 2], rows[:, 3])
-        first = np.minimum.reduceat(rows[:, 4], row) if len(row) else rows[:, 4]
+        first = np.minimum.reduceat(rows[:, 4], row)
         rows = np.stack([rows[row, 0], rows[row, 1], begin, end, first], axis=1)
         self.pending[mode] = [rows]
         return rows
@@ -249,6 +257,8 @@ class _Run:
         threads, self.blocks = prod(launch.block), prod(launch.grid)
         if not 0 < threads <= 1024 or not kernel.code or not kernel.understood:
             raise Refused("no threads or no code, or relocations that are not understood")
+        if launch.begin % 4 or launch.begin < PARAMETERS_ADDRESS + 8 or any(p < launch.begin for p in launch.pointers):
+            raise Refused("parameters in another place than this architecture's")
         if len(launch.pointers) >= MOST_POINTERS - 1:
             raise Refused("too many pointers")
         if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
@@ -770,6 +780,8 @@ class _Run:
         if isinstance(holds, np.ndarray):
             address, block, number = address[holds], block[holds], number[holds]
         begin = address - (number << POINTER_BITS) - self.lows[number]
+        if ((begin >> _OFFSET_BITS != 0) & (begin >> _OFFSET_BITS != -1)).any():
+            raise Refused(f"the address of {_words(part)} is far from its pointer")
         self._add_rows(accessed.mode, accessed.size, block, number, begin, group.steps)
 
     def _add_rows(self, mode: int, size: int, block: I64, number: I64, begin: I64, steps: int) -> None:
