@@ -775,14 +775,20 @@ class _Run:
             number = number + own
         if np.any(bad & holds):
             raise Refused(f"the address of {_words(part)} is unknown, or no pointer plus an offset")
-        address = np.broadcast_to(np.asarray(accessed.address([h.value for h in held]), np.uint64), n).astype(np.int64)
+        values = [h.value for h in held]
+        address = np.broadcast_to(np.asarray(accessed.address(values), np.uint64), n).astype(np.int64)
+        missing = np.zeros(n, np.int64)
+        if accessed.missing is not None:
+            missing = np.broadcast_to(np.asarray(accessed.missing(values), np.uint64), n).astype(np.int64)
         block = self.block[group.lanes // self.layout.of_block]
         if isinstance(holds, np.ndarray):
-            address, block, number = address[holds], block[holds], number[holds]
+            address, block, number, missing = address[holds], block[holds], number[holds], missing[holds]
         begin = address - (number << POINTER_BITS) - self.lows[number]
         if ((begin >> _OFFSET_BITS != 0) & (begin >> _OFFSET_BITS != -1)).any():
             raise Refused(f"the address of {_words(part)} is far from its pointer")
-        self._add_rows(accessed.mode, accessed.size, block, number, begin, group.steps)
+        for count in np.unique(missing).tolist():
+            rows, size = missing == count, accessed.size - count
+            self._add_rows(accessed.mode, size, block[rows], number[rows], begin[rows], group.steps)
 
     def _add_rows(self, mode: int, size: int, block: I64, number: I64, begin: I64, steps: int) -> None:
         """Add ``size`` bytes from each place on, as runs of those that follow each other."""
