@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,6 +84,11 @@ def is_flag(name: str) -> bool:
     return name.startswith(("P", "UP"))
 
 
+def nothing(name: str) -> Held:
+    """Return what a register holds of which nothing is known."""
+    return Held(value=False if is_flag(name) else 0, level=UNKNOWN)
+
+
 def worse(level: Level, bits: int) -> Level:
     """Return a level that is unknown where it has one of some bits."""
     if isinstance(level, np.ndarray):
@@ -136,7 +140,7 @@ def merged(groups: list[Group], names: frozenset[str]) -> Group:
     counts = [len(g.lanes) for g in groups]
     registers: dict[str, Held] = {}
     for name in dict.fromkeys(name for g in groups for name in g.registers if name in names):
-        held = [g.registers.get(name, Held(0, UNKNOWN)) for g in groups]
+        held = [g.registers.get(name) or nothing(name) for g in groups]
         if any(h.origin >= 0 for h in held):
             continue
         first = held[0]
@@ -228,8 +232,3 @@ class Warps:
     def whole(self) -> Array:
         """Return whether all threads of each warp that have not ended are in the group."""
         return np.asarray(self.sizes == self.living[self.warp].sum(axis=1))
-
-
-def first_of(names: Iterable[str]) -> str:
-    """Return the only or first name."""
-    return next(iter(names), "")

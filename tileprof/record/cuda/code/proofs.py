@@ -8,10 +8,8 @@ endian:
              cluster x, y, z in blocks;
              the code; the offsets in it of relocated instructions, 32 bits each; the parameters; one bit per 8 bytes of
              parameters, least significant first: whether that word points into device memory
-    answer   1 byte: 1 proven for every launch of the code; 2 proven for this grid, block and cluster and these words
-             that are no pointers; 0 not proven
-
-A proof for every launch comes from `proof`, one for such launches from `traced`.
+    answer   1 byte: 1 proven, for all launches with this grid, block and cluster, these words that are no pointers,
+             and pointers with these lowest bits; 0 not proven
 """
 
 from __future__ import annotations
@@ -26,22 +24,16 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
-
-import numpy as np
+from typing import Final, Self
 
 from tileprof import building
 from tileprof.errors import UserError
-from tileprof.record.cuda.code import emulate, instructions, traced
+from tileprof.record.cuda.code import instructions, traced
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES, Instruction
-from tileprof.record.cuda.code.knowledge import CLEAN, UNKNOWN, Constant
-from tileprof.record.cuda.code.proof import Proven, prove
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.code.traced import Placed, Trace
 from tileprof.record.cuda.installation import locate
@@ -49,7 +41,7 @@ from tileprof.record.cuda.installation import locate
 MAGIC: Final = b"TPP2"
 HEADER: Final = struct.Struct("<4s14I")
 ARCHITECTURE: Final = 90
-NOT_PROVEN, ALWAYS_PROVEN, PROVEN_HERE = 0, 1, 2
+NOT_PROVEN, PROVEN = 0, 1
 MOST_CODE: Final = 256 << 10
 """Bytes of code beyond which a kernel is not looked at: the program waits for the answer."""
 MOST_SKIPPED: Final = 64 << 20
@@ -72,7 +64,6 @@ _GEOMETRY_BYTES: Final = 24
 """Block x, y, z and grid x, y, z at the beginning of constant bank 0."""
 
 Dimensions = tuple[int, int, int]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +121,15 @@ class Launch:
         )
         return traced.Launch(self.grid, self.block, self.cluster, bank, self.offset, pointers)
 
-    def anywhere(self) -> Callable[[int], Constant]:
-        """Return the words of constant bank 0 as every launch of the kernel knows them."""
-        end = self.offset + self.size
-
-        def constant(at: int) -> Constant:
-            return CLEAN if 0 <= at < _GEOMETRY_BYTES or self.offset <= at < end else UNKNOWN
-
-        return constant
-
 
 @dataclass(slots=True)
 class _Kernel:
-    """One kernel's instructions, None before they are needed, and its proof for all launches, or why there is none.
-
-    ``failures``: launches that could not be proven, and none could.
+    """One kernel's instructions, None before they are needed. ``failures``: launches that could not be proven, and none
+    could.
     """
 
     code: list[Instruction] | None = None
     read: Kernel | None = None
-    always: Proven | str | None = None
     failures: int = 0
 
 
@@ -169,33 +149,18 @@ class Proofs:
     def touched(self, launch: Launch) -> Placed | None:
         """Return what a launch touches; None where that is not proven, for the reason in ``reason``."""
         with self._lock:
-            trace = self.here(launch)
-            if trace is not None:
-                return traced.placed(trace, launch.traced)
-            reason = self.reason
-            proven = self.always(launch)
-            if proven is None:
-                self.reason = reason
-                return None
-            bank = launch.traced.bank
-            runs = emulate.run(proven, launch.grid, launch.block, bank + bytes(-len(bank) % 8))
-            self.reason = "its threads take too many steps" if runs is None else ""
-            return None if runs is None else Placed(runs, [], np.zeros(prod(launch.grid), np.int64))
+            trace = self.here(launch, most_failures=None)
+            return traced.placed(trace, launch.traced) if trace is not None else None
 
-    def always(self, launch: Launch) -> Proven | None:
-        """Return the proof for all launches of a kernel."""
-        with self._lock:
-            kernel = self._kernel(launch)
-            if kernel.always is None:
-                kernel.always = self._proven(kernel, launch)
-            return self._answer(kernel.always)
+    def here(self, launch: Launch, most_failures: int | None = MOST_FAILURES) -> Trace | None:
+        """Return what launches touch that have these parameters, pointers aside, grid, block and cluster.
 
-    def here(self, launch: Launch) -> Trace | None:
-        """Return what launches touch that have these parameters, pointers aside, grid, block and cluster."""
+        After ``most_failures`` launches of a kernel that could not be proven, others are not looked at.
+        """
         with self._lock:
             kernel, key = self._kernel(launch), launch.here
             if key not in self._traces:
-                if kernel.failures >= MOST_FAILURES:
+                if most_failures is not None and kernel.failures >= most_failures:
                     self.reason = _ENOUGH
                     return None
                 self._traces[key] = self._traced(kernel, launch)
@@ -204,11 +169,9 @@ class Proofs:
                 while len(self._traces) > MOST_TRACES:
                     self._traces.popitem(last=False)
             self._traces.move_to_end(key)
-            return self._answer(self._traces[key])
-
-    def _answer(self, proof: T | str) -> T | None:
-        self.reason = proof if isinstance(proof, str) else ""
-        return None if isinstance(proof, str) else proof
+            found = self._traces[key]
+            self.reason = found if isinstance(found, str) else ""
+            return None if isinstance(found, str) else found
 
     def _kernel(self, launch: Launch) -> _Kernel:
         kernel = self._kernels.setdefault(launch.kernel, _Kernel())
@@ -217,13 +180,6 @@ class Proofs:
             self._kernels.popitem(last=False)
         return kernel
 
-    def _proven(self, kernel: _Kernel, launch: Launch) -> Proven | str:
-        try:
-            unread = self._read(kernel, launch)
-            return unread or prove(kernel.code or [], launch.anywhere(), frozenset(launch.relocated))
-        except Exception as error:  # noqa: BLE001 - a fault of the analysis must not end a recording
-            return f"the analysis failed: {type(error).__name__}: {error}"
-
     def _traced(self, kernel: _Kernel, launch: Launch) -> Trace | str:
         try:
             if unread := self._read(kernel, launch):
@@ -231,7 +187,7 @@ class Proofs:
             if kernel.read is None:
                 kernel.read = Kernel(kernel.code or [], frozenset(launch.relocated))
             return traced.trace(kernel.read, launch.traced)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - a fault of the analysis must not end a recording
             return f"the analysis failed: {type(error).__name__}: {error}"
 
     def _read(self, kernel: _Kernel, launch: Launch) -> str:
@@ -249,7 +205,7 @@ class Proofs:
 def _analysis() -> bytes:
     """Return a hash of all that decides a verdict, other than the disassembler."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.digest()
 
@@ -283,31 +239,27 @@ class Verdicts:
         return cls(proofs, folder if info is not None else None, _analysis() + version.encode())
 
     def of(self, launch: Launch) -> int:
-        """Return the answer for a launch."""
+        """Return the answer for a launch: the one that the cache has, or find it and put it there."""
         with self._lock:
-            always = self._kept(launch.kernel, ALWAYS_PROVEN, lambda: self.proofs.always(launch))
-            return always or self._kept(launch.here, PROVEN_HERE, lambda: self.proofs.here(launch))
-
-    def _kept(self, key: bytes, proven: int, prove_it: Callable[[], object]) -> int:
-        """Return the answer that the cache has, or find it and put it there."""
-        path = self.folder / hashlib.sha256(self.version + key).hexdigest() if self.folder is not None else None
-        if path is not None:
-            with contextlib.suppress(OSError):
-                content = path.read_bytes()
-                if content in {bytes([NOT_PROVEN]), bytes([proven])}:
-                    return content[0]
-        if self.spent > MOST_SECONDS:
-            return NOT_PROVEN
-        begin = time.monotonic()
-        answer = proven if prove_it() is not None else NOT_PROVEN
-        self.spent += time.monotonic() - begin
-        if path is not None and self.folder is not None and (answer or self.proofs.reason != _ENOUGH):
-            with contextlib.suppress(OSError):
-                handle, name = tempfile.mkstemp(dir=self.folder)
-                with os.fdopen(handle, "wb") as file:
-                    file.write(bytes([answer]))
-                Path(name).replace(path)
-        return answer
+            key = hashlib.sha256(self.version + launch.here).hexdigest()
+            path = self.folder / key if self.folder is not None else None
+            if path is not None:
+                with contextlib.suppress(OSError):
+                    content = path.read_bytes()
+                    if content in {bytes([NOT_PROVEN]), bytes([PROVEN])}:
+                        return content[0]
+            if self.spent > MOST_SECONDS:
+                return NOT_PROVEN
+            begin = time.monotonic()
+            answer = PROVEN if self.proofs.here(launch) is not None else NOT_PROVEN
+            self.spent += time.monotonic() - begin
+            if path is not None and (answer or self.proofs.reason != _ENOUGH):
+                with contextlib.suppress(OSError):
+                    handle, name = tempfile.mkstemp(dir=self.folder)
+                    with os.fdopen(handle, "wb") as file:
+                        file.write(bytes([answer]))
+                    Path(name).replace(path)
+            return answer
 
 
 class Server:

@@ -58,6 +58,7 @@ from tileprof.record.cuda.code.lanes import (
     added,
     is_flag,
     merged,
+    nothing,
     sum_of,
     unknown_where,
     without,
@@ -85,6 +86,9 @@ _ADDRESS: Final = 0x7E12_3456_0000
 POINTER_BITS: Final = 40
 """A pointer among the parameters stands for its number from 1 on, times 2 to this power: nothing that is added to it
 reaches another."""
+_OFFSET_BITS: Final = 49
+"""Bits of an offset, or of an address, besides its sign."""
+_KEY_BITS: Final = 63
 MAP_BYTES: Final = 64
 _BARRIER_BYTES: Final = 8
 _STORED_BYTES: Final = 16
@@ -222,10 +226,15 @@ class _Touched:
         """Unite the rows of a mode, and return them."""
         rows = np.concatenate(self.pending[mode])
         group = rows[:, 0] * (self.pointers + 1) + rows[:, 1]
-        rows = rows[np.lexsort((rows[:, 2], group))]
-        group = rows[:, 0] * (self.pointers + 1) + rows[:, 1]
+        least = int(rows[:, 2].min())
+        bits = (int(rows[:, 2].max()) - least).bit_length()
+        if bits + int(group.max()).bit_length() < _KEY_BITS:
+            order = np.argsort(group << bits | rows[:, 2] - least)
+        else:
+            order = np.lexsort((rows[:, 2], group))
+        rows, group = rows[order], group[order]
         row, begin, end = grouped_union(group, rows[:, 2], rows[:, 3])
-        first = np.minimum.reduceat(rows[:, 4], row) if len(row) else rows[:, 4]
+        first = np.minimum.reduceat(rows[:, 4], row)
         rows = np.stack([rows[row, 0], rows[row, 1], begin, end, first], axis=1)
         self.pending[mode] = [rows]
         return rows
@@ -248,6 +257,8 @@ class _Run:
         threads, self.blocks = prod(launch.block), prod(launch.grid)
         if not 0 < threads <= 1024 or not kernel.code or not kernel.understood:
             raise Refused("no threads or no code, or relocations that are not understood")
+        if launch.begin % 4 or launch.begin < PARAMETERS_ADDRESS + 8 or any(p < launch.begin for p in launch.pointers):
+            raise Refused("parameters in another place than this architecture's")
         if len(launch.pointers) >= MOST_POINTERS - 1:
             raise Refused("too many pointers")
         if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
@@ -346,7 +357,7 @@ class _Run:
             return Held(int(self.words[n]), int(self.levels[n])) if n < len(self.words) else Held(0, UNKNOWN)
         if name.startswith("SR_"):
             return self._special_register(name, group.lanes)
-        return Held(False if is_flag(name) else 0, UNKNOWN)
+        return nothing(name)
 
     def _special_register(self, name: str, lanes: I64) -> Held:
         block, thread = self.block[lanes // self.layout.of_block], self.layout.thread(lanes)
@@ -641,9 +652,9 @@ class _Run:
         if old is None and result is None:
             return
         n = len(group.lanes)
-        old, new = old or Held(0, UNKNOWN), result or Held(0, UNKNOWN)
+        old, new = old or nothing(name), result or nothing(name)
         if old.origin >= 0 and new.origin not in {-1, old.origin}:
-            old = Held(0, UNKNOWN)  # of another estimate
+            old = nothing(name)  # of another estimate
         kind = bool if is_flag(name) else np.uint32
         value = np.where(holds, np.asarray(new.value, kind), np.asarray(old.value, kind))
         level = np.where(holds, np.asarray(new.level, np.uint64), np.asarray(old.level, np.uint64))
@@ -764,12 +775,20 @@ class _Run:
             number = number + own
         if np.any(bad & holds):
             raise Refused(f"the address of {_words(part)} is unknown, or no pointer plus an offset")
-        address = np.broadcast_to(np.asarray(accessed.address([h.value for h in held]), np.uint64), n).astype(np.int64)
+        values = [h.value for h in held]
+        address = np.broadcast_to(np.asarray(accessed.address(values), np.uint64), n).astype(np.int64)
+        missing = np.zeros(n, np.int64)
+        if accessed.missing is not None:
+            missing = np.broadcast_to(np.asarray(accessed.missing(values), np.uint64), n).astype(np.int64)
         block = self.block[group.lanes // self.layout.of_block]
         if isinstance(holds, np.ndarray):
-            address, block, number = address[holds], block[holds], number[holds]
+            address, block, number, missing = address[holds], block[holds], number[holds], missing[holds]
         begin = address - (number << POINTER_BITS) - self.lows[number]
-        self._add_rows(accessed.mode, accessed.size, block, number, begin, group.steps)
+        if ((begin >> _OFFSET_BITS != 0) & (begin >> _OFFSET_BITS != -1)).any():
+            raise Refused(f"the address of {_words(part)} is far from its pointer")
+        for count in np.unique(missing).tolist():
+            rows, size = missing == count, accessed.size - count
+            self._add_rows(accessed.mode, size, block[rows], number[rows], begin[rows], group.steps)
 
     def _add_rows(self, mode: int, size: int, block: I64, number: I64, begin: I64, steps: int) -> None:
         """Add ``size`` bytes from each place on, as runs of those that follow each other."""

@@ -9,7 +9,6 @@ import pytest
 
 from tileprof.record.cuda.code import instructions, proofs
 from tileprof.record.cuda.code.instructions import parse
-from tileprof.record.cuda.code.proof import CLEAN, UNKNOWN
 from tileprof.record.cuda.code.proofs import Launch, Proofs, Server, Verdicts
 from tileprof.trace import WRITE
 
@@ -85,10 +84,10 @@ def ended(connection):
 
 def test_a_program_is_told_whether_it_needs_no_instruments(tool):
     with Server(tool) as server:
-        always, here, nothing = request(b"A" * 16), request(b"P" * 16), request(b"B" * 16)
-        assert answers(server, always, here, nothing, always) == [b"\1", b"\2", b"\0", b"\1"]
+        plain, here, nothing = request(b"A" * 16), request(b"P" * 16), request(b"B" * 16)
+        assert answers(server, plain, here, nothing, plain) == [b"\1", b"\1", b"\0", b"\1"]
         array = request(b"P" * 16, struct.pack("<QI", 0x7F0012340000, 1))
-        assert answers(server, array, here) == [b"\0", b"\2"]
+        assert answers(server, array, here) == [b"\0", b"\1"]
 
 
 def test_programs_ask_at_once(tool):
@@ -102,7 +101,7 @@ def test_programs_ask_at_once(tool):
             thread.start()
         for thread in threads:
             thread.join()
-    assert out == [[b"\1", b"\2"]] * 8
+    assert out == [[b"\1", b"\1"]] * 8
 
 
 @pytest.mark.parametrize(
@@ -146,10 +145,10 @@ def test_a_fault_of_the_analysis_is_not_a_proof(tool, monkeypatch):
     def fails(*_):
         raise ValueError("a fault")
 
-    monkeypatch.setattr(proofs, "prove", fails)
+    monkeypatch.setattr(proofs.traced, "trace", fails)
     launch = Launch(b"A" * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1))
     kept = Proofs(tool)
-    assert kept.always(launch) is None
+    assert kept.touched(launch) is None
     assert "a fault" in kept.reason
     monkeypatch.setattr(Verdicts, "of", fails)
     with Server(tool) as server:
@@ -184,13 +183,13 @@ def test_without_a_disassembler_nothing_is_proven(monkeypatch):
 def test_verdicts_are_kept(tool, tmp_path):
     launches = [Launch(name * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1)) for name in (b"A", b"P", b"B")]
     for _ in range(2):
-        assert [Verdicts.opened(Proofs(tool)).of(launch) for launch in launches] == [1, 2, 0]
+        assert [Verdicts.opened(Proofs(tool)).of(launch) for launch in launches] == [1, 1, 0]
         assert times_asked(tool) == 3
     files = list((tmp_path / "cache" / "proofs").iterdir())
-    assert sorted(path.read_bytes() for path in files) == [b"\0", b"\0", b"\0", b"\1", b"\2"]
+    assert sorted(path.read_bytes() for path in files) == [b"\0", b"\1", b"\1"]
     for path in files:
         path.write_bytes(b"\7")  # nothing else is trusted
-    assert [Verdicts.opened(Proofs(tool)).of(launch) for launch in launches] == [1, 2, 0]
+    assert [Verdicts.opened(Proofs(tool)).of(launch) for launch in launches] == [1, 1, 0]
     assert times_asked(tool) == 6
     os.utime(tool, ns=(0, 0))  # another disassembler
     assert Verdicts.opened(Proofs(tool)).of(launches[0]) == 1
@@ -229,7 +228,6 @@ def test_decoding_gets_what_is_touched_and_why_that_is_unknown(tool):
 
 def test_a_kernel_that_is_never_proven_is_not_asked_for_ever(tool, monkeypatch):
     attempts = []
-    monkeypatch.setattr(proofs, "prove", lambda *_: "no")
     monkeypatch.setattr(proofs.traced, "trace", lambda *_: attempts.append(0) or "no")
     verdicts = Verdicts.opened(Proofs(tool))
     for n in range(3 * proofs.MOST_FAILURES):
@@ -257,9 +255,6 @@ def test_decoding_uses_what_the_server_has_found(tool):
 def test_words_of_the_constant_bank():
     parameters = struct.pack("<QQI", 0x7F0012340000, 0x1_0000_0002, 3)
     launch = Launch(b"", (), 0x210, parameters, b"\x01", (7, 8, 9), (4, 5, 6))
-    anywhere = launch.anywhere()
-    assert [anywhere(at) for at in range(0x20C, 0x228, 4)] == [UNKNOWN, *[CLEAN] * 5, UNKNOWN]
-    assert [anywhere(at) for at in (0, 0x14, 0x18)] == [CLEAN, CLEAN, UNKNOWN]
     bank = launch.traced.bank
     assert struct.unpack("<6I", bank[:24]) == (4, 5, 6, 7, 8, 9)
     assert bank[0x210:] == parameters

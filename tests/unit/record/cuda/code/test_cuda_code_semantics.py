@@ -8,9 +8,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from tileprof.record.cuda.code import emulate, semantics
+from tileprof.record.cuda.code import semantics, traced
 from tileprof.record.cuda.code.instructions import disassembled, parse, written_registers
-from tileprof.record.cuda.code.proof import Proven
+from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.installation import locate
 from tileprof.trace import ATOMIC, READ, WRITE
 
@@ -466,11 +466,12 @@ def test_compiled_expressions_yield_what_the_host_computes(tmp_path):
     )
 
     code = disassembled(tool, section((tmp_path / "k.cubin").read_bytes(), ".text.kernel"))
-    steps = [n for n, i in enumerate(code) if semantics.step(i) or semantics.estimate(i)]
-    needed = frozenset(n for n in steps if code[n].operands[-1] not in {"c[0x0][0x28]", "c[0x0][0x208]"})
     base = 1 << 40
     bank = struct.pack("<6I", 1, 1, 1, 64, 1, 1).ljust(0x210, b"\0") + words + struct.pack("<Q", base)
-    found = emulate.run(Proven(code, needed, {}), (64, 1, 1), (1, 1, 1), bank)[WRITE]
+    launch = traced.Launch((64, 1, 1), (1, 1, 1), (1, 1, 1), bank, 0x210)
+    trace = traced.trace(Kernel(code), launch)
+    assert isinstance(trace, traced.Trace), trace
+    found = traced.placed(trace, launch).runs[WRITE]
     values = np.full((64, 36), -1)
     values[found.tile, found.start - base >> 33] = found.start - base & (1 << 33) - 1
     assert np.array_equal(values, expected.reshape(64, 36))

@@ -241,7 +241,7 @@ def test_signals_of_the_program_do_not_end_a_question(tmp_path, image, ask):
         turn.wait(0.2)
         connection.recv(1 << 20)
         turn.wait(0.2)
-        connection.sendall(b"\2")
+        connection.sendall(b"\1")
 
     with answering(tmp_path, reply) as (path, _):
         assert ask(path, (0, of(image, "scale")), signal_ms=5) == ([True], [])

@@ -28,7 +28,7 @@ class Proofs {
                 const std::vector<bool>& pointers);
 
   private:
-    enum Answer : char { kNo = 0, kEveryLaunch = 1, kSuchLaunches = 2 };
+    enum Answer : char { kNo = 0, kYes = 1 };
 
     char ask(const std::string& request);
     void hang_up();
@@ -38,7 +38,6 @@ class Proofs {
     int connection_ = -1;
     bool asking_ = false;                   // another thread uses the connection
     bool silent_ = false;                   // the server did not answer once
-    std::unordered_set<uint32_t> always_;   // kernels of which every launch is proven
     std::unordered_set<std::string> such_;  // launches that are proven, with what their pointers have in common
 };
 
