@@ -108,6 +108,18 @@ def test_other_modules_stay_as_they_are(run, kernels):
     assert counted(process) == [(1, False), (0, True)]
 
 
+def test_a_launch_that_could_not_be_patched_has_nothing_of_the_one_before_it(run):
+    """Code is not changed while a launch of it has not ended; what is launched meanwhile was not seen."""
+    process, output, _ = run(
+        "S = ctypes.c_void_p(0x51); fake.fake_stream(S); launch(b'one', 2, parameter=0x100000); fake.fake_spin(S);"
+        "launch(b'two', 2, parameter=0x100000); print(fake.fake_count(0)); fake.fake_let_go(S)",
+        complaint="two has not ended in 0.1 s",
+        TILEPROF_WAIT="0.1",
+    )
+    assert counted(process) == [(0, True), (0, False)]
+    assert output == "0"
+
+
 def test_before_a_graph_is_made_all_is_patched_and_stays_so(run, kernels):
     process, _, asked = run(
         "launch(b'one', 2, parameter=0x100000); fake.fake_capture(1, None); fake.fake_capture(0, None);"
