@@ -391,7 +391,9 @@ def _map_of(instruction: Instruction, state: State) -> int | None:
 
 @dataclass(slots=True)
 class Kernels:
-    """The machine code of a process's kernels, by id, where the recorder left it and a disassembler reads it."""
+    """The machine code of a process's kernels, by id, where the recorder left it and a disassembler reads it; not of
+    kernels whose instructions are changed when they are loaded.
+    """
 
     folder: Path
     tool: Path | None
@@ -417,7 +419,7 @@ class Kernels:
 
     def _of(self, kernel: int) -> list[Instruction]:
         if kernel not in self._code:
-            path = self.folder / f"code-{kernel}.bin"
-            there = self.tool is not None and path.is_file()
+            path, relocated = (self.folder / f"{name}-{kernel}.bin" for name in ("code", "relocated"))
+            there = self.tool is not None and path.is_file() and not relocated.is_file()
             self._code[kernel] = disassembled(self.tool, path.read_bytes()) if there and self.tool else []
         return self._code[kernel]

@@ -14,9 +14,9 @@ def trace_of(tmp_path):
 
     def make(events, entries, **options):
         name = tmp_path / "t.tileprof"
-        times = options.pop("timed", {})
+        times, known = options.pop("timed", {}), {n: options.pop(n) for n in ("blocks", "proofs") if n in options}
         with TraceWriter(name, recorder="cuda", command=["x"], device=H200, granule=32, force=True) as writer:
-            decoder = Decoder(process(tmp_path, events, entries, **options), writer, H200, times)
+            decoder = Decoder(process(tmp_path, events, entries, **options), writer, H200, times, **known)
             decoder.run()
         trace = load(name)
         assert validate(trace) == []

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.unit.record.cuda.cubins import compiled, section
+from tests.unit.record.cuda.code.cubins import compiled, section
 from tileprof.record.cuda import machine_code
 from tileprof.record.cuda.code.instructions import parse
 from tileprof.record.cuda.installation import locate
@@ -261,3 +261,12 @@ def test_a_kernel_that_keeps_silent_is_not_asked_for_ever(tmp_path, monkeypatch)
         assert kernels.reached(3, {0x210: word}) is None
     assert len(queries) == machine_code.MOST_SILENT
     assert kernels.reached(4, {}) is None, "without code"
+
+
+def test_code_that_is_completed_when_it_is_loaded_is_not_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_code, "disassembled", lambda *_: parse(with_addresses(["EXIT"])))
+    for kernel in (3, 4):
+        (tmp_path / f"code-{kernel}.bin").write_bytes(bytes(16))
+    (tmp_path / "relocated-3.bin").write_bytes(bytes(4))
+    kernels = machine_code.Kernels(tmp_path, tmp_path / "nvdisasm")
+    assert [kernels.reached(kernel, {}) is not None for kernel in (3, 4)] == [False, True]

@@ -87,6 +87,20 @@ def test_the_passes_get_the_variables_that_they_need(tmp_path, monkeypatch):
     assert accesses["TILEPROF_HOOKS"] == "1"
 
 
+def test_a_socket_is_for_the_accesses_pass_alone(tmp_path):
+    recorder_files = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
+    sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
+
+    def make(name, proofs):
+        variables = recorded_run.environment(
+            name, tmp_path, recorder_files, sanitizer, Settings(), skip=0, count=None, proofs=proofs
+        )
+        return variables.get("TILEPROF_PROOFS")
+
+    assert [make(name, "/s") for name in ("accesses", "blocks", "time")] == ["/s", None, None]
+    assert make("accesses", None) is None
+
+
 @pytest.mark.parametrize(("tensors", "expected"), [(True, "tensors"), (False, None)])
 def test_without_names_tensors_are_told_apart_where_that_is_asked_for(tmp_path, tensors, expected):
     recorder_files = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
@@ -212,6 +226,26 @@ def test_the_command_lines_options_become_settings():
     )  # fmt: skip
     with pytest.raises(UserError, match="power of two"):
         cuda_options.settings(parser.parse_args(["--granule", "3"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "patch", "unpatched", "variable"),
+    [
+        ("", "need", True, "load"),
+        ("--patch need", "need", True, "load"),
+        ("--patch need --passes accesses,time", "need", False, "load"),
+        ("--patch need --passes blocks", "need", False, "load"),
+        ("--patch need --filters 8192", "need", False, "load"),
+        ("--patch load", "load", False, "load"),
+        ("--patch range --capture", "range", False, "range"),
+    ],
+)
+def test_when_code_is_patched(words, patch, unpatched, variable):
+    parser = argparse.ArgumentParser()
+    record_verb.prepare(parser)
+    settings = cuda_options.settings(parser.parse_args(words.split()))
+    assert (settings.patch, settings.leaves_unpatched) == (patch, unpatched)
+    assert settings.environment("accesses", skip=0, count=None)["TILEPROF_PATCH"] == variable
 
 
 SAVES = """

@@ -3,15 +3,18 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from tileprof.errors import UserError
 from tileprof.record import Options
-from tileprof.record.cuda import recording
+from tileprof.record.cuda import recorded_run, recording
+from tileprof.record.cuda.decode import Decoder
 from tileprof.record.cuda.installation import gpu, locate, recorder_build
 from tileprof.record.cuda.settings import Settings
 from tileprof.record.cuda.tensor_maps import im2col, tensormap
+from tileprof.record.filter_settings import FilterSettings
 from tileprof.trace import load, validate
 
 PROGRAM = """
@@ -122,6 +125,63 @@ def test_three_passes_make_one_trace_and_the_program_prints_once(record, tmp_pat
     assert trace.accesses["first"].tolist() == [0.5]
     assert trace.manifest["notes"] == []
     assert "H200" in trace.device.name
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """Return the passes, with whether a server listens that says which launches need no patches."""
+    (tmp_path / "nvdisasm").touch()
+    monkeypatch.setattr(locate, "nvdisasm", lambda: tmp_path / "nvdisasm")
+    passes, run = {}, recorded_run.run
+
+    def noted(command, variables, **options):
+        path = variables.get("TILEPROF_PROOFS")
+        passes[variables.get("TILEPROF_PASS", "time")] = path is not None and Path(path).is_socket()
+        return run(command, variables, **options)
+
+    monkeypatch.setattr(recorded_run, "run", noted)
+    return passes
+
+
+def test_only_the_accesses_pass_asks_which_launches_need_no_patches(record, served):
+    record()
+    assert served == {"accesses": True, "blocks": False, "time": False}
+    served.clear()
+    record(Settings(passes=("accesses", "blocks"), capture_only=True))
+    assert served == {"accesses": True, "blocks": False}
+
+
+@pytest.mark.parametrize(
+    ("settings", "architectures", "tool"),
+    [
+        ({"passes": ("accesses", "time")}, ["sm_90"], True),
+        ({"patch": "load"}, ["sm_90"], True),
+        ({"patch": "range", "capture_only": True}, ["sm_90"], True),
+        ({"passes": ("accesses", "blocks"), "filters": FilterSettings.parse("8192")}, ["sm_90"], True),
+        ({}, ["sm_80"], True),
+        ({}, ["sm_90", "sm_100"], True),
+        ({}, ["sm_90"], False),
+    ],
+    ids=["no block times", "load", "range", "filters", "another GPU", "several GPUs", "no nvdisasm"],
+)
+def test_all_launches_get_patches_where_what_they_touch_is_not_computed(
+    record, served, monkeypatch, settings, architectures, tool
+):
+    monkeypatch.setattr(gpu, "gpus", lambda: [gpu.Gpu("NVIDIA H200", name, "13.0") for name in architectures])
+    if not tool:
+        monkeypatch.setattr(locate, "nvdisasm", lambda: None)
+    record(Settings(**settings))
+    assert served["accesses"] is False
+
+
+def test_decoding_knows_what_the_program_was_told(record, served, monkeypatch):
+    serving, decoding = [], []
+    enter = recording.Server.__enter__
+    monkeypatch.setattr(recording.Server, "__enter__", lambda server: serving.append(server.proofs) or enter(server))
+    monkeypatch.setattr(recording, "Decoder", lambda *a: decoding.append(a[-1]) or Decoder(*a))
+    record(EXTRA="1")
+    assert len(serving) == 1
+    assert [kept is serving[0] for kept in decoding] == [True, True]
 
 
 def test_the_programs_exit_code_is_the_recordings(record):

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.unit.record.cuda.cubins import compiled, headers, section
+from tests.unit.record.cuda.code.cubins import compiled, headers, section
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.errors import UserError
 from tileprof.record.cuda.installation import locate, recorder_build

@@ -48,6 +48,8 @@ State& state() {
 
 using Driver = std::lock_guard<std::recursive_mutex>;
 thread_local const void* present = nullptr;  // callback data of the current launch
+thread_local CUmodule launched_module = nullptr;  // of the kernel that a call launches, and its name
+thread_local const char* launched_name = nullptr;
 // The contexts that are current in this thread; none at first, as in a thread that has not used the GPU. Leaked, since
 // calls come while threads end.
 std::vector<CUcontext>& contexts() {
@@ -267,6 +269,20 @@ API CUresult cuFuncGetParamInfo(CUfunction, size_t n, size_t* offset, size_t* by
     *bytes = 8;
     return n == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+// All kernels have one handle. In a launching call it stands for the kernel that is launched, also as a CUkernel.
+API CUresult cuFuncGetModule(CUmodule* module, CUfunction) {
+    *module = launched_module;
+    return launched_module == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+API CUresult cuFuncGetName(const char** name, CUfunction) {
+    *name = launched_name;
+    return CUDA_SUCCESS;
+}
+API CUresult cuKernelGetFunction(CUfunction*, CUkernel) { return CUDA_ERROR_INVALID_HANDLE; }
+API CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
+    *value = 0;
+    return CUDA_SUCCESS;
+}
 API CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
     *status = state().capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
@@ -366,10 +382,15 @@ API void fake_launch_and(CUcontext context, CUmodule module, const char* name, u
         void** extra;
     } arguments{};
     arguments.function = reinterpret_cast<CUfunction>(0x77);
+    for (unsigned& size : arguments.sizes) size = 1;
+    arguments.sizes[0] = blocks;
+    arguments.sizes[3] = 32;
     arguments.parameters = parameters;
     Sanitizer_CallbackData api{};
     api.functionParams = &arguments;
     api.callbackSite = SANITIZER_API_ENTER;
+    launched_module = module;
+    launched_name = name;
     say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuLaunchKernel, &api);
     Sanitizer_LaunchData d = launch_data(context, module, name, blocks);
     present = nullptr;
@@ -382,6 +403,7 @@ API void fake_launch_and(CUcontext context, CUmodule module, const char* name, u
     if (after != nullptr) after();
     api.callbackSite = SANITIZER_API_EXIT;
     say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuLaunchKernel, &api);
+    launched_module = nullptr;
 }
 API void fake_launch(CUcontext context, CUmodule module, const char* name, uint32_t blocks, uint64_t parameter) {
     fake_launch_and(context, module, name, blocks, nullptr, nullptr, parameter);

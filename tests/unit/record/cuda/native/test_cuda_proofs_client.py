@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.record.cuda.cubins import compiled, section
+from tests.unit.record.cuda.code.cubins import compiled, section
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.record.cuda.code import proofs
 from tileprof.record.cuda.code.proofs import Launch, Server, Verdicts
@@ -112,7 +112,7 @@ def test_addresses_that_memory_holds_are_not_proven(tool, image, ask, asked):
 
 
 def test_the_server_gets_a_launch_as_it_is(image, ask, asked, monkeypatch):
-    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN_HERE)
+    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN)
     rng, launches = random.Random(3), []
     for n in range(40):
         size = rng.choice([0, 1, 4, 8, 12, 64, 72, 520, 1000])
@@ -130,11 +130,12 @@ def test_the_server_gets_a_launch_as_it_is(image, ask, asked, monkeypatch):
 
 def test_no_launch_is_taken_for_one_of_which_the_server_judges_apart(image, ask, asked, monkeypatch):
     """`Launch.here` is what a proof holds for. The program may ask more often, but not less."""
-    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN_HERE)
+    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN)
     rng, launches = random.Random(4), []
     for _ in range(300):
         out = rng.choice([OUT, IN]) + rng.choice([0, 4, 16, 0x80, 0x100, 0x200]) >> rng.choice([0, 0, 0, 8])
-        launch = of(image, rng.choice(["scale", "gather"]), out, n=rng.choice([1, 2]))
+        source = rng.choice([IN, 1 << 40])  # the latter looks like the former, as far as a pointer decides
+        launch = of(image, rng.choice(["scale", "gather"]), out, source, n=rng.choice([1, 2]))
         pointers, grid = rng.choice([b"\1", b"\3"]), rng.choice([(1, 2, 1), (2, 1, 1)])
         cluster = rng.choice([(1, 1, 1), (1, 1, 1), grid])
         launches.append(replace(launch, pointers=pointers, grid=grid, cluster=cluster))
