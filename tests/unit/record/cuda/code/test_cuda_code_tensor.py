@@ -76,7 +76,10 @@ def test_a_load_through_a_map_is_a_box_for_each_block():
 def test_a_store_names_its_coordinates_behind_its_place():
     lines = ["UMOV UR8, 0x400", "S2UR UR9, SR_CTAID.X", "UMOV UR10, -0x4", "ULDC.64 UR4, c[0x0][0xc0]",
              "UIADD3.64 UR4, UR4, 0x280, URZ", "UTMASTG.2D [UR8], [UR4]", "EXIT"]  # fmt: skip
-    assert boxes(followed(lines)) == {(SECOND, WRITE, block, block, -4) for block in range(4)}
+    expected = {(SECOND, WRITE, block, block, -4) for block in range(4)}
+    assert boxes(followed(lines)) == expected
+    low_half = [*lines[:4], "UIADD3.64 UR4, UR4, 0x240, URZ", "UIADD3 UR4, UR4, 0x40, URZ", *lines[5:]]
+    assert boxes(followed(low_half)) == expected
 
 
 @pytest.mark.parametrize(
