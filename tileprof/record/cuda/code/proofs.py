@@ -8,8 +8,9 @@ endian:
              cluster x, y, z in blocks;
              the code; the offsets in it of relocated instructions, 32 bits each; the parameters; one bit per 8 bytes of
              parameters, least significant first: whether that word points into device memory
-    answer   1 byte: 1 proven, for all launches with this grid, block and cluster, these words that are no pointers,
-             and pointers with these lowest bits; 0 not proven
+    answer   1 byte: 0 not proven; 1 proven, and one bit per 4 bytes of parameters, least significant first, in whole
+             bytes: whether the proof depends on that word. It holds for all launches with this grid, block and
+             cluster in which those words are the same, pointers but for their lowest bits
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tileprof import building
-from tileprof.errors import UserError
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.arrays import I64
 from tileprof.record.cuda.code import instructions, traced
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES, Instruction
 from tileprof.record.cuda.code.reading import Kernel
@@ -41,7 +43,7 @@ from tileprof.record.cuda.installation import locate
 MAGIC: Final = b"TPP2"
 HEADER: Final = struct.Struct("<4s14I")
 ARCHITECTURE: Final = 90
-NOT_PROVEN, PROVEN = 0, 1
+NOT_PROVEN, PROVEN = b"\0", b"\1"
 MOST_CODE: Final = 256 << 10
 """Bytes of code beyond which a kernel is not looked at: the program waits for the answer."""
 MOST_SKIPPED: Final = 64 << 20
@@ -55,13 +57,11 @@ MOST_SECONDS: Final = 120.0
 """Seconds of a recording that are spent on proofs: the program waits for them."""
 MOST_KERNELS: Final = 128
 """Kernels whose instructions are kept in memory."""
-MOST_FILES: Final = 50_000
-"""Verdicts in the cache, beyond which it is emptied."""
 MOST_PATH: Final = 107
 """Bytes of a socket's path."""
 _ENOUGH: Final = "other launches of the kernel could not be proven"
-_GEOMETRY_BYTES: Final = 24
-"""Block x, y, z and grid x, y, z at the beginning of constant bank 0."""
+_POINTER: Final = 1 << 40
+"""Tells words of pointers from others."""
 
 Dimensions = tuple[int, int, int]
 
@@ -98,28 +98,32 @@ class Launch:
         return len(self.parameters)
 
     @property
-    def words(self) -> list[int | None]:
-        """The parameters, 8 bytes each, padded with zeros; None for pointers."""
-        padded = self.parameters + bytes(-len(self.parameters) % 8)
-        words = [word for (word,) in struct.iter_unpack("<Q", padded)]
-        return [None if self.pointers[n // 8] >> n % 8 & 1 else word for n, word in enumerate(words)]
+    def pointing(self) -> list[int]:
+        """Offsets in constant bank 0 of words of 8 bytes that point into device memory."""
+        whole = range(self.size // 8)
+        return [self.offset + 8 * n for n in whole if self.pointers[n // 8] >> n % 8 & 1]
 
     @property
-    def here(self) -> bytes:
-        """What launches share for which a proof is the same."""
+    def kind(self) -> bytes:
+        """What launches share that may have one proof, but for words of their parameters."""
+        text = repr((self.grid, self.block, self.cluster, traced.has_high_pointers(self.traced)))
+        return self.kernel + text.encode()
+
+    @property
+    def words(self) -> I64:
+        """The words of constant bank 0, 4 bytes each, as a proof knows them: pointers by their lowest bits."""
         launch = self.traced
-        low = [traced.low_bits(launch, pointer) for pointer in sorted(launch.pointers)]
-        text = repr((self.grid, self.block, self.cluster, self.words, low, traced.has_high_pointers(launch)))
-        return hashlib.sha256(self.kernel + text.encode()).digest()
+        bank = launch.bank + bytes(-len(launch.bank) % 4)
+        words = np.frombuffer(bank, "<u4").astype(np.int64)
+        for pointer in launch.pointers:
+            words[pointer // 4 : pointer // 4 + 2] = _POINTER + traced.low_bits(launch, pointer), _POINTER
+        return words
 
     @property
     def traced(self) -> traced.Launch:
         """The launch as `traced` follows it."""
         bank = struct.pack("<6I", *self.block, *self.grid).ljust(self.offset, b"\0") + self.parameters
-        pointers = frozenset(
-            self.offset + 8 * n for n, word in enumerate(self.words) if word is None and 8 * n + 8 <= self.size
-        )
-        return traced.Launch(self.grid, self.block, self.cluster, bank, self.offset, pointers)
+        return traced.Launch(self.grid, self.block, self.cluster, bank, self.offset, frozenset(self.pointing))
 
 
 @dataclass(slots=True)
@@ -133,6 +137,19 @@ class _Kernel:
     failures: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What launches touch whose words at ``used`` are ``words``; or why that is not known."""
+
+    used: NDArray[np.bool_]
+    words: I64
+    trace: Trace | str
+
+    def is_of(self, words: I64) -> bool:
+        """Return whether a launch with these words is one of them."""
+        return len(words) == len(self.used) and np.array_equal(words[self.used], self.words)
+
+
 @dataclass(slots=True)
 class Proofs:
     """What launches touch, as far as that is proven: kept in memory by kernel, and by parameters that are no pointers.
@@ -143,7 +160,8 @@ class Proofs:
     tool: Path | None
     reason: str = ""
     _kernels: OrderedDict[bytes, _Kernel] = field(default_factory=OrderedDict)
-    _traces: OrderedDict[bytes, Trace | str] = field(default_factory=OrderedDict)
+    _traces: OrderedDict[bytes, list[_Kept]] = field(default_factory=OrderedDict)
+    """By kind of launch."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def touched(self, launch: Launch) -> Placed | None:
@@ -158,18 +176,22 @@ class Proofs:
         After ``most_failures`` launches of a kernel that could not be proven, others are not looked at.
         """
         with self._lock:
-            kernel, key = self._kernel(launch), launch.here
-            if key not in self._traces:
+            kernel, kind, words = self._kernel(launch), launch.kind, launch.words
+            several = self._traces.setdefault(kind, [])
+            self._traces.move_to_end(kind)
+            found = next((kept.trace for kept in several if kept.is_of(words)), None)
+            if found is None:
                 if most_failures is not None and kernel.failures >= most_failures:
                     self.reason = _ENOUGH
                     return None
-                self._traces[key] = self._traced(kernel, launch)
-                failed = isinstance(self._traces[key], str)
+                found = self._traced(kernel, launch)
+                failed = isinstance(found, str)
                 kernel.failures = kernel.failures + 1 if failed and kernel.failures >= 0 else -1
+                used = np.ones(len(words), np.bool_) if isinstance(found, str) else found.used[: len(words)]
+                several.append(_Kept(used, words[used], found))
+                del several[:-MOST_TRACES]
                 while len(self._traces) > MOST_TRACES:
                     self._traces.popitem(last=False)
-            self._traces.move_to_end(key)
-            found = self._traces[key]
             self.reason = found if isinstance(found, str) else ""
             return None if isinstance(found, str) else found
 
@@ -201,67 +223,6 @@ class Proofs:
         return "" if kernel.code else "nvdisasm does not read its code"
 
 
-@cache
-def _analysis() -> bytes:
-    """Return a hash of all that decides a verdict, other than the disassembler."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.digest()
-
-
-@dataclass(slots=True)
-class Verdicts:
-    """Answers, from the cache in the user's folder where they are there. ``spent``: seconds of finding others."""
-
-    proofs: Proofs
-    folder: Path | None = None
-    version: bytes = b""
-    spent: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @classmethod
-    def opened(cls, proofs: Proofs) -> Verdicts:
-        """Return answers by some proofs; without a cache where its folder cannot be used."""
-        tool = proofs.tool
-        folder = building.cache_folder("proofs")
-        try:
-            building.refuse_foreign(folder)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            building.refuse_foreign(folder)
-            if sum(1 for _ in os.scandir(folder)) > MOST_FILES:
-                for path in folder.iterdir():
-                    path.unlink(missing_ok=True)
-            info = tool.stat() if tool is not None else None
-        except (OSError, UserError):
-            return cls(proofs)
-        version = f"{tool} {info.st_mtime_ns} {info.st_size}" if info is not None else ""
-        return cls(proofs, folder if info is not None else None, _analysis() + version.encode())
-
-    def of(self, launch: Launch) -> int:
-        """Return the answer for a launch: the one that the cache has, or find it and put it there."""
-        with self._lock:
-            key = hashlib.sha256(self.version + launch.here).hexdigest()
-            path = self.folder / key if self.folder is not None else None
-            if path is not None:
-                with contextlib.suppress(OSError):
-                    content = path.read_bytes()
-                    if content in {bytes([NOT_PROVEN]), bytes([PROVEN])}:
-                        return content[0]
-            if self.spent > MOST_SECONDS:
-                return NOT_PROVEN
-            begin = time.monotonic()
-            answer = PROVEN if self.proofs.here(launch) is not None else NOT_PROVEN
-            self.spent += time.monotonic() - begin
-            if path is not None and (answer or self.proofs.reason != _ENOUGH):
-                with contextlib.suppress(OSError):
-                    handle, name = tempfile.mkstemp(dir=self.folder)
-                    with os.fdopen(handle, "wb") as file:
-                        file.write(bytes([answer]))
-                    Path(name).replace(path)
-            return answer
-
-
 class Server:
     """Answers programs, over the socket at ``path``, for as long as it is entered; None where it cannot listen."""
 
@@ -273,7 +234,7 @@ class Server:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
-        self._verdicts: Verdicts | None = None
+        self._spent = 0.0
         self.proofs = Proofs(tool)
         """What answers are made of; also for decoding, which needs the same ones."""
 
@@ -332,13 +293,13 @@ class Server:
         try:
             with contextlib.suppress(OSError):
                 while (answer := self._answer(connection)) is not None:
-                    connection.sendall(bytes([answer]))
+                    connection.sendall(answer)
         finally:
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
 
-    def _answer(self, connection: socket.socket) -> int | None:
+    def _answer(self, connection: socket.socket) -> bytes | None:
         """Return the answer to a program's next request; None where there is none that can be read."""
         header = _received(connection, HEADER.size)
         if header is None:
@@ -357,15 +318,24 @@ class Server:
         places = tuple(place for (place,) in struct.iter_unpack("<I", relocated))
         grid, block, cluster = ((x, y, z) for x, y, z in (dimensions[0:3], dimensions[3:6], dimensions[6:9]))
         try:
-            return self._of(Launch(code, places, offset, parameters, pointers, grid, block, cluster))
+            return self.of(Launch(code, places, offset, parameters, pointers, grid, block, cluster))
         except Exception:  # noqa: BLE001 - whatever fails here, the program is instrumented as without proofs
             return NOT_PROVEN
 
-    def _of(self, launch: Launch) -> int:
+    def of(self, launch: Launch) -> bytes:
+        """Answer for one launch. What is proven is in the memory of ``proofs``; finding more takes limited time."""
         with self._lock:
-            if self._verdicts is None:
-                self._verdicts = Verdicts.opened(self.proofs)
-        return self._verdicts.of(launch)
+            if self._spent > MOST_SECONDS:
+                return NOT_PROVEN
+        begin = time.monotonic()
+        trace = self.proofs.here(launch)
+        with self._lock:
+            self._spent += time.monotonic() - begin
+        if trace is None:
+            return NOT_PROVEN
+        first = launch.offset // 4
+        used = trace.used[first : first + -(-launch.size // 4)]
+        return PROVEN + np.packbits(used, bitorder="little").tobytes()
 
 
 def _received(connection: socket.socket, size: int) -> bytes | None:

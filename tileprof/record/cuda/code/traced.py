@@ -26,6 +26,7 @@ from math import prod
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileprof.arrays import I64
 from tileprof.arrays.intervals import grouped_union
@@ -139,12 +140,14 @@ class Trace:
 
     ``rows``: by mode, (linear block, pointer, begin, end, first) of bytes behind the pointer at that offset in constant
     bank 0, or -1 where begin and end are addresses; first touched after that many instructions of the block.
-    ``tensors``: boxes of tensor maps. ``steps``: instructions of each block.
+    ``tensors``: boxes of tensor maps. ``steps``: instructions of each block. ``used``: which words of constant bank 0
+    all this depends on, ``[words]``: a launch whose other words differ does the same.
     """
 
     rows: dict[int, I64]
     tensors: list[TensorAccess]
     steps: I64
+    used: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +285,7 @@ class _Run:
         self.lows = np.zeros(len(self.places), np.int64)
         self.words = np.zeros(words + 4, np.uint32)
         self.words[:words] = np.frombuffer(launch.bank[: 4 * words], "<u4")
+        self.used = np.zeros(words + 4, np.bool_)
         self.levels = np.full(words + 4, UNKNOWN, np.uint64)
         self.levels[: GEOMETRY_BYTES // 4] = 0
         self.levels[launch.begin // 4 : words] = 0
@@ -307,7 +311,7 @@ class _Run:
         for mode in self.touched.pending:
             rows[mode] = self.touched.unite(mode).copy()
             rows[mode][:, 1] = self.places[rows[mode][:, 1]]
-        return Trace(rows, self.touched.boxes(), self.steps)
+        return Trace(rows, self.touched.boxes(), self.steps, self.used)
 
     def _by_cluster(self) -> I64:
         """Return all blocks by cluster, and in each by their rank there."""
@@ -354,6 +358,7 @@ class _Run:
             return held
         if name.startswith("c["):
             n = int(name[2:-1], 16) // 4
+            self.used[min(n, len(self.used) - 1)] = True
             return Held(int(self.words[n]), int(self.levels[n])) if n < len(self.words) else Held(0, UNKNOWN)
         if name.startswith("SR_"):
             return self._special_register(name, group.lanes)
@@ -537,6 +542,7 @@ class _Run:
         out: list[Level] = []
         for n in range(words):
             place = np.minimum(at // 4 + n, len(self.words) - 1)
+            self.used[place] = True
             loaded, own = self.words[place], self.levels[place] | bad | level
             values.append(int(loaded) if loaded.ndim == 0 else loaded)
             out.append(int(own) if own.ndim == 0 else own)
@@ -852,6 +858,7 @@ class _Run:
             if found is None or found.im2col:
                 raise Refused(f"{_words(part)} through a map that is not understood")
             self.maps[offset] = found
+            self.used[offset // 4 : (offset + MAP_BYTES) // 4] = True
         return self.maps[offset]
 
     # -- shared memory

@@ -9,7 +9,7 @@ import pytest
 
 from tileprof.record.cuda.code import instructions, proofs
 from tileprof.record.cuda.code.instructions import parse
-from tileprof.record.cuda.code.proofs import Launch, Proofs, Server, Verdicts
+from tileprof.record.cuda.code.proofs import Launch, Proofs, Server
 from tileprof.trace import WRITE
 
 ADDRESS = ["S2R R0, SR_TID.X", "LDC.64 R2, c[0x0][0x210]", "IMAD.WIDE R2, R0, 0x4, R2", "STG.E desc[UR4][R2.64], R0"]
@@ -71,6 +71,9 @@ def answers(server, *requests):
         for one in requests:
             connection.sendall(one)
             out.append(connection.recv(1))
+            if out[-1] == proofs.PROVEN:
+                used = connection.recv(1)  # of at most 32 bytes of parameters
+                assert used != b"\0"
         return out
 
 
@@ -150,7 +153,7 @@ def test_a_fault_of_the_analysis_is_not_a_proof(tool, monkeypatch):
     kept = Proofs(tool)
     assert kept.touched(launch) is None
     assert "a fault" in kept.reason
-    monkeypatch.setattr(Verdicts, "of", fails)
+    monkeypatch.setattr(Server, "of", fails)
     with Server(tool) as server:
         assert answers(server, request(b"A" * 16)) == [b"\0"]
 
@@ -180,34 +183,6 @@ def test_without_a_disassembler_nothing_is_proven(monkeypatch):
         assert answers(server, request(b"A" * 16)) == [b"\0"]
 
 
-def test_verdicts_are_kept(tool, tmp_path):
-    launches = [Launch(name * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1)) for name in (b"A", b"P", b"B")]
-    for _ in range(2):
-        assert [Verdicts.opened(Proofs(tool)).of(launch) for launch in launches] == [1, 1, 0]
-        assert times_asked(tool) == 3
-    files = list((tmp_path / "cache" / "proofs").iterdir())
-    assert sorted(path.read_bytes() for path in files) == [b"\0", b"\1", b"\1"]
-    for path in files:
-        path.write_bytes(b"\7")  # nothing else is trusted
-    assert [Verdicts.opened(Proofs(tool)).of(launch) for launch in launches] == [1, 1, 0]
-    assert times_asked(tool) == 6
-    os.utime(tool, ns=(0, 0))  # another disassembler
-    assert Verdicts.opened(Proofs(tool)).of(launches[0]) == 1
-    assert times_asked(tool) == 7
-
-
-@pytest.mark.parametrize("how", ["foreign", "a file"])
-def test_a_cache_that_cannot_be_used_is_none(tool, tmp_path, how):
-    if how == "foreign":
-        (tmp_path / "cache" / "proofs").mkdir(parents=True)
-        (tmp_path / "cache").chmod(0o777)
-    else:
-        (tmp_path / "cache").write_text("")
-    verdicts = Verdicts.opened(Proofs(tool))
-    assert verdicts.folder is None
-    assert verdicts.of(Launch(b"A" * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1))) == 1
-
-
 def test_decoding_gets_what_is_touched_and_why_that_is_unknown(tool):
     kept = Proofs(tool)
     place = 0x7F0012340000
@@ -226,21 +201,43 @@ def test_decoding_gets_what_is_touched_and_why_that_is_unknown(tool):
     assert times_asked(tool) == 2
 
 
-def test_a_kernel_that_is_never_proven_is_not_asked_for_ever(tool, monkeypatch):
+def test_a_kernel_that_is_never_proven_is_not_looked_at_for_ever(tool, monkeypatch):
     attempts = []
     monkeypatch.setattr(proofs.traced, "trace", lambda *_: attempts.append(0) or "no")
-    verdicts = Verdicts.opened(Proofs(tool))
-    for n in range(3 * proofs.MOST_FAILURES):
-        launch = Launch(b"B" * 16, (), 0x210, struct.pack("<Q", n), b"\0", (1, 1, 1), (1, 1, 1))
-        assert verdicts.of(launch) == 0
+    server = Server(tool)
+    launches = [
+        Launch(b"B" * 16, (), 0x210, struct.pack("<Q", n), b"\0", (1, 1, 1), (1, 1, 1))
+        for n in range(3 * proofs.MOST_FAILURES)
+    ]
+    assert {server.of(launch) for launch in launches} == {b"\0"}
     assert len(attempts) == proofs.MOST_FAILURES
+    assert server.proofs.touched(launches[-1]) is None
+    assert len(attempts) == proofs.MOST_FAILURES + 1, "but decoding looks at all"
 
 
-def test_proofs_are_not_looked_for_without_end(tool, tmp_path, monkeypatch):
+def test_proofs_are_not_looked_for_without_end(tool, monkeypatch):
     launch = Launch(b"A" * 16, (), 0x210, PARAMETERS, b"\x01", (1, 1, 1), (1, 1, 1))
     monkeypatch.setattr(proofs, "MOST_SECONDS", -1.0)
-    assert Verdicts.opened(Proofs(tool)).of(launch) == 0
-    assert not list((tmp_path / "cache" / "proofs").iterdir()), "what was not looked at is not kept"
+    assert Server(tool).of(launch) == b"\0"
+
+
+def test_words_that_decide_nothing_may_differ(tool, monkeypatch):
+    """Kernels have parameters with unused entries, in which launches leave whatever was in memory."""
+    attempts, trace = [], proofs.traced.trace
+    monkeypatch.setattr(proofs.traced, "trace", lambda *of: attempts.append(0) or trace(*of))
+    server, place = Server(tool), 0x7F0012340000
+
+    def launch(name, unused, used=0, pointers=b"\x01"):
+        words = struct.pack("<QIIQ", place, used, 5, unused)
+        return Launch(name * 16, (), 0x210, words, pointers, (1, 1, 1), (1, 1, 1))
+
+    assert server.of(launch(b"P", 1)) == b"\1" + bytes([0b00111]), "a pointer and the word that decides"
+    assert server.of(launch(b"P", 2)) == server.of(launch(b"P", place, pointers=b"\x05")) == b"\1\7"
+    assert len(attempts) == 1
+    assert server.of(launch(b"P", 1, used=1)) == b"\0"
+    assert len(attempts) == 2
+    assert server.proofs.touched(launch(b"P", 7)).runs[WRITE].start.tolist() == [place]
+    assert len(attempts) == 2
 
 
 def test_decoding_uses_what_the_server_has_found(tool):
@@ -264,7 +261,8 @@ def test_words_of_the_constant_bank():
 def test_launches_that_differ_in_pointers_alone_share_a_proof():
     def key(*words, **changes):
         fields = {"grid": (7, 8, 9), "block": (4, 5, 6), "cluster": (1, 1, 1)} | changes
-        return Launch(b"", (), 0x210, struct.pack("<QQ", *words), b"\x01", **fields).here
+        launch = Launch(b"", (), 0x210, struct.pack("<QQ", *words), b"\x01", **fields)
+        return launch.kind, launch.words.tobytes()
 
     first = key(0x7F0012340000, 2)
     assert key(0x7F0056780000, 2) == first

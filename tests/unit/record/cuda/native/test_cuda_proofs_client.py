@@ -14,7 +14,7 @@ import pytest
 from tests.unit.record.cuda.code.cubins import compiled, section
 from tests.unit.record.cuda.optional_tools import path_or_none
 from tileprof.record.cuda.code import proofs
-from tileprof.record.cuda.code.proofs import Launch, Server, Verdicts
+from tileprof.record.cuda.code.proofs import Launch, Server
 from tileprof.record.cuda.installation import locate, recorder_build
 
 pytestmark = pytest.mark.skipif(
@@ -51,12 +51,17 @@ def image(tmp_path_factory):
     return compiled(tmp_path_factory.mktemp("kernels"), "k", CODE, "-arch=sm_90").read_bytes()
 
 
+def every_word(launch):
+    """Return the answer that a launch is proven, and that this depends on all of its parameters."""
+    return proofs.PROVEN + b"\xff" * -(launch.size // -4 // 8)
+
+
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """Return the launches of which a server of this test was asked."""
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path / "cache"))
-    launches, answer = [], Verdicts.of
-    monkeypatch.setattr(Verdicts, "of", lambda self, launch: launches.append(launch) or answer(self, launch))
+    launches, answer = [], Server.of
+    monkeypatch.setattr(Server, "of", lambda self, launch: launches.append(launch) or answer(self, launch))
     return launches
 
 
@@ -76,7 +81,7 @@ def ask(program):
 
 def line(kernel, launch, launching=0):
     """Return a question of `proofs_client.cpp`."""
-    words = [n for n, word in enumerate(launch.words) if word is None]
+    words = [(pointer - launch.offset) // 8 for pointer in launch.pointing]
     sizes, relocated = [*launch.grid, *launch.block, *launch.cluster], launch.relocated
     lists = [",".join(map(str, numbers)) or "-" for numbers in (relocated, sizes, words)]
     texts = launch.code.hex() or "-", launch.parameters.hex() or "-"
@@ -112,7 +117,7 @@ def test_addresses_that_memory_holds_are_not_proven(tool, image, ask, asked):
 
 
 def test_the_server_gets_a_launch_as_it_is(image, ask, asked, monkeypatch):
-    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN)
+    monkeypatch.setattr(Server, "of", lambda _, launch: asked.append(launch) or every_word(launch))
     rng, launches = random.Random(3), []
     for n in range(40):
         size = rng.choice([0, 1, 4, 8, 12, 64, 72, 520, 1000])
@@ -128,9 +133,13 @@ def test_the_server_gets_a_launch_as_it_is(image, ask, asked, monkeypatch):
     assert asked == [launch for _, launch in launches]
 
 
+def of_one_proof(launch):
+    return launch.kind, launch.words.tobytes()
+
+
 def test_no_launch_is_taken_for_one_of_which_the_server_judges_apart(image, ask, asked, monkeypatch):
-    """`Launch.here` is what a proof holds for. The program may ask more often, but not less."""
-    monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or proofs.PROVEN)
+    """A proof holds for a kind and for words. The program may ask more often, but not less."""
+    monkeypatch.setattr(Server, "of", lambda _, launch: asked.append(launch) or every_word(launch))
     rng, launches = random.Random(4), []
     for _ in range(300):
         out = rng.choice([OUT, IN]) + rng.choice([0, 4, 16, 0x80, 0x100, 0x200]) >> rng.choice([0, 0, 0, 8])
@@ -144,7 +153,7 @@ def test_no_launch_is_taken_for_one_of_which_the_server_judges_apart(image, ask,
         answers, complaints = ask(server.path, *zip(numbers, launches, strict=True))
     assert all(answers)
     assert complaints == []
-    assert {launch.here for launch in asked} == {launch.here for launch in launches}
+    assert {of_one_proof(launch) for launch in asked} == {of_one_proof(launch) for launch in launches}
     assert len(asked) < len(launches)
 
 
@@ -241,7 +250,9 @@ def test_signals_of_the_program_do_not_end_a_question(tmp_path, image, ask):
         turn.wait(0.2)
         connection.recv(1 << 20)
         turn.wait(0.2)
-        connection.sendall(b"\1")
+        for byte in every_word(of(image, "scale")):
+            connection.sendall(bytes([byte]))
+            turn.wait(0.02)
 
     with answering(tmp_path, reply) as (path, _):
         assert ask(path, (0, of(image, "scale")), signal_ms=5) == ([True], [])

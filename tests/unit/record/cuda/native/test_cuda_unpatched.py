@@ -10,7 +10,7 @@ from tests.support.shared import once
 from tests.unit.record.cuda.code.cubins import section
 from tests.unit.record.cuda.native.fake_libraries import events, needs_tools
 from tileprof.record.cuda.code import proofs
-from tileprof.record.cuda.code.proofs import Launch, Server, Verdicts
+from tileprof.record.cuda.code.proofs import Launch, Server
 from tileprof.record.cuda.installation import locate
 
 pytestmark = needs_tools
@@ -45,8 +45,13 @@ def run(runner, kernels, monkeypatch):
     def start(text, proven=("one", "linked"), **variables):
         image, asked = Path(kernels).read_bytes(), []
         code = [section(image, f".text.{name}") for name in proven]
-        answers = {True: proofs.PROVEN, False: proofs.NOT_PROVEN}
-        monkeypatch.setattr(Verdicts, "of", lambda _, launch: asked.append(launch) or answers[launch.code in code])
+
+        def answer(_, launch):
+            asked.append(launch)
+            words = -(-launch.size // 4)
+            return proofs.PROVEN + b"\xff" * -(-words // 8) if launch.code in code else proofs.NOT_PROVEN
+
+        monkeypatch.setattr(Server, "of", answer)
         with Server(Path("nvdisasm")) as server:
             process, output = runner(BEGIN % kernels + text, TILEPROF_PROOFS=server.path, **variables)
         return process, output, asked

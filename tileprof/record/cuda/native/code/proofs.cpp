@@ -47,6 +47,32 @@ bool send_all(int connection, const std::string& bytes, uint64_t end_ns) {
     return true;
 }
 
+bool receive_all(int connection, char* bytes, size_t count, uint64_t end_ns) {
+    for (size_t received = 0; received < count;) {
+        ssize_t n = uninterrupted(end_ns, [&] { return recv(connection, bytes + received, count - received, 0); });
+        if (n <= 0) return false;
+        received += static_cast<size_t>(n);
+    }
+    return true;
+}
+
+// The words of 4 bytes that have a bit in `used`; others are zero.
+std::string masked(std::string words, const std::string& used) {
+    for (size_t i = 0; i < words.size(); ++i)
+        if ((used[i / 32] >> (i / 4 % 8) & 1) == 0) words[i] = 0;
+    return words;
+}
+
+// Whether a pointer may be null with what is added to it.
+uint32_t any_low(const std::vector<char>& parameters, const std::vector<bool>& pointers) {
+    for (size_t i = 0; i < pointers.size() && 8 * i + 8 <= parameters.size(); ++i) {
+        uint64_t address;
+        memcpy(&address, parameters.data() + 8 * i, sizeof address);
+        if (pointers[i] && address < kHigh) return 1;
+    }
+    return 0;
+}
+
 int connected(const std::string& path, uint64_t patience_ns) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -72,21 +98,23 @@ bool Proofs::proven(uint32_t kernel, const KernelCode& code, const Geometry& geo
                     const std::vector<char>& parameters, const std::vector<bool>& pointers) {
     if (silent_ || !code.text || code.text->size() > kMostCode || code.launches != 0) return false;
     std::string words(parameters.begin(), parameters.end()), bits((pointers.size() + 7) / 8, '\0');
-    std::string launch;  // what tells a launch from others of its kernel that are not proven with it
-    append(&launch, kernel);
-    append(&launch, &geometry, sizeof geometry);
-    launch += words;
-    for (size_t i = 0; i < pointers.size(); ++i) {
+    std::string launch = words;  // what a proof may depend on, and which words are pointers
+    std::string tags(parameters.size(), '\0');
+    for (size_t i = 0; i < pointers.size() && 8 * i + 8 <= words.size(); ++i) {
         if (!pointers[i]) continue;
         bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << i % 8);
-        char* word = launch.data() + launch.size() - words.size() + 8 * i;
         uint64_t address;
-        memcpy(&address, word, sizeof address);
+        memcpy(&address, words.data() + 8 * i, sizeof address);
         address = (address & kLowBits) | (address >= kHigh ? kHigh : 0);
-        memcpy(word, &address, sizeof address);
+        memcpy(launch.data() + 8 * i, &address, sizeof address);
+        tags.replace(8 * i, 8, 8, 1);
     }
-    launch += bits;
-    if (such_.count(launch) != 0) return true;
+    std::string kind;
+    append(&kind, kernel);
+    append(&kind, &geometry, sizeof geometry);
+    append(&kind, any_low(parameters, pointers));
+    for (const Such& such : such_[kind])
+        if (such.words == masked(launch, such.used) && such.tags == masked(tags, such.used)) return true;
 
     std::string request(kMagic, 4);
     for (size_t word : {size_t{kArchitecture}, code.text->size(), code.relocated.size(), size_t{code.parameter_offset},
@@ -96,12 +124,13 @@ bool Proofs::proven(uint32_t kernel, const KernelCode& code, const Geometry& geo
     request += *code.text;
     append(&request, code.relocated.data(), code.relocated.size() * sizeof(uint32_t));
     request += words + bits;
-    bool proven = ask(request) == kYes;
-    if (proven) such_.insert(launch);
-    return proven;
+    std::string used(((parameters.size() + 3) / 4 + 7) / 8, '\0');
+    if (ask(request, &used) != kYes) return false;
+    such_[kind].push_back({used, masked(launch, used), masked(tags, used)});
+    return true;
 }
 
-char Proofs::ask(const std::string& request) {
+char Proofs::ask(const std::string& request, std::string* used) {
     while (asking_) pause_without_holds();
     if (silent_) return kNo;
     asking_ = true;
@@ -112,7 +141,8 @@ char Proofs::ask(const std::string& request) {
         if (connection_ < 0) connection_ = connected(socket_, patience_ns_);
         uint64_t end_ns = clock_ns() + patience_ns_;
         answered = connection_ >= 0 && send_all(connection_, request, end_ns) &&
-                   uninterrupted(end_ns, [&] { return recv(connection_, &answer, 1, 0); }) == 1;
+                   receive_all(connection_, &answer, 1, end_ns) &&
+                   (answer != kYes || receive_all(connection_, used->data(), used->size(), end_ns));
     }
     asking_ = false;
     if (!answered) hang_up();

@@ -6,7 +6,7 @@
 
 #include <map>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "code/cubin.h"
@@ -30,7 +30,13 @@ class Proofs {
   private:
     enum Answer : char { kNo = 0, kYes = 1 };
 
-    char ask(const std::string& request);
+    // Launches that are proven with one another: the words of the parameters that the proof depends on, and which of
+    // these are pointers.
+    struct Such {
+        std::string used, words, tags;
+    };
+
+    char ask(const std::string& request, std::string* used);
     void hang_up();
 
     const std::string& socket_;
@@ -38,7 +44,7 @@ class Proofs {
     int connection_ = -1;
     bool asking_ = false;                   // another thread uses the connection
     bool silent_ = false;                   // the server did not answer once
-    std::unordered_set<std::string> such_;  // launches that are proven, with what their pointers have in common
+    std::unordered_map<std::string, std::vector<Such>> such_;  // by kernel and geometry
 };
 
 }  // namespace tileprof
