@@ -19,6 +19,7 @@ from tileprof.record.cuda.footprints.lifetimes import Lifetimes
 from tileprof.record.cuda.footprints.runs import Strided
 from tileprof.record.cuda.records.tiles import Geometry, Times
 from tileprof.record.cuda.tensor_maps.loads import Loads
+from tileprof.trace import READ, WRITE
 
 NOTE: Final = "computed from its machine code and parameters"
 
@@ -67,16 +68,21 @@ def boxes(touched: Placed, geometry: Geometry, lifetimes: Lifetimes) -> list[tup
         if len(runs):
             of_tiles = accesses.united(geometry.tile_of(runs.tile), runs.start, runs.end, runs.first)
             out.append((mode, bind.from_runs(of_tiles, lifetimes)))
-    for mode, loads in touched.boxes:
-        loaded = once(replace(loads, tile=geometry.tile_of(loads.tile)))
-        out.append((mode, bind.within_buffers(loaded.boxes(), lifetimes)))
+    for mode, through_map in zip((READ, WRITE), through_maps(touched, geometry), strict=True):
+        out += [(mode, bind.within_buffers(loads.boxes(), lifetimes)) for loads in through_map]
     return out
 
 
+def through_maps(touched: Placed, geometry: Geometry) -> tuple[list[Loads], list[Loads]]:
+    """Return what the tiles of a launch load and what they store, through each tensor map."""
+    of_tiles = [(mode, once(replace(loads, tile=geometry.tile_of(loads.tile)))) for mode, loads in touched.boxes]
+    return [loads for mode, loads in of_tiles if mode == READ], [loads for mode, loads in of_tiles if mode != READ]
+
+
 def once(loads: Loads) -> Loads:
-    """Return the boxes that a tile loads or stores through one map, each once and when it was first touched."""
+    """Return the boxes that tiles load or store through one map, in order, each once and when it was first touched."""
     rows = np.column_stack([loads.tile, loads.offsets, loads.coordinates])
-    order = np.lexsort((loads.first, *rows.T))
+    order = np.lexsort((loads.first, *rows.T[::-1]))
     rows = rows[order]
     new = order[np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(order)]]
     columns = loads.tile[new], loads.coordinates[new], loads.first[new], loads.offsets[new]

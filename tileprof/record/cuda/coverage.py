@@ -135,6 +135,8 @@ def examine(records: Records, launch: Examined, reason: str) -> Examined:
     if launch.touched is not None:
         launch.parts += computed.boxes(launch.touched, launch.geometry, records.lifetimes)
         launch.notes.append(computed.NOTE)
+        through_maps = computed.through_maps(launch.touched, launch.geometry)
+        records.owners.compute(launch.event["kernel"], launch.geometry, *through_maps)
         _constants(records, launch)
         return launch
     launch.parts += accesses.plain(launch.entries, launch.geometry, records.process.granule, records.lifetimes)

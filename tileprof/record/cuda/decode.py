@@ -313,6 +313,11 @@ class Decoder:
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
         entries, geometry = self.process.of(event["launch"], 0), Geometry.of(event)
+        touched = self.computed.of(event, kernel)
+        if touched is not None:
+            if isinstance(touched, Placed):
+                self.owners.compute(event["kernel"], geometry, *computed.through_maps(touched, geometry))
+            return
         map_uses = unreported_stores.maps(entries, tuple(kernel["parameters"]), live=self.lifetimes.live())
         loads, _ = accesses.tensor_loads(entries, geometry, map_uses, im2col=self.im2col)
         self.owners.learn(event["launch"], event["kernel"], geometry, map_uses, self.lifetimes, loads)

@@ -125,6 +125,8 @@ class Owners:
     process: raw.Process
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     of_launch: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _computed: dict[tuple[Any, ...], list[Loads]] = field(default_factory=dict)
+    """What launches without patches store, by kernel, geometry and what they load."""
     _equal: dict[tuple[Any, ...], dict[int, int]] = field(default_factory=dict)
     """Results with such a region, and which region it is (-1: several), by kernel, geometry and map without its
     address.
@@ -176,6 +178,8 @@ class Owners:
             if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
                 return WrittenBoxes(by_item, replayed.coverage, "", split)
             return replayed
+        if (computed := self._as_computed(launch, kernel, geometry, outputs)) is not None:
+            return WrittenBoxes(computed, "inferred", "writes as an equal launch without patches")
         regions = self._of_an_equal_launch(launch, kernel, geometry, map_uses, lifetimes)
         if regions and (complete or self._all_regions(regions)):
             return self._from_replays(regions, geometry, "inferred", "writes as in an equal launch outside the graph")
@@ -185,6 +189,24 @@ class Owners:
             return _all_tensors([], geometry, lifetimes, "not all of its parameters were seen")
         as_loaded = _as_loaded(outputs, loads)
         return as_loaded or _all_tensors(_inside(map_uses.others, lifetimes), geometry, lifetimes, why)
+
+    def compute(self, kernel: int, geometry: Geometry, loads: list[Loads], stores: list[Loads]) -> None:
+        """Remember what a launch stores whose stores were computed, for launches that load the same pieces."""
+        if stores:
+            self._computed[kernel, geometry, _signature(loads)] = stores
+
+    def _as_computed(self, launch: int, kernel: int, geometry: Geometry, outputs: list[TensorMap]) -> Strided | None:
+        """Return what a launch writes of which an equal one was computed, if it has one tensor for each of its maps."""
+        stores = self._computed.get((kernel, geometry, self._loaded[launch]))
+        if stores is None:
+            return None
+        parts = []
+        for store in stores:
+            alike = [output for output in outputs if output.shape_words == store.map.shape_words]
+            if len(alike) != 1:
+                return None
+            parts.append(store.boxes(alike[0]))
+        return bind.join(parts)
 
     def _replayed_regions(self, launch: int) -> tuple[list[tuple[int, int, int]], str]:
         """Return result, region and address of each tensor that replays of this launch saw written, or why not."""

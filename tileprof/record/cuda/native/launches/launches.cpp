@@ -75,11 +75,11 @@ void Launches::begin(const Sanitizer_LaunchData& data, GraphLaunch* graph) {
     open.recorded = options_.pass != Pass::kFloor && wants(kernel);
     open.aside = kernel.aside && open.recorded;
     bool left = modules_.is_left(data.module);
-    open.learned =
-        !open.recorded && !left && !kernel.aside && graph == nullptr && stores_through_maps(open) && teaches(open);
+    open.learned = !open.recorded && !kernel.aside && graph == nullptr && stores_through_maps(open) && teaches(open);
     if (left) modules_.ran_unpatched(data.module, data.hStream);
     bool patched = kernel.patched && !left;
-    open.computed = left && open.recorded && graph == nullptr && unpatched_.proven(cluster);
+    open.computed = left && (open.recorded || open.learned) && graph == nullptr && unpatched_.proven(cluster);
+    if (left && !open.computed) open.learned = false;  // nothing would be recorded
     uint32_t generation = 0;
     Header* header = header_of(&open, patched, data, graph, &generation);
     if (patched)
