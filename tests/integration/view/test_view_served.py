@@ -155,7 +155,7 @@ def small_budget(graph, monkeypatch):
     thread.join()
 
 
-def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph, small_budget):
+def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(graph, small_budget, tab):
     document = documents.document(graph)
     assert any("counts" in b for b in document["blocks"])
     assert any("share" in table for table in document["lanes"])
@@ -171,7 +171,7 @@ def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph
     assert f"consumer tile 20 ({x}, {y}, 0)" in view.tip("matrix", where, [20, 3])
 
 
-def test_a_scheduler_with_options_is_run_and_found_again_after_a_reload(tab, small_budget):
+def test_a_scheduler_with_options_is_run_and_found_again_after_a_reload(small_budget, tab):
     view = tab("#view=gain", path=small_budget.url, allowed=small_budget.url)
     view.page.fill("#wanted", "stream:gap_ns=1")
     view.page.click("button:has-text('Simulate')")
@@ -183,7 +183,7 @@ def test_a_scheduler_with_options_is_run_and_found_again_after_a_reload(tab, sma
     assert view.ask("() => tileprof.state.beside") == "stream:gap_ns=1"
 
 
-def test_sliders_of_a_served_page_reach_any_combination(tab, graph, small_budget):
+def test_sliders_of_a_served_page_reach_any_combination(graph, small_budget, tab):
     view = tab("#view=sizes&if=cusync@132,0", path=small_budget.url, allowed=small_budget.url)
     for slider, key in (("sms", "Home"), ("occupancy", "ArrowRight"), ("poll_ns", "End"), ("window", "End")):
         view.page.focus(f"#slide-{slider}")
