@@ -183,7 +183,8 @@ def placed(found: Trace, launch: Launch) -> Placed:
     """Return what a launch touches whose pointers are those in its constant bank."""
     out = {}
     for mode, rows in found.rows.items():
-        base = np.array([_word_at(launch.bank, p) if p >= 0 else 0 for p in rows[:, 1].tolist()], np.int64)
+        pointers, which = np.unique(rows[:, 1], return_inverse=True)
+        base = np.array([_word_at(launch.bank, p) if p >= 0 else 0 for p in pointers.tolist()], np.int64)[which.ravel()]
         out[mode] = _united(rows[:, 0], rows[:, 2] + base, rows[:, 3] + base, rows[:, 4])
     boxes = []
     for tensor in found.tensors:
