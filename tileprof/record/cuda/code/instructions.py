@@ -76,7 +76,7 @@ _NO_RESULT: Final = frozenset((
 ))  # fmt: skip
 _TWO: Final = frozenset(("CS2R", "LEPC", "DADD", "DMUL", "DFMA", "SYNCS", "BMOV", "QSPC", "B2R", "I2I"))
 """Operations that write up to two words, whatever their spelling says."""
-_WIDE: Final = {"128": 4, "64": 2, "WIDE": 2, "X2": 2, "F64": 2, "S64": 2, "U64": 2}
+_WIDE: Final = {"128": 4, "64": 2, "WIDE": 2, "X2": 2, "F64": 2, "S64": 2, "U64": 2, "F32x2": 2, "F32x4": 4}
 """Words of a result by what follows an operation's name."""
 _ONLY_PREDICATES: Final = frozenset((
     "ISETP", "UISETP", "FSETP", "DSETP", "HSETP2", "FCHK", "PLOP3", "UPLOP3",

@@ -523,8 +523,10 @@ class _Run:
         name = f"c[{match[1]}]" if match else words[0]
         held = self._read(group, name)
         number = np.asarray(held.value, np.int64) + 128 >> POINTER_BITS - 32
-        kind = np.asarray(without(held.level, KIND ^ 0xFF), np.uint64) & KIND
-        if (kind != (POINTER | HIGH)).any() or held.origin >= 0 or ((number <= 0) | (number >= len(self.places))).any():
+        kind = np.asarray(held.level, np.uint64) & KIND
+        own = kind >> NUMBER_SHIFT
+        kind = kind & 0xFF
+        if (kind != (POINTER | HIGH)).any() or held.origin >= 0 or (number != own.astype(np.int64)).any():
             return ()
         below = operands[5].lstrip("!")
         return (name,) if below == operands[4].lstrip("!") else (name, below)
@@ -628,8 +630,9 @@ class _Run:
             bits = _LOW_BITS // 2 if least == LOW else _LOW_BITS
             same = bool((levels[names[0]] == least).all()) and least in {LOW, POINTER}
             masks = [_number(w) for w in words if w not in {names[0], "RZ", "URZ"}]
-            if same and names[0] in words and len(masks) == 1 and masks[0] < 1 << bits and len(words) == 3:
-                return 0
+            if same and len(masks) == 1 and masks[0] < 1 << bits and len(words) == 3 and names[0] in words[:2]:
+                # The table is for the first two words.
+                return 0 if _number(words[1 - words.index(names[0])]) == masks[0] else None
         return None
 
     def _shuffled(self, group: Group, step: Step, source: int, holds: Value) -> dict[str, Held]:
@@ -1040,7 +1043,7 @@ _NULL: Final = re.compile(r"U?ISETP\.(NE|EQ)(\.U32)?\.(AND|OR|XOR)\.EX")
 _BANK: Final = re.compile(r"c\[0x0\]\[(0x[0-9a-f]+)\]")
 _LOW_BITS: Final = 8
 """Lowest bits of pointers that decide something. Launches are alike only where these are the same."""
-_SHIFT: Final = re.compile(r"U?SHF\.R\.(U32|U64|S32)(\.HI)?")
+_SHIFT: Final = re.compile(r"U?SHF\.R\.(U32|U64|S32)")
 _MOVED: Final = POINTER | PLACE | LOW | HIGH | CARRY
 _WORD_BYTES: Final = 4
 _MOVES: Final = frozenset(("MOV", "UMOV", "R2UR", "LDC", "ULDC"))
@@ -1136,6 +1139,8 @@ def _plan(part: Part, step: Step, kinds: Mapping[str, int]) -> list[tuple[str, .
         return bad
     if not _is_addend(name, operation, operands, words, places[0]):
         return bad
+    if any(operands.count(n) != 1 or f"!{n}" in operands for n in carries):
+        return bad
     high = [bool(kinds[n] & HIGH) for n in halves]
     of = {kinds[n] & ~(HIGH | CARRY) for n in (*halves, *carries)}
     if len(of) != 1:
@@ -1149,7 +1154,10 @@ def _plan(part: Part, step: Step, kinds: Mapping[str, int]) -> list[tuple[str, .
         return bad
     unchanged = high[0] or _adds_nothing(name, operation, [operands[n] for n in words if n != places[0]])
     what = ("high", halves[0], *carries) if carries else ("same" if unchanged else "low", halves[0])
-    carry = ("bad",) if high[0] or ".X" in operation else ("carry", halves[0])
+    # Three addends have two carries, of which the other may be forgotten.
+    addends = [operands[n] for n in words if operands[n] not in {"RZ", "URZ", "0x0"}]
+    single = (name not in _SUMS or len(addends) <= 2) and sum(is_flag(n) for n in step.writes) == 1
+    carry = ("bad",) if high[0] or ".X" in operation or not single else ("carry", halves[0])
     return [carry if is_flag(n) else what for n in step.writes]
 
 
@@ -1167,7 +1175,7 @@ def _is_addend(name: str, operation: str, operands: Sequence[str], words: Sequen
     if addend is None or len(words) <= addend:
         return False
     if place == words[addend]:
-        return True
+        return ".HI" not in operation or name not in {"IMAD", "UIMAD"}
     factors = {operands[n] for n in words[:2]} - {operands[place]}  # R4 * 1 + R6
     return name in {"IMAD", "UIMAD"} and ".WIDE" not in operation and ".HI" not in operation and factors == {"0x1"}
 

@@ -178,7 +178,7 @@ class Owners:
             if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
                 return WrittenBoxes(by_item, replayed.coverage, "", split)
             return replayed
-        if (computed := self._as_computed(launch, kernel, geometry, outputs)) is not None:
+        if complete and (computed := self._as_computed(launch, kernel, geometry, outputs)) is not None:
             return WrittenBoxes(computed, "inferred", "writes as an equal launch without patches")
         regions = self._of_an_equal_launch(launch, kernel, geometry, map_uses, lifetimes)
         if regions and (complete or self._all_regions(regions)):
@@ -192,13 +192,14 @@ class Owners:
 
     def compute(self, kernel: int, geometry: Geometry, loads: list[Loads], stores: list[Loads]) -> None:
         """Remember what a launch stores whose stores were computed, for launches that load the same pieces."""
-        if stores:
-            self._computed[kernel, geometry, _signature(loads)] = stores
+        key = kernel, geometry, _signature(loads)
+        if stores and _signature(self._computed.setdefault(key, stores)) != _signature(stores):
+            self._computed[key] = []  # parameters decide what is stored
 
     def _as_computed(self, launch: int, kernel: int, geometry: Geometry, outputs: list[TensorMap]) -> Strided | None:
         """Return what a launch writes of which an equal one was computed, if it has one tensor for each of its maps."""
         stores = self._computed.get((kernel, geometry, self._loaded[launch]))
-        if stores is None:
+        if not stores:
             return None
         parts = []
         for store in stores:
@@ -206,7 +207,8 @@ class Owners:
             if len(alike) != 1:
                 return None
             parts.append(store.boxes(alike[0]))
-        return bind.join(parts)
+        written = bind.join(parts)
+        return replace(written, first=np.full(len(written), -1, np.int64))
 
     def _replayed_regions(self, launch: int) -> tuple[list[tuple[int, int, int]], str]:
         """Return result, region and address of each tensor that replays of this launch saw written, or why not."""

@@ -296,6 +296,34 @@ def test_two_estimates_are_not_mixed():
     assert run(code_of(lines), ONE, (2, 1, 1), *words) is None, "nor those of two turns"
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # An atomic operation on vectors writes all of its registers.
+        ["MOV R8, RZ", "MOV R11, RZ", "ATOMG.E.ADD.F32x4.FTZ.RN PT, R8, desc[UR4][R4.64], R12",
+         "IMAD.WIDE R6, R11, 0x4, R4"],
+        ["MOV R9, RZ", "ATOMG.E.ADD.F32x2.FTZ.RN PT, R8, desc[UR4][R4.64], R12", "IMAD.WIDE R6, R9, 0x4, R4"],
+        # Bits of a pointer other than its lowest
+        ["SHF.R.S32.HI R6, R4, 0x2, R5", "LOP3.LUT P0, RZ, R6, 0x3, RZ, 0xc0, !PT", "@P0 IADD3 R0, R0, 0x40, RZ",
+         "IMAD.WIDE R6, R0, 0x4, R4"],
+        ["LOP3.LUT P0, RZ, R4, R4, 0x3, 0xc0, !PT", "@P0 IADD3 R0, R0, 0x40, RZ", "IMAD.WIDE R6, R0, 0x4, R4"],
+        # Carries that are not those of the sum
+        ["IADD3 R6, P0, R4, 0x10, RZ", "IADD3.X R7, R5, RZ, RZ, !P0, !PT"],
+        ["IADD3 R6, P0, R4, 0x10, RZ", "IADD3.X R7, R5, RZ, RZ, P0, P0"],
+        ["IADD3 R6, P0, P1, R4, R0, 0x10", "IADD3.X R7, R5, RZ, RZ, P0, !PT"],
+        ["IADD3 R6, P0, R4, 0x10, RZ", "IMAD.X R7, RZ, RZ, R5, !P0"],
+    ],
+)  # fmt: skip
+def test_what_is_almost_an_address_is_none(lines):
+    assert run(code_of([*LINEAR, *lines, "STG.E desc[UR4][R6.64], R1", "EXIT"]), ONE, (32, 1, 1)) is None
+
+
+def test_an_address_is_one_of_its_sum_and_carry():
+    lines = [*LINEAR, "IADD3 R6, P0, R4, 0x10, RZ", "IADD3.X R7, R5, RZ, RZ, P0, !PT", "STG.E desc[UR4][R6.64], R1",
+             "EXIT"]  # fmt: skip
+    assert as_bytes(run(code_of(lines), ONE, (32, 1, 1))[WRITE]) == {(0, 16 + i) for i in range(4)}
+
+
 KERNEL = r"""
 typedef unsigned u32; typedef unsigned long long u64;
 struct Params { u32 limit, width, height, stride; };

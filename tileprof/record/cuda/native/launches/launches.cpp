@@ -75,11 +75,16 @@ void Launches::begin(const Sanitizer_LaunchData& data, GraphLaunch* graph) {
     open.recorded = options_.pass != Pass::kFloor && wants(kernel);
     open.aside = kernel.aside && open.recorded;
     bool left = modules_.is_left(data.module);
-    open.learned = !open.recorded && !kernel.aside && graph == nullptr && stores_through_maps(open) && teaches(open);
     if (left) modules_.ran_unpatched(data.module, data.hStream);
     bool patched = kernel.patched && !left;
-    open.computed = left && (open.recorded || open.learned) && graph == nullptr && unpatched_.proven(cluster);
-    if (left && !open.computed) open.learned = false;  // nothing would be recorded
+    Geometry geometry = {{data.gridDim_x, data.gridDim_y, data.gridDim_z},
+                         {data.blockDim_x, data.blockDim_y, data.blockDim_z},
+                         {cluster[0], cluster[1], cluster[2]}};
+    bool proven = left && graph == nullptr && unpatched_.proven(kernel, geometry);
+    bool tells = !left || proven;  // otherwise nothing would be recorded
+    open.learned =
+        !open.recorded && tells && !kernel.aside && graph == nullptr && stores_through_maps(open) && teaches(open);
+    open.computed = proven && (open.recorded || open.learned);
     uint32_t generation = 0;
     Header* header = header_of(&open, patched, data, graph, &generation);
     if (patched)
@@ -191,6 +196,7 @@ void Launches::call_returned(uint32_t cbid, const Sanitizer_CallbackData& data) 
     const OpenLaunch launch = open_launch;
     LaunchingCall call{cbid, data.functionParams};
     report(launch, call);
+    unpatched_.forget();
     if (launch.kernel != nullptr && !launch.aside) repeat(launch, call);
     in_launching_call = false;
     launching_call = {};

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include <algorithm>
 #include <array>
 
 #include "log/log.h"
@@ -24,6 +23,7 @@ constexpr std::array kGraphsBegin = {
 // The parameters of the call that this thread makes, if its launch is proven.
 struct Proven {
     bool holds = false;
+    uint32_t kernel = 0;
     Geometry geometry{};
     std::vector<char> parameters;
     std::vector<uint32_t> pointers;  // words of them that are addresses in device memory
@@ -44,9 +44,12 @@ bool Unpatched::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     return true;
 }
 
-bool Unpatched::proven(const uint32_t cluster[3]) const {
-    return proven_call.holds && std::equal(cluster, cluster + 3, proven_call.geometry.cluster);
+bool Unpatched::proven(const Kernel& kernel, const Geometry& geometry) const {
+    return proven_call.holds && proven_call.kernel == kernel.id &&
+           memcmp(&geometry, &proven_call.geometry, sizeof geometry) == 0;
 }
+
+void Unpatched::forget() { proven_call = {}; }
 
 void Unpatched::before(const LaunchingCall& call) {
     proven_call = {};
@@ -63,6 +66,7 @@ void Unpatched::before(const LaunchingCall& call) {
 bool Unpatched::follows(const LaunchingCall& call, const Kernel& kernel, CUfunction function) {
     if (!kernel.scanned || !call.is_plain() || call.is_cooperative()) return false;
     std::vector<char> parameters = call.parameters(function);
+    if (parameters.size() < kernel.code.parameter_bytes) return false;  // the driver does not tell them
     parameters.resize(kernel.code.parameter_bytes);
     std::vector<bool> pointers((parameters.size() + 7) / 8);
     for (size_t i = 0; i < parameters.size() / 8; ++i) {
@@ -72,7 +76,7 @@ bool Unpatched::follows(const LaunchingCall& call, const Kernel& kernel, CUfunct
     }
     Geometry geometry = call.geometry(function);
     if (!proofs_.proven(kernel.id, kernel.code, geometry, parameters, pointers)) return false;
-    proven_call = {true, geometry, std::move(parameters), {}};
+    proven_call = {true, kernel.id, geometry, std::move(parameters), {}};
     for (uint32_t i = 0; i < pointers.size(); ++i)
         if (pointers[i]) proven_call.pointers.push_back(i);
     return true;

@@ -30,8 +30,10 @@ class Unpatched {
     bool api_call(uint32_t cbid, const Sanitizer_CallbackData& data);
     // Called before a launching call waits at the gate: patches the kernel's module if that is necessary.
     void before(const LaunchingCall& call);
-    // Whether the launch of this thread's call is proven, in these clusters.
-    bool proven(const uint32_t cluster[3]) const;
+    // Whether this is the launch of this thread's call, and is proven.
+    bool proven(const Kernel& kernel, const Geometry& geometry) const;
+    // Called when the call has returned.
+    void forget();
     // Keeps what the reader needs to compute what such a launch touches, and says where its parameters are.
     events::Parameters keep(const Kernel& kernel);
     // Called before a stream is destroyed.
