@@ -114,66 +114,41 @@ def signed(value):
     return value - (1 << 32) if value >> 31 else value
 
 
-def run_thread(code, bank, thread, block, memory, only=None):
-    """Return which instruction of a thread touches which address, in order; None where it does not end.
+class Thread:
+    """Registers of a thread, and what its instructions compute. ``noise`` gives what is not known."""
 
-    ``memory``: seed of whatever is not known. ``only``: a proof, whose needed instructions alone
-    are executed, and whose joins are followed.
-    """
-    noise = random.Random(memory)
-    state = {f"R{n}": noise.getrandbits(32) for n in range(6)} | {f"P{n}": noise.random() < 0.5 for n in range(3)}
-    place, touched, n = {i.address: k for k, i in enumerate(code)}, [], 0
+    def __init__(self, bank, thread, block, noise):
+        self.bank, self.places, self.noise = bank, (thread, block), noise
+        self.state = {f"R{n}": noise.getrandbits(32) for n in range(6)}
+        self.state |= {f"P{n}": noise.random() < 0.5 for n in range(3)}
 
-    def word(text):
+    def word(self, text):
         if text.startswith("c["):
-            return bank[int(text[7:-1], 16)]
-        return 0 if text == "RZ" else state[text] if text in state else number(text)
+            return self.bank[int(text[7:-1], 16)]
+        return 0 if text == "RZ" else self.state[text] if text in self.state else number(text)
 
-    def holds(text):
-        value = True if text.endswith("PT") else state[text.lstrip("!")]
+    def holds(self, text):
+        value = True if text.endswith("PT") else self.state[text.lstrip("!")]
         return value != text.startswith("!")
 
-    def loaded(address):
-        return random.Random(memory * 1000003 + address).choice([0, 1, 2, 8, 0xFFFFFFFF])
-
-    def put(name, value):
+    def put(self, name, value):
         if name not in {"RZ", "PT"}:
-            state[name] = value
+            self.state[name] = value
 
-    def address(text):
+    def address(self, text):
         low = int(re.search(r"\[R(\d+)\.64\]", text)[1])
-        return state[f"R{low}"] | state[f"R{low + 1}"] << 32
+        return self.state[f"R{low}"] | self.state[f"R{low + 1}"] << 32
 
-    for _ in range(400):
-        i = code[n]
-        at, o = n, i.operands
-        n += 1
-        if only is not None and at in only.joins:
-            n = only.joins[at]
-            continue
-        flows = i.name in {"BRA", "EXIT", "STG", "LDG"}
-        if only is not None and not flows and at not in only.needed:
-            continue
-        if i.guard is not None and state[i.guard[0]] == i.guard[1]:
-            continue
-        if i.name == "EXIT":
-            return touched
-        if i.name == "BRA":
-            if all(holds(text) for text in o[:-1]):
-                n = place[int(o[-1], 16)]
-        elif i.name == "STG":
-            touched.append((at, address(o[0])))
-        elif i.name == "LDG":
-            touched.append((at, address(o[1])))
-            if only is None:
-                put(o[0], loaded(address(o[1])))
-        elif i.name == "LDS":
-            put(o[0], noise.choice([0, 1, 2, 8]))
+    def compute(self, i):
+        """Execute an instruction that moves or computes words."""
+        o, put, word, holds = i.operands, self.put, self.word, self.holds
+        if i.name == "LDS":
+            put(o[0], self.noise.choice([0, 1, 2, 8]))
         elif i.name == "S2R":
-            put(o[0], thread if "TID" in o[1] and "CTAID" not in o[1] else block)
+            put(o[0], self.places["CTAID" in o[1]])
         elif i.operation == "LDC.64":
             put(o[0], word(o[1]))
-            put(f"R{int(o[0][1:]) + 1}", bank[int(o[1][7:-1], 16) + 4])
+            put(f"R{int(o[0][1:]) + 1}", self.bank[int(o[1][7:-1], 16) + 4])
         elif i.name in {"MOV", "LDC"}:
             put(o[0], word(o[1]))
         elif i.operation == "IADD3":
@@ -185,7 +160,16 @@ def run_thread(code, bank, thread, block, memory, only=None):
             put(o[0], sum(word(w) for w in o[1:4]) + holds(o[4]) & MASK)
         elif i.name == "SEL":
             put(o[0], word(o[1] if holds(o[3]) else o[2]))
-        elif i.name == "ISETP":
+        elif i.name == "PRMT":
+            whole = word(o[1]) | word(o[3]) << 32
+            put(o[0], sum((whole >> 8 * (int(o[2], 16) >> 4 * k & 7) & 0xFF) << 8 * k for k in range(4)))
+        elif i.name != "NOP":
+            self.decide(i)
+
+    def decide(self, i):
+        """Execute an instruction that takes or gives predicates."""
+        o, put, word, holds = i.operands, self.put, self.word, self.holds
+        if i.name == "ISETP":
             kinds, (a, b) = i.operation.split("."), (word(o[2]), word(o[3]))
             a, b = (a, b) if "U32" in kinds else (signed(a), signed(b))
             is_so, other = {"LT": a < b, "EQ": a == b, "GE": a >= b, "NE": a != b}[kinds[1]], holds(o[4])
@@ -203,13 +187,35 @@ def run_thread(code, bank, thread, block, memory, only=None):
             for k in range(3):
                 if int(o[2], 16) >> k & 1:
                     put(f"P{k}", bool(word(o[1]) >> k & 1))
-        elif i.name == "PRMT":
-            whole = word(o[1]) | word(o[3]) << 32
-            put(o[0], sum((whole >> 8 * (int(o[2], 16) >> 4 * k & 7) & 0xFF) << 8 * k for k in range(4)))
-        elif i.name == "NOP":
-            pass
         elif i.name == "P2R":
-            put(o[0], sum(state[f"P{k}"] << k for k in range(3)) & int(o[3], 16))
+            put(o[0], sum(self.state[f"P{k}"] << k for k in range(3)) & int(o[3], 16))
         else:
             raise AssertionError(i.operation)
+
+
+def run_thread(code, bank, thread, block, memory):
+    """Return which instruction of a thread touches which address, in order; None where it does not end.
+
+    ``memory``: seed of whatever is not known.
+    """
+    runs, touched, n = Thread(bank, thread, block, random.Random(memory)), [], 0
+    place = {i.address: k for k, i in enumerate(code)}
+    for _ in range(400):
+        i, at = code[n], n
+        o = i.operands
+        n += 1
+        if i.guard is not None and runs.state[i.guard[0]] == i.guard[1]:
+            continue
+        if i.name == "EXIT":
+            return touched
+        if i.name == "BRA":
+            if all(runs.holds(text) for text in o[:-1]):
+                n = place[int(o[-1], 16)]
+        elif i.name in {"STG", "LDG"}:
+            address = runs.address(o[i.name == "LDG"])
+            touched.append((at, address))
+            if i.name == "LDG":
+                runs.put(o[0], random.Random(memory * 1000003 + address).choice([0, 1, 2, 8, 0xFFFFFFFF]))
+        else:
+            runs.compute(i)
     return None

@@ -8,6 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from tests.unit.record.cuda.code import cubins
 from tileprof.record.cuda.code import semantics, traced
 from tileprof.record.cuda.code.instructions import disassembled, parse, written_registers
 from tileprof.record.cuda.code.reading import Kernel
@@ -438,15 +439,6 @@ int main() {
 """
 
 
-def section(image, name):
-    """Return a section of an ELF image."""
-    (table,) = struct.unpack_from("<Q", image, 40)
-    size, number, names = struct.unpack_from("<HHH", image, 58)
-    rows = [struct.unpack_from("<IIQQQQ", image, table + n * size) for n in range(number)]
-    of = {image[rows[names][4] + r[0] :].partition(b"\0")[0].decode(): r for r in rows}
-    return image[of[name][4] : of[name][4] + of[name][5]]
-
-
 def test_compiled_expressions_yield_what_the_host_computes(tmp_path):
     tool = locate.nvdisasm()
     if tool is None or shutil.which("nvcc") is None or shutil.which("g++") is None:
@@ -465,7 +457,7 @@ def test_compiled_expressions_yield_what_the_host_computes(tmp_path):
         subprocess.run([tmp_path / "k"], input=words, capture_output=True, check=True).stdout.split(), np.int64
     )
 
-    code = disassembled(tool, section((tmp_path / "k.cubin").read_bytes(), ".text.kernel"))
+    code = disassembled(tool, cubins.section((tmp_path / "k.cubin").read_bytes(), ".text.kernel"))
     base = 1 << 40
     bank = struct.pack("<6I", 1, 1, 1, 64, 1, 1).ljust(0x210, b"\0") + words + struct.pack("<Q", base)
     launch = traced.Launch((64, 1, 1), (1, 1, 1), (1, 1, 1), bank, 0x210)

@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from tests.unit.record.cuda.code import cubins
 from tileprof.record.cuda.code import traced
 from tileprof.record.cuda.code.instructions import disassembled, parse
 from tileprof.record.cuda.code.reading import Kernel
@@ -387,15 +388,6 @@ int main() {
 """
 
 
-def section(image, name):
-    """Return a section of an ELF image."""
-    (table,) = struct.unpack_from("<Q", image, 40)
-    size, number, names = struct.unpack_from("<HHH", image, 58)
-    rows = [struct.unpack_from("<IIQQQQ", image, table + n * size) for n in range(number)]
-    of = {image[rows[names][4] + r[0] :].partition(b"\0")[0].decode(): r for r in rows}
-    return image[of[name][4] : of[name][4] + of[name][5]]
-
-
 def test_a_compiled_kernel_touches_what_the_host_does(tmp_path):
     tool = locate.nvdisasm()
     if tool is None or shutil.which("nvcc") is None or shutil.which("g++") is None:
@@ -411,6 +403,6 @@ def test_a_compiled_kernel_touches_what_the_host_does(tmp_path):
     for mode, tile, address, size in (map(int, line.split()) for line in lines):
         expected.setdefault(mode, set()).update((tile, address - BASE + i) for i in range(size))
 
-    code = disassembled(tool, section((tmp_path / "k.cubin").read_bytes(), ".text.kernel"))
+    code = disassembled(tool, cubins.section((tmp_path / "k.cubin").read_bytes(), ".text.kernel"))
     found = run(code, (3, 2, 1), (24, 4, 1), 3000, 13, 17, 40)
     assert {mode: as_bytes(runs) for mode, runs in found.items()} == expected
