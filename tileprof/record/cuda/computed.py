@@ -13,7 +13,7 @@ import numpy as np
 
 from tileprof.record.cuda import accesses
 from tileprof.record.cuda.code.proofs import Launch, Proofs
-from tileprof.record.cuda.code.traced import Placed
+from tileprof.record.cuda.code.traces import Placed
 from tileprof.record.cuda.footprints import bind
 from tileprof.record.cuda.footprints.lifetimes import Lifetimes
 from tileprof.record.cuda.footprints.runs import Strided

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tileprof.record.cuda import accesses, computed, launch_code, machine_code
 from tileprof.record.cuda.calls import OperatorCall
-from tileprof.record.cuda.code.traced import Placed
+from tileprof.record.cuda.code.traces import Placed
 from tileprof.record.cuda.footprints import bind
 from tileprof.record.cuda.footprints.lifetimes import Lifetimes
 from tileprof.record.cuda.footprints.runs import Strided

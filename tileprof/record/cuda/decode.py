@@ -14,7 +14,7 @@ from tileprof.devices import Device, occupancy
 from tileprof.record.cuda import accesses, calls, computed, machine_code
 from tileprof.record.cuda.calls import OperatorCall
 from tileprof.record.cuda.code.proofs import Proofs
-from tileprof.record.cuda.code.traced import Placed
+from tileprof.record.cuda.code.traces import Placed
 from tileprof.record.cuda.computed import Computed
 from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
 from tileprof.record.cuda.filters import Inserted

@@ -34,10 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.record.cuda.code import instructions, traced
+from tileprof.record.cuda.code import instructions, traced, traces
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES, Instruction
 from tileprof.record.cuda.code.reading import Kernel
-from tileprof.record.cuda.code.traced import Placed, Trace
+from tileprof.record.cuda.code.traces import Placed, Trace
 from tileprof.record.cuda.installation import locate
 
 MAGIC: Final = b"TPP2"
@@ -106,7 +106,7 @@ class Launch:
     @property
     def kind(self) -> bytes:
         """What launches share that may have one proof, but for words of their parameters."""
-        text = repr((self.grid, self.block, self.cluster, traced.has_high_pointers(self.traced)))
+        text = repr((self.grid, self.block, self.cluster, traces.has_high_pointers(self.traced)))
         return self.kernel + text.encode()
 
     @property
@@ -116,14 +116,14 @@ class Launch:
         bank = launch.bank + bytes(-len(launch.bank) % 4)
         words = np.frombuffer(bank, "<u4").astype(np.int64)
         for pointer in launch.pointers:
-            words[pointer // 4 : pointer // 4 + 2] = _POINTER + traced.low_bits(launch, pointer), _POINTER
+            words[pointer // 4 : pointer // 4 + 2] = _POINTER + traces.low_bits(launch, pointer), _POINTER
         return words
 
     @property
-    def traced(self) -> traced.Launch:
+    def traced(self) -> traces.Launch:
         """The launch as `traced` follows it."""
         bank = struct.pack("<6I", *self.block, *self.grid).ljust(self.offset, b"\0") + self.parameters
-        return traced.Launch(self.grid, self.block, self.cluster, bank, self.offset, frozenset(self.pointing))
+        return traces.Launch(self.grid, self.block, self.cluster, bank, self.offset, frozenset(self.pointing))
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ class Proofs:
         """Return what a launch touches; None where that is not proven, for the reason in ``reason``."""
         with self._lock:
             trace = self.here(launch, most_failures=None)
-            return traced.placed(trace, launch.traced) if trace is not None else None
+            return traces.placed(trace, launch.traced) if trace is not None else None
 
     def here(self, launch: Launch, most_failures: int | None = MOST_FAILURES) -> Trace | None:
         """Return what launches touch that have these parameters, pointers aside, grid, block and cluster.

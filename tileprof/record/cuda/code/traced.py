@@ -21,15 +21,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.arrays.intervals import grouped_union
 from tileprof.record.cuda.code import flow
 from tileprof.record.cuda.code.computing.operands import Step
 from tileprof.record.cuda.code.flow import End, Kind
@@ -64,13 +62,20 @@ from tileprof.record.cuda.code.lanes import (
 )
 from tileprof.record.cuda.code.reading import Kernel, Part, Tensor, following
 from tileprof.record.cuda.code.slots import PLACE_BITS, Slots
-from tileprof.record.cuda.footprints.runs import Runs
-from tileprof.record.cuda.tensor_maps import tensormap
-from tileprof.record.cuda.tensor_maps.loads import Loads
+from tileprof.record.cuda.code.traces import (
+    LOW_BITS,
+    MAP_BYTES,
+    POINTER_BITS,
+    Collected,
+    Launch,
+    Trace,
+    has_high_pointers,
+    low_bits,
+    map_at,
+)
 from tileprof.record.cuda.tensor_maps.tensormap import TensorMap
 from tileprof.trace import READ, WRITE
 
-Triple = tuple[int, int, int]
 _Kinds = tuple[tuple[str, int], ...]
 GEOMETRY_BYTES: Final = 0x18
 """Of constant bank 0: sizes of a block, then of the grid."""
@@ -81,13 +86,8 @@ BANK_ADDRESS: Final = 0xC0
 (seen on an H200, driver 580)."""
 _ADDRESS: Final = 0x7E12_3456_0000
 """Stands for the address of constant bank 0, which only tells tensor maps apart."""
-POINTER_BITS: Final = 40
-"""A pointer among the parameters stands for its number from 1 on, times 2 to this power: nothing that is added to it
-reaches another."""
 _OFFSET_BITS: Final = 49
 """Bits of an offset, or of an address, besides its sign."""
-_KEY_BITS: Final = 63
-MAP_BYTES: Final = 64
 _BARRIER_BYTES: Final = 8
 _STORED_BYTES: Final = 16
 """The most bytes that a thread stores in shared memory by one instruction."""
@@ -95,77 +95,10 @@ LANES: Final = 1 << 16
 """Threads that are followed together: a register of all of them stays in a core's cache."""
 MOST_WORK: Final = 1_000_000
 """Instructions, each counted once and once more per 2,048 threads, before a launch is given up."""
-MOST_ROWS: Final = 2_000_000
-"""Runs that are collected before they are united."""
 
 
 class Refused(Exception):  # noqa: N818
     """Why a launch is not proven."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A launch: sizes, constant bank 0 up to the end of the parameters, offsets in it of words that point into memory.
-
-    ``begin``: offset of the first parameter. ``pointers``: of words of 8 bytes, which may have any value.
-    """
-
-    grid: Triple
-    block: Triple
-    cluster: Triple
-    bank: bytes
-    begin: int
-    pointers: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class TensorAccess:
-    """Boxes loaded or stored through the map at an offset in constant bank 0: linear block, coordinates ``[n, 5]``, and
-    after how many instructions of the block.
-    """
-
-    map: int
-    mode: int
-    tile: I64
-    coordinates: I64
-    first: I64
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """What launches touch that differ in nothing but their pointers.
-
-    ``rows``: by mode, (linear block, pointer, begin, end, first) of bytes behind the pointer at that offset in constant
-    bank 0, or -1 where begin and end are addresses; first touched after that many instructions of the block.
-    ``tensors``: boxes of tensor maps. ``steps``: instructions of each block. ``used``: which words of constant bank 0
-    all this depends on, ``[words]``: a launch whose other words differ does the same.
-    """
-
-    rows: dict[int, I64]
-    tensors: list[TensorAccess]
-    steps: I64
-    used: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """What one launch touches: runs at addresses by mode, boxes of tensor maps with their modes, tiles being linear
-    block ids; and instructions of each block, the unit of ``first``.
-    """
-
-    runs: dict[int, Runs]
-    boxes: list[tuple[int, Loads]]
-    steps: I64
-
-
-def has_high_pointers(launch: Launch) -> bool:
-    """Return whether all pointers of a launch are so high that none is null, whatever is added to it."""
-    return all(_word_at(launch.bank, pointer) >> POINTER_BITS for pointer in launch.pointers)
-
-
-def low_bits(launch: Launch, pointer: int) -> int:
-    """Return the bits of a pointer on which the result may depend."""
-    return _word_at(launch.bank, pointer) & (1 << _LOW_BITS) - 1
 
 
 def trace(kernel: Kernel, launch: Launch) -> Trace | str:
@@ -174,82 +107,6 @@ def trace(kernel: Kernel, launch: Launch) -> Trace | str:
         return _Run(kernel, launch).run()
     except Refused as refused:
         return str(refused)
-
-
-def placed(found: Trace, launch: Launch) -> Placed:
-    """Return what a launch touches whose pointers are those in its constant bank."""
-    out = {}
-    for mode, rows in found.rows.items():
-        pointers, which = np.unique(rows[:, 1], return_inverse=True)
-        base = np.array([_word_at(launch.bank, p) if p >= 0 else 0 for p in pointers.tolist()], np.int64)[which.ravel()]
-        out[mode] = _united(rows[:, 0], rows[:, 2] + base, rows[:, 3] + base, rows[:, 4])
-    boxes = []
-    for tensor in found.tensors:
-        map_ = _map_at(launch.bank, tensor.map)
-        assert map_ is not None
-        offsets = np.zeros(len(tensor.tile), np.int64)
-        boxes.append((tensor.mode, Loads(map_, tensor.tile, tensor.coordinates, tensor.first, offsets)))
-    return Placed(out, boxes, found.steps)
-
-
-def _united(tile: I64, start: I64, end: I64, first: I64) -> Runs:
-    order = np.lexsort((start, tile))
-    tile, start, end, first = tile[order], start[order], end[order], first[order]
-    row, start, end = grouped_union(tile, start, end)
-    return Runs(tile[row], start, end, np.minimum.reduceat(first, row) if len(row) else first)
-
-
-def _word_at(bank: bytes, at: int) -> int:
-    return int.from_bytes(bank[at : at + 8], "little")
-
-
-def _map_at(bank: bytes, at: int) -> TensorMap | None:
-    return tensormap.decode(np.frombuffer(bank[at : at + MAP_BYTES], "<u4"), loaded=True)
-
-
-@dataclass(slots=True)
-class _Touched:
-    """Collects what blocks touch."""
-
-    pointers: int
-    pending: dict[int, list[I64]] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
-    tensors: dict[tuple[int, int], list[I64]] = field(default_factory=dict)
-
-    def add(self, mode: int, rows: I64) -> None:
-        """Add rows (block, number of the pointer, begin, end, first)."""
-        self.pending.setdefault(mode, []).append(rows)
-        self.counts[mode] = self.counts.get(mode, 0) + len(rows)
-        if self.counts[mode] > MOST_ROWS:
-            self.counts[mode] = min(0, MOST_ROWS - 2 * len(self.unite(mode)))
-
-    def unite(self, mode: int) -> I64:
-        """Unite the rows of a mode, and return them."""
-        rows = np.concatenate(self.pending[mode])
-        group = rows[:, 0] * (self.pointers + 1) + rows[:, 1]
-        least = int(rows[:, 2].min())
-        bits = (int(rows[:, 2].max()) - least).bit_length()
-        if bits + int(group.max()).bit_length() < _KEY_BITS:
-            order = np.argsort(group << bits | rows[:, 2] - least)
-        else:
-            order = np.lexsort((rows[:, 2], group))
-        rows, group = rows[order], group[order]
-        row, begin, end = grouped_union(group, rows[:, 2], rows[:, 3])
-        first = np.minimum.reduceat(rows[:, 4], row)
-        rows = np.stack([rows[row, 0], rows[row, 1], begin, end, first], axis=1)
-        self.pending[mode] = [rows]
-        return rows
-
-    def boxes(self) -> list[TensorAccess]:
-        """Return the boxes of each map, each once per block, when it was first."""
-        out = []
-        for (at, mode), parts in sorted(self.tensors.items()):
-            table = np.concatenate(parts)
-            table = table[np.lexsort(table.T[::-1])]  # by block, coordinates, first
-            new = np.concatenate([[True], (table[1:, :-1] != table[:-1, :-1]).any(axis=1)])
-            table = table[new]
-            out.append(TensorAccess(at, mode, table[:, 0], table[:, 1:-1], table[:, -1]))
-        return out
 
 
 class _Run:
@@ -268,7 +125,7 @@ class _Run:
         self.layout = Layout(threads, 2 if elects else 1)
         self.places = np.array([-1, *sorted(launch.pointers)])
         self.of_cluster = prod(launch.cluster)
-        self.touched = _Touched(len(self.places))
+        self.touched = Collected(len(self.places))
         self.high_pointers = has_high_pointers(launch)
         self.maps: dict[int, TensorMap] = {}
         self.steps = np.zeros(self.blocks, np.int64)
@@ -620,11 +477,11 @@ class _Run:
         levels = {n: np.asarray(self._read(group, n).level, np.uint64) & 0xFF for n in names}
         if _SHIFT.fullmatch(part.instruction.operation) and len(operands) == 4 and names and names[0] == operands[1]:
             whole = bool((levels[names[0]] & 0xFF == POINTER).all()) and set(names[1:]) <= {operands[3]}
-            return LOW if whole and _number(operands[2]) <= _LOW_BITS // 2 else None
+            return LOW if whole and _number(operands[2]) <= LOW_BITS // 2 else None
         if part.name in {"LOP3", "ULOP3"} and len(names) == 1 and operands[-2:-1] == ["0xc0"]:
             words = [o for o in operands[:-2] if not is_flag(o)][1:]
             least = min(int(levels[names[0]].min()), int(levels[names[0]].max()))
-            bits = _LOW_BITS // 2 if least == LOW else _LOW_BITS
+            bits = LOW_BITS // 2 if least == LOW else LOW_BITS
             same = bool((levels[names[0]] == least).all()) and least in {LOW, POINTER}
             masks = [_number(w) for w in words if w not in {names[0], "RZ", "URZ"}]
             if same and len(masks) == 1 and masks[0] < 1 << bits and len(words) == 3 and names[0] in words[:2]:
@@ -855,7 +712,7 @@ class _Run:
                 raise Refused(f"{_words(part)} through a map that is not among the parameters")
             if (self.levels[offset // 4 + 2 : (offset + MAP_BYTES) // 4] != 0).any():
                 raise Refused(f"{_words(part)} through a map with pointers in it")
-            found = _map_at(launch.bank, offset)
+            found = map_at(launch.bank, offset)
             if found is None or found.im2col:
                 raise Refused(f"{_words(part)} through a map that is not understood")
             self.maps[offset] = found
@@ -1038,8 +895,6 @@ class _Run:
 _ACROSS: Final = {"VOTE": _Run.vote, "VOTEU": _Run.vote, "ELECT": _Run.elect, "R2UR": _Run.to_uniform}
 _NULL: Final = re.compile(r"U?ISETP\.(NE|EQ)(\.U32)?\.(AND|OR|XOR)\.EX")
 _BANK: Final = re.compile(r"c\[0x0\]\[(0x[0-9a-f]+)\]")
-_LOW_BITS: Final = 8
-"""Lowest bits of pointers that decide something. Launches are alike only where these are the same."""
 _SHIFT: Final = re.compile(r"U?SHF\.R\.(U32|U64|S32)")
 _MOVED: Final = POINTER | PLACE | LOW | HIGH | CARRY
 _WORD_BYTES: Final = 4

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.record.cuda.code import cubins
-from tileprof.record.cuda.code import semantics, traced
+from tileprof.record.cuda.code import semantics, traced, traces
 from tileprof.record.cuda.code.instructions import disassembled, parse, written_registers
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.installation import locate
@@ -460,10 +460,10 @@ def test_compiled_expressions_yield_what_the_host_computes(tmp_path):
     code = disassembled(tool, cubins.section((tmp_path / "k.cubin").read_bytes(), ".text.kernel"))
     base = 1 << 40
     bank = struct.pack("<6I", 1, 1, 1, 64, 1, 1).ljust(0x210, b"\0") + words + struct.pack("<Q", base)
-    launch = traced.Launch((64, 1, 1), (1, 1, 1), (1, 1, 1), bank, 0x210)
+    launch = traces.Launch((64, 1, 1), (1, 1, 1), (1, 1, 1), bank, 0x210)
     trace = traced.trace(Kernel(code), launch)
-    assert isinstance(trace, traced.Trace), trace
-    found = traced.placed(trace, launch).runs[WRITE]
+    assert isinstance(trace, traces.Trace), trace
+    found = traces.placed(trace, launch).runs[WRITE]
     values = np.full((64, 36), -1)
     values[found.tile, found.start - base >> 33] = found.start - base & (1 << 33) - 1
     assert np.array_equal(values, expected.reshape(64, 36))

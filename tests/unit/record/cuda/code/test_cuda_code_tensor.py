@@ -10,7 +10,8 @@ import pytest
 from tests.unit.record.cuda.code.random_code import code_of
 from tileprof.record.cuda.code import instructions, lanes, reading, slots, traced
 from tileprof.record.cuda.code.reading import Kernel
-from tileprof.record.cuda.code.traced import Launch, Trace, placed, trace
+from tileprof.record.cuda.code.traced import trace
+from tileprof.record.cuda.code.traces import Launch, Trace, placed
 from tileprof.record.cuda.installation import locate
 from tileprof.trace import READ, WRITE
 

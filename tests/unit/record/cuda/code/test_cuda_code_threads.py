@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.unit.record.cuda.code import cubins
-from tileprof.record.cuda.code import traced
+from tileprof.record.cuda.code import traced, traces
 from tileprof.record.cuda.code.instructions import disassembled, parse
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.installation import locate
@@ -30,9 +30,9 @@ def code_of(lines):
 def run(code, grid, block, *words):
     """Return what a launch touches whose parameters are BASE, a pointer, and words; None where that is not proven."""
     bank = struct.pack("<6I", *block, *grid).ljust(0x210, b"\xaa") + struct.pack(f"<Q{len(words)}I", BASE, *words)
-    launch = traced.Launch(grid, block, ONE, bank, 0x210, frozenset({0x210}))
+    launch = traces.Launch(grid, block, ONE, bank, 0x210, frozenset({0x210}))
     found = traced.trace(Kernel(code), launch)
-    return None if isinstance(found, str) else traced.placed(found, launch).runs
+    return None if isinstance(found, str) else traces.placed(found, launch).runs
 
 
 def as_bytes(runs):

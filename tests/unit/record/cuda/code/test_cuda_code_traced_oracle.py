@@ -8,7 +8,8 @@ import pytest
 from tests.unit.record.cuda.code.random_code import POINTER, code_of, program, run_thread
 from tileprof.record.cuda.code import traced
 from tileprof.record.cuda.code.reading import Kernel
-from tileprof.record.cuda.code.traced import Launch, placed, trace
+from tileprof.record.cuda.code.traced import trace
+from tileprof.record.cuda.code.traces import Launch, placed
 from tileprof.trace import READ, WRITE
 
 BLOCK, GRID = 3, 2
