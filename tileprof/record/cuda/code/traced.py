@@ -5,7 +5,7 @@ value it is known how much it is worth (a level of `lanes`): what comes from mem
 what a pointer went into may be an address, but decides nothing. A branch on something unknown is taken in neither
 direction: its threads go on where both ways have met, if nothing in between touches memory; what may have been written
 there is unknown. So every thread of a real run does what one here does, or the launch is refused. The result holds for
-all launches that differ in nothing but their pointers.
+all launches that differ in nothing but their pointers and words that were not read.
 
 Shared memory (`slots`): a thread that loads a word waits until no other can go on. If all stores to this word so far
 stored the same known number, it has that one. In the end the stores of the whole run are compared with the numbers that
