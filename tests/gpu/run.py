@@ -110,6 +110,7 @@ STEPS = (
     script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120, alone=True),
     suite("pytorch", "recorder/test_gpu_pytorch.py", likely_s=120, limit_s=300, select="not compiled and not graph"),
     suite("compiled", "recorder/test_gpu_pytorch.py", likely_s=90, limit_s=240, select="compiled or graph"),
+    suite("unpatched", "recorder/test_gpu_unpatched.py", likely_s=110, limit_s=300),
     suite("nvtx", "recorder/test_gpu_nvtx.py", likely_s=60, limit_s=240),
     suite("graphs", "recorder/test_gpu_graphs.py", likely_s=55, limit_s=180),
     suite("spinning", "recorder/test_gpu_spinning.py", likely_s=80, limit_s=240),
