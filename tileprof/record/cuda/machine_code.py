@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tileprof.record.cuda.code.instructions import Instruction, disassembled, written_registers
+from tileprof.record.cuda.code.disassembly import disassembled
+from tileprof.record.cuda.code.instructions import Instruction, written_registers
 
 Constants = Callable[[int], int | None]
 """The 32-bit word at an offset of constant bank 0; None where it is not known."""

@@ -8,6 +8,14 @@ from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import TraceWriter, load, validate
 
 
+@pytest.fixture(scope="module", autouse=True)
+def run_cache(shared_folder):
+    """Keep what these tests build and disassemble in a folder of this run, not in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEPROF_CACHE", str(shared_folder / "cache"))
+        yield
+
+
 @pytest.fixture
 def trace_of(tmp_path):
     """Build a trace of events and entries. Return the trace, which is valid, and its decoder."""

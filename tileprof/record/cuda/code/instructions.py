@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 INSTRUCTION_BYTES: Final = 16
@@ -31,15 +28,9 @@ class Instruction:
         return self.operation.partition(".")[0]
 
 
-def disassembled(tool: Path, code: bytes) -> list[Instruction]:
-    """Return the instructions of a kernel for sm_90; none where ``tool``, an nvdisasm, cannot read them."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "code.bin"
-        path.write_bytes(code)
-        process = subprocess.run([tool, "--binary", "SM90a", path], capture_output=True, text=True, check=False)
-    instructions = parse(process.stdout) if process.returncode == 0 else []
-    whole = [i.address for i in instructions] == list(range(0, len(code), INSTRUCTION_BYTES))
-    return instructions if whole else []
+def instruction_lines(text: str) -> str:
+    """Return what `parse` reads of ``nvdisasm --binary``'s output, one line per instruction."""
+    return "\n".join(match[0] for match in _LINE.finditer(text))
 
 
 def parse(text: str) -> list[Instruction]:

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.arrays import I64
-from tileprof.record.cuda.code import instructions, traced, traces
+from tileprof.record.cuda.code import disassembly, traced, traces
 from tileprof.record.cuda.code.instructions import INSTRUCTION_BYTES, Instruction
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.code.traces import Placed, Trace
@@ -219,7 +219,7 @@ class Proofs:
         if self.tool is None:
             return "there is no nvdisasm"
         if kernel.code is None:
-            kernel.code = instructions.disassembled(self.tool, launch.code)
+            kernel.code = disassembly.disassembled(self.tool, launch.code)
         return "" if kernel.code else "nvdisasm does not read its code"
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tileprof.record.cuda.code import instructions, proofs
+from tileprof.record.cuda.code import proofs
 from tileprof.record.cuda.code.instructions import parse
 from tileprof.record.cuda.code.proofs import Launch, Proofs, Server
 from tileprof.trace import WRITE
@@ -33,7 +33,7 @@ def tool(tmp_path, monkeypatch):
         lines = [*SOURCES.get(code, ["UNHEARDOF R0"]), "EXIT"]
         return parse("\n".join(f"        /*{16 * n:04x}*/  {line} ;" for n, line in enumerate(lines)))
 
-    monkeypatch.setattr(instructions, "disassembled", disassembled)
+    monkeypatch.setattr(proofs.disassembly, "disassembled", disassembled)
     return path
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.unit.record.cuda.code import cubins
 from tileprof.record.cuda.code import semantics, traced, traces
-from tileprof.record.cuda.code.instructions import disassembled, parse, written_registers
+from tileprof.record.cuda.code.disassembly import disassembled
+from tileprof.record.cuda.code.instructions import parse, written_registers
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.installation import locate
 from tileprof.trace import ATOMIC, READ, WRITE

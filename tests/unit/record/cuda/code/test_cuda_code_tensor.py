@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.unit.record.cuda.code.random_code import code_of
-from tileprof.record.cuda.code import instructions, lanes, reading, slots, traced
+from tileprof.record.cuda.code import lanes, reading, slots, traced
+from tileprof.record.cuda.code.disassembly import disassembled
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.code.traced import trace
 from tileprof.record.cuda.code.traces import Launch, Trace, placed
@@ -331,7 +332,7 @@ def compiled(tmp_path_factory):
     (folder / "k.cu").write_text(MOVES)
     command = ["nvcc", "-arch=sm_90a", "-cubin", "-o", folder / "k.cubin", folder / "k.cu"]
     subprocess.run(command, check=True, capture_output=True)
-    code = instructions.disassembled(tool, _section((folder / "k.cubin").read_bytes(), ".text.moves"))
+    code = disassembled(tool, _section((folder / "k.cubin").read_bytes(), ".text.moves"))
     return Kernel(code)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.record.cuda.code import cubins
 from tileprof.record.cuda.code import traced, traces
-from tileprof.record.cuda.code.instructions import disassembled, parse
+from tileprof.record.cuda.code.disassembly import disassembled
+from tileprof.record.cuda.code.instructions import parse
 from tileprof.record.cuda.code.reading import Kernel
 from tileprof.record.cuda.installation import locate
 from tileprof.trace import ATOMIC, READ, WRITE
