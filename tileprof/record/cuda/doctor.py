@@ -40,7 +40,7 @@ def checks() -> list[Check]:
         _check("CUDA compiler", lambda: f"{locate.nvcc()}, cuda.h in {locate.cuda_include()}"),
         _check("C++ compiler", lambda: str(locate.host_compiler())),
         _check("CUPTI for Python (durations)", _cupti, needed=False),
-        _check("disassembler (some stores)", _disassembler, needed=False),
+        _check("disassembler (fewer patches)", _disassembler, needed=False),
         _check("no other tool in CUDA programs", _injection),
     ]
     if all(check.ok for check in out if check.needed):

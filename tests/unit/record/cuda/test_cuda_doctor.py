@@ -33,7 +33,7 @@ def test_the_doctor_names_the_disassembler_or_what_to_type(monkeypatch, tmp_path
         return next(check for check in doctor.checks() if check.name.startswith("disassembler"))
 
     monkeypatch.setattr(locate, "nvdisasm", lambda: tmp_path / "nvdisasm")
-    assert lines_of() == doctor.Check("disassembler (some stores)", True, str(tmp_path / "nvdisasm"), needed=False)
+    assert lines_of() == doctor.Check("disassembler (fewer patches)", True, str(tmp_path / "nvdisasm"), needed=False)
     monkeypatch.setattr(locate, "nvdisasm", lambda: None)
     assert not lines_of().ok
     assert "nvidia-cuda-nvdisasm" in lines_of().result
